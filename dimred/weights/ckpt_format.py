@@ -1,0 +1,199 @@
+"""MindSpore's ``.ckpt`` format: protobuf records, each with a name, dimensions, a type and the raw bytes.
+
+``message Checkpoint { repeated Value value = 1; }``, ``Value { string tag = 1; TensorProto tensor = 2; }``,
+``TensorProto { repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }``
+(source: mindspore/train/checkpoint_pb2). Reading finds where the bytes stand, without loading them.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dimred.errors import CheckpointError
+from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor, tensor_of
+
+__all__ = ["read_ckpt_index", "write_ckpt"]
+
+_TYPES: dict[str, np.dtype | str] = {
+    "Float32": np.dtype("<f4"),
+    "Float16": np.dtype("<f2"),
+    "Float64": np.dtype("<f8"),
+    "BFloat16": BFLOAT16,
+    "Bool": np.dtype("?"),
+    "Int8": np.dtype("<i1"),
+    "Int16": np.dtype("<i2"),
+    "Int32": np.dtype("<i4"),
+    "Int64": np.dtype("<i8"),
+    "UInt8": np.dtype("<u1"),
+    "UInt16": np.dtype("<u2"),
+    "UInt32": np.dtype("<u4"),
+    "UInt64": np.dtype("<u8"),
+    "str": TEXT,
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
+_DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
+_CRC_MARK, _CRC_BYTES = (
+    b"crc_num",
+    17,
+)  # save_checkpoint(crc_check=True) ends the file with a mark and ten bytes
+_LONGEST_NAME = 65_536
+_PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
+
+
+class _Cursor:
+    """Reads numbers and short texts at a position of a file, without mapping or loading the file."""
+
+    def __init__(self, file: BinaryIO, path: os.PathLike[str]) -> None:
+        self._descriptor = file.fileno()
+        self._path = path
+        self._start, self._window = 0, b""
+        self.size = os.fstat(self._descriptor).st_size
+        self.position = 0
+
+    def take(self, count: int) -> bytes:
+        start = self.position - self._start
+        if start < 0 or start + count > len(self._window):
+            self._window = os.pread(self._descriptor, max(count, 4096), self.position)
+            self._start, start = self.position, 0
+        if len(self._window) - start < count:
+            raise self.error("the file ends in the middle of a record")
+        self.position += count
+        return self._window[start : start + count]
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise self.error("a number is longer than 64 bits")
+
+    def length(self, end: int) -> int:
+        """The length of what follows, checked against the end of what contains it."""
+        length = self.varint()
+        if self.position + length > end:
+            missing = self.position + length - end
+            raise self.error(f"a record claims {length} bytes, {missing} more than there are")
+        return length
+
+    def text(self, end: int) -> str:
+        length = self.length(end)
+        if length > _LONGEST_NAME:
+            raise self.error(f"a name claims {length} bytes")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise self.error("a name is not UTF-8") from None
+
+    def error(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of "
+            f"{self.size}). "
+            "It may be truncated, damaged, encrypted, or of another kind; save it again."
+        )
+
+
+def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
+    """Where each tensor of a ``.ckpt`` file stands: name -> StoredTensor, in the file's order.
+
+    Raises:
+        CheckpointError: the file is truncated, damaged, or no checkpoint; its path and the byte are named.
+    """
+    cursor = _Cursor(file, path)
+    index: dict[str, StoredTensor] = {}
+    last: tuple[str, tuple[int, ...], str] | None = None
+    pieces: list[tuple[int, int]] = []
+
+    def close() -> None:
+        if last is not None:
+            index[last[0]] = tensor_of(path, *last[:2], _TYPES[last[2]], tuple(pieces))
+
+    for name, shape, type_name, piece in _records(cursor):
+        if last is not None and name != last[0]:
+            close()
+            pieces = []
+        if name in index:
+            raise cursor.error(f"the parameter {name!r} appears twice")
+        last = (name, shape, type_name)
+        pieces.append(piece)
+    close()
+    return index
+
+
+def _records(cursor: _Cursor) -> Iterator[tuple[str, tuple[int, ...], str, tuple[int, int]]]:
+    while cursor.position < cursor.size:
+        start = cursor.position
+        if cursor.size - start == _CRC_BYTES and cursor.take(len(_CRC_MARK)) == _CRC_MARK:
+            return
+        cursor.position = start
+        if cursor.take(1)[0] != _VALUE:
+            raise cursor.error("no record starts here")
+        end = cursor.length(cursor.size) + cursor.position
+        yield _record(cursor, end)
+
+
+def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple[int, int]]:
+    if cursor.take(1)[0] != _TAG:
+        raise cursor.error("a record does not start with its name")
+    name = cursor.text(end)
+    if cursor.position >= end or cursor.take(1)[0] != _TENSOR:
+        raise cursor.error(f"the record {name!r} holds no tensor")
+    if cursor.length(end) + cursor.position != end:
+        raise cursor.error(f"the lengths in the record {name!r} contradict each other")
+    shape: list[int] = []
+    type_name, piece = "", None
+    while cursor.position < end:
+        field = cursor.take(1)[0]
+        if field == _DIM:
+            shape.append(cursor.varint())
+        elif field == _PACKED_DIMS:
+            last = cursor.length(end) + cursor.position
+            while cursor.position < last:
+                shape.append(cursor.varint())
+        elif field == _TYPE:
+            type_name = cursor.text(end)
+        elif field == _CONTENT:
+            length = cursor.length(end)
+            piece = (cursor.position, length)
+            cursor.position += length
+        else:
+            raise cursor.error(f"the record {name!r} has an unknown field")
+    if type_name not in _TYPES:
+        raise cursor.error(f"the parameter {name!r} has the type {type_name!r}, which dimred can't read")
+    if piece is None or cursor.position != end:
+        raise cursor.error(f"the record {name!r} is incomplete")
+    return name, tuple(shape), type_name, piece
+
+
+def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
+    """Write ``values`` (name -> little-endian array, or text) in the ``.ckpt`` format."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            array, type_name, dims = np.array(value or "\0", dtype=f"<U{max(len(value), 1)}"), "str", (0,)
+        else:
+            array, type_name, dims = value, _NAMES[value.dtype], value.shape
+        content = array.reshape(-1).view(np.uint8).data
+        for start in range(0, max(len(content), 1), _PIECE_BYTES):
+            piece = content[start : start + _PIECE_BYTES]
+            head = b"".join(b"\x08" + _varint(length) for length in dims)
+            head += b"\x12" + _sized(type_name.encode()) + b"\x1a" + _varint(len(piece))
+            tag = b"\x0a" + _sized(name.encode()) + b"\x12" + _varint(len(head) + len(piece))
+            file.write(b"\x0a" + _varint(len(tag) + len(head) + len(piece)) + tag + head)
+            file.write(piece)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,186 @@
+"""In which order, and with which shapes, the weights of a network stand in one long vector."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import BasisMismatchError, CheckpointError
+
+__all__ = ["WeightLayout", "as_array"]
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A NumPy view of an array, a MindSpore tensor, or a MindSpore parameter."""
+    return value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """The trainable parameters of a network, in order: how M weights map to one vector and back.
+
+    Parameter number i holds the entries ``offsets[i] : offsets[i] + prod(shapes[i])`` of the vector, in C
+    order.
+
+    Args:
+        names: the parameters' names, in the order of ``network.trainable_params()``.
+        shapes: their shapes, one per name.
+
+    Raises:
+        BasisMismatchError: no names, a name twice, or not one shape for each name.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise BasisMismatchError("The layout has no parameters: nothing in the network is trainable.")
+        if len(self.names) != len(self.shapes):
+            raise BasisMismatchError(
+                f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one "
+                f"shape for each."
+            )
+        seen: set[str] = set()
+        for name in self.names:
+            if name in seen:
+                raise BasisMismatchError(
+                    f"The layout names the parameter {name!r} twice; names must be unique."
+                )
+            seen.add(name)
+
+    @classmethod
+    def from_network(cls, network: Any) -> "WeightLayout":
+        """The layout of the trainable parameters of a MindSpore cell, in the network's order."""
+        parameters = network.trainable_params()
+        return cls(tuple(p.name for p in parameters), tuple(_plain(p.shape) for p in parameters))
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Any]) -> "WeightLayout":
+        """The layout of ``weights`` (name -> array), in the mapping's order."""
+        return cls(tuple(weights), tuple(_plain(value.shape) for value in weights.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many weights each parameter has."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each parameter starts in the vector."""
+        return tuple(accumulate(self.sizes[:-1], initial=0))
+
+    @cached_property
+    def size(self) -> int:
+        """M, the length of the vector."""
+        return sum(self.sizes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
+
+    def flatten(self, weights: Mapping[str, Any], out: np.ndarray | None = None) -> np.ndarray:
+        """Write ``weights`` one after the other into one float32 vector of shape (M,).
+
+        Args:
+            weights: name -> array, tensor or parameter; names outside the layout are ignored.
+            out: float32 (M,), written and returned when given.
+
+        Raises:
+            CheckpointError: a parameter is missing or has another shape.
+        """
+        vector = np.empty(self.size, np.float32) if out is None else out
+        if vector.shape != (self.size,) or vector.dtype != np.float32:
+            raise BasisMismatchError(
+                f"out is {vector.dtype} {vector.shape}; this layout needs float32 ({self.size},)."
+            )
+        for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True):
+            if name not in weights:
+                raise CheckpointError(
+                    f"The weights have no parameter {name!r}, which the layout needs with shape {shape}."
+                )
+            value = as_array(weights[name])
+            if value.shape != shape:
+                raise CheckpointError(
+                    f"The parameter {name!r} has shape {value.shape}; the layout needs {shape}."
+                )
+            vector[offset : offset + size] = value.reshape(-1)
+        return vector
+
+    def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """The parameters in ``vector`` of shape (M,), as views: name -> array of the parameter's shape.
+
+        Raises:
+            BasisMismatchError: the vector has another length.
+        """
+        if vector.shape != (self.size,):
+            raise BasisMismatchError(
+                f"The vector has shape {vector.shape}; this layout needs ({self.size},)."
+            )
+        return {
+            name: vector[offset : offset + size].reshape(shape)
+            for name, shape, offset, size in zip(
+                self.names, self.shapes, self.offsets, self.sizes, strict=True
+            )
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary of plain lists, ready for ``json.dump``: {"names": [...], "shapes": [[...], ...]}."""
+        return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "WeightLayout":
+        """The layout that ``to_json`` wrote.
+
+        Raises:
+            BasisMismatchError: ``data`` is not such a dictionary.
+        """
+        names, shapes = (data.get("names"), data.get("shapes")) if isinstance(data, dict) else (None, None)
+        if not (
+            isinstance(names, list)
+            and isinstance(shapes, list)
+            and all(isinstance(name, str) for name in names)
+            and all(isinstance(shape, list) and all(_is_length(n) for n in shape) for shape in shapes)
+        ):
+            raise BasisMismatchError(
+                'A stored layout must be {"names": [texts], "shapes": [lists of whole numbers >= 0]}.'
+            )
+        return cls(tuple(names), tuple(tuple(shape) for shape in shapes))
+
+    def first_difference(self, other: "WeightLayout") -> str | None:
+        """The first way in which ``other`` differs from this layout, in words; None when they are equal."""
+        if self == other:
+            return None
+        pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
+        for number, (name, shape, other_name, other_shape) in enumerate(pairs):
+            if name != other_name:
+                moved = (
+                    " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
+                )
+                return (
+                    f"parameter {number} is {name!r} {shape} here and "
+                    f"{other_name!r} {other_shape} there{moved}"
+                )
+            if shape != other_shape:
+                return f"parameter {number}, {name!r}, has shape {shape} here and {other_shape} there"
+        longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")
+        common = min(len(self.names), len(other.names))
+        return (
+            f"{len(self.names)} parameters here and {len(other.names)} there; "
+            f"{longer.names[common]!r} {longer.shapes[common]} is only {where}"
+        )
+
+
+def _plain(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(length) for length in shape)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
