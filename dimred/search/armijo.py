@@ -1,0 +1,69 @@
+"""How far: backtracking until the loss decreases sufficiently."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dimred.errors import ConfigError
+
+
+class LineSearchResult(NamedTuple):
+    """Outcome of a line search.
+
+    Attributes:
+        accepted: whether a trial was accepted.
+        step_size: accepted t, or 0.0.
+        loss: loss at the accepted trial, or the loss at t = 0.
+        n_trials: losses evaluated.
+    """
+
+    accepted: bool
+    step_size: float
+    loss: float
+    n_trials: int
+
+
+class ArmijoBacktracking:
+    """Accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
+
+    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a rejected
+    trial.
+
+    Args:
+        rho: factor by which a rejected step shrinks, 0 < rho < 1.
+        sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
+        max_trials: trials before the search gives up, at least 1.
+
+    Raises:
+        ConfigError: a value outside its range.
+    """
+
+    def __init__(self, rho: float = 0.55, sigma: float = 0.4, max_trials: int = 10):
+        if not 0 < rho < 1:
+            raise ConfigError(
+                f"rho is {rho}; it must lie between 0 and 1 (0.55 is usual): each rejected trial shrinks the step by it"
+            )
+        if not 0 < sigma < 1:
+            raise ConfigError(
+                f"sigma is {sigma}; it must lie between 0 and 1 (0.4 is usual): the share of the slope to reach"
+            )
+        if max_trials < 1:
+            raise ConfigError(f"max_trials is {max_trials}; at least 1 trial is needed")
+        self.rho = rho
+        self.sigma = sigma
+        self.max_trials = max_trials
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Backtrack from t = 1.
+
+        Args:
+            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
+            loss: f(w; B).
+            slope: directional derivative at t = 0; negative.
+        """
+        for trial in range(self.max_trials):
+            step_size = self.rho**trial
+            trial_loss = loss_at(step_size)
+            if math.isfinite(trial_loss) and trial_loss < loss + self.sigma * step_size * slope:
+                return LineSearchResult(True, step_size, trial_loss, trial + 1)
+        return LineSearchResult(False, 0.0, loss, self.max_trials)

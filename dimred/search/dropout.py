@@ -1,0 +1,83 @@
+"""Dropout whose masks can be drawn again, so that every trial of a step asks the network the same question.
+
+MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a function of
+a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
+2011; the mixing constants are those of the Murmur3 and xxHash finalisers). The seed changes once per step.
+"""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+_GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class ReplayableDropout(nn.Cell):
+    """Dropout with probability p: kept elements are scaled by 1 / (1 - p); the same seed gives the same mask.
+
+    Args:
+        p: share of the elements (of the channels, for ``n_kept_axes`` 2) set to zero, 0 <= p < 1.
+        seed: () int32, shared by every dropout of a network.
+        site: number of this dropout in the network, so that no two share a mask.
+        whole_channels: drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
+    """
+
+    def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool):
+        super().__init__(auto_prefix=False)
+        self.p = p
+        self.seed = seed
+        self.site = (site * 7919 + 1) % 2**31
+        self.whole_channels = whole_channels
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = x.shape[:2] + (1,) * (x.ndim - 2) if self.whole_channels else x.shape
+        mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
+        return x * mask / (1.0 - self.p)
+
+
+def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
+    """Numbers in [0, 1) that depend on the key and the element's index only."""
+    count = 1
+    for size in shape:
+        count *= size
+    bits = ops.arange(0, count, 1).astype(ms.int32) * _GOLDEN + key
+    bits = ops.bitwise_xor(bits, ops.bitwise_right_shift(bits, Tensor(15, ms.int32))) * _MIX_1
+    bits = ops.bitwise_xor(bits, ops.bitwise_right_shift(bits, Tensor(13, ms.int32))) * _MIX_2
+    return (bits.astype(ms.float32) * 2.0**-32 + 0.5).reshape(shape)
+
+
+def _drop_share(dropout: nn.Cell) -> float:
+    if isinstance(dropout, nn.Dropout1d):
+        return float(dropout.prob)
+    if isinstance(dropout, nn.Dropout) and dropout.p is not None:
+        return float(dropout.p)
+    return 1.0 - float(dropout.keep_prob)
+
+
+def make_replayable(network: nn.Cell) -> Parameter | None:
+    """Replace every ``nn.Dropout`` of the network, in place, by one whose masks follow a shared seed.
+
+    Returns:
+        The seed, () int32, or None where the network has no dropout.
+    """
+    owners = [
+        (owner, name, cell)
+        for _, owner in network.cells_and_names()
+        for name, cell in owner.name_cells().items()
+        if isinstance(cell, _DROPOUTS)
+    ]
+    if not owners:
+        return None
+    seed = Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
+    for site, (owner, name, cell) in enumerate(owners):
+        replacement = ReplayableDropout(_drop_share(cell), seed, site, type(cell) is not nn.Dropout)
+        replacement.set_train(cell.training)
+        if isinstance(owner, (nn.SequentialCell, nn.CellList)):
+            owner[list(owner.name_cells()).index(name)] = replacement
+        else:
+            setattr(owner, name, replacement)
+    seed.name = "dropout_seed"  # putting a shared parameter into cells has renamed it
+    return seed

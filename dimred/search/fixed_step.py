@@ -1,0 +1,20 @@
+"""How far, without looking: the step that a schedule gives."""
+
+import math
+from collections.abc import Callable
+
+from dimred.search.armijo import LineSearchResult
+
+
+class FixedStep:
+    """Take t = 1 whatever the loss becomes; the direction carries its own learning rate.
+
+    One trial is evaluated, so that a step onto a loss which is not finite is rejected.
+    """
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """See ``ArmijoBacktracking.search``; ``slope`` is not used."""
+        trial_loss = loss_at(1.0)
+        if math.isfinite(trial_loss):
+            return LineSearchResult(True, 1.0, trial_loss, 1)
+        return LineSearchResult(False, 0.0, loss, 1)

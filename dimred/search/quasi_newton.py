@@ -1,0 +1,154 @@
+"""Which way: the BFGS estimate of the inverse Hessian in the subspace.
+
+All of it is k x k arithmetic on the host in float64; k is a few dozen, so it costs microseconds.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dimred.errors import ConfigError
+from dimred.search.direction import Proposal
+
+CurvaturePair = Literal["consecutive", "same_batch"]
+CURVATURE_PAIRS = ("consecutive", "same_batch")
+_POWELL_SHARE = 0.2
+
+
+class CurvatureState(NamedTuple):
+    """What BFGS remembers between steps.
+
+    Attributes:
+        inverse_hessian: H, (k, k) float64, symmetric positive definite.
+        step_diff: s, the last accepted step t d_k, (k,); None before the first.
+        start_grad: g_k where that step began, (k,); None before the first.
+        end_grad: g_k of the same batch where it ended, (k,); None if the next batch's gradient is to stand for it.
+        scaled: whether the initial scaling has been applied.
+    """
+
+    inverse_hessian: np.ndarray
+    step_diff: np.ndarray | None = None
+    start_grad: np.ndarray | None = None
+    end_grad: np.ndarray | None = None
+    scaled: bool = False
+
+
+class InverseBFGS:
+    """d_k = -H g_k, with H updated by each curvature pair (s, y) that passes the guard.
+
+    H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
+
+    Args:
+        n_components: k.
+        curvature_pair: ``consecutive``: y = g_k(this batch) - g_k(previous batch); ``same_batch``: y is the difference
+            of the previous batch's gradients at both ends of the step, at the price of one more gradient per step.
+        damping: Powell's: y is drawn towards B s until y's >= 0.2 s'B s (Nocedal & Wright, procedure 18.2), so that every
+            pair with s'B s > 0 can be used.
+        initial_scaling: before the first pair, H = (y's / y'y) I (Nocedal & Wright, equation 6.20).
+        guard: a pair is used where y's > guard |y| |s|.
+
+    Raises:
+        ConfigError: an unknown ``curvature_pair``, or a guard outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        n_components: int,
+        curvature_pair: str = "consecutive",
+        damping: bool = False,
+        initial_scaling: bool = False,
+        guard: float = 1e-8,
+    ):
+        if curvature_pair not in CURVATURE_PAIRS:
+            raise ConfigError(f"curvature_pair is {curvature_pair!r}; allowed: {', '.join(CURVATURE_PAIRS)}")
+        if not 0 <= guard < 1:
+            raise ConfigError(f"guard is {guard}; it must be at least 0 and below 1")
+        self.n_components = n_components
+        self.wants_end_gradient = curvature_pair == "same_batch"
+        self.damping = damping
+        self.initial_scaling = initial_scaling
+        self.guard = guard
+
+    def initial(self) -> CurvatureState:
+        """H = I and no pair yet."""
+        return CurvatureState(np.eye(self.n_components))
+
+    def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
+        """Take up the pair that this gradient completes, and give the direction -H g_k.
+
+        Args:
+            state: after the last accepted step.
+            subspace_grad: g_k, (k,).
+        """
+        grad = np.asarray(subspace_grad, dtype=np.float64)
+        curvature, used = float("nan"), False
+        if state.step_diff is not None and state.start_grad is not None:
+            grad_diff = (grad if state.end_grad is None else state.end_grad) - state.start_grad
+            state, curvature, used = self._take_up(state, state.step_diff, grad_diff)
+        direction = -state.inverse_hessian @ grad
+        return Proposal(
+            direction=direction,
+            slope=float(grad @ direction),
+            state=state,
+            curvature=curvature,
+            pair_used=used,
+            condition=float(np.linalg.cond(state.inverse_hessian)),
+        )
+
+    def follow(
+        self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
+    ) -> CurvatureState:
+        """Remember the accepted step t d_k as the next pair's s."""
+        state: CurvatureState = proposal.state
+        return state._replace(
+            step_diff=step_size * proposal.direction,
+            start_grad=np.asarray(subspace_grad, dtype=np.float64),
+            end_grad=None if end_grad is None else np.asarray(end_grad, dtype=np.float64),
+        )
+
+    def _take_up(
+        self, state: CurvatureState, step_diff: np.ndarray, grad_diff: np.ndarray
+    ) -> tuple[CurvatureState, float, bool]:
+        """The state with the pair worked into H, the pair's y's, and whether it passed the guard."""
+        inverse_hessian = state.inverse_hessian
+        curvature = float(grad_diff @ step_diff)
+        if self.initial_scaling and not state.scaled and self._passes(grad_diff, step_diff):
+            inverse_hessian = np.eye(self.n_components) * (curvature / float(grad_diff @ grad_diff))
+        if self.damping:
+            grad_diff = _damped(inverse_hessian, step_diff, grad_diff)
+        if not self._passes(grad_diff, step_diff):
+            return state, curvature, False
+        updated = bfgs_update(inverse_hessian, step_diff, grad_diff)
+        return state._replace(inverse_hessian=updated, scaled=True), curvature, True
+
+    def _passes(self, grad_diff: np.ndarray, step_diff: np.ndarray) -> bool:
+        norms = float(np.linalg.norm(grad_diff) * np.linalg.norm(step_diff))
+        return norms > 0 and float(grad_diff @ step_diff) > self.guard * norms
+
+
+def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
+    """The inverse BFGS update (equation 6.17), expanded so that it costs two outer products.
+
+    With r = 1 / y's: H + ((1 + r y'H y) r) s s' - r (H y s' + s y'H); exactly symmetric.
+
+    Args:
+        inverse_hessian: H, (k, k) symmetric.
+        step_diff: s, (k,).
+        grad_diff: y, (k,), with y's > 0.
+    """
+    inverse_curvature = 1.0 / float(grad_diff @ step_diff)
+    hessian_grad = inverse_hessian @ grad_diff
+    factor = (1.0 + inverse_curvature * float(grad_diff @ hessian_grad)) * inverse_curvature
+    mixed = np.outer(hessian_grad, step_diff)
+    return inverse_hessian + factor * np.outer(step_diff, step_diff) - inverse_curvature * (mixed + mixed.T)
+
+
+def _damped(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
+    """Powell's damped y = theta y + (1 - theta) B s, with B = inv(H)."""
+    hessian_step = np.linalg.solve(inverse_hessian, step_diff)
+    model_curvature = float(step_diff @ hessian_step)
+    curvature = float(grad_diff @ step_diff)
+    if curvature >= _POWELL_SHARE * model_curvature:
+        return grad_diff
+    theta = (1.0 - _POWELL_SHARE) * model_curvature / (model_curvature - curvature)
+    return theta * grad_diff + (1.0 - theta) * hessian_step

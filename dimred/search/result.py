@@ -1,0 +1,53 @@
+"""What one search step reports."""
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Outcome(Enum):
+    """Why a search step ended as it did; the value is the sentence shown to people."""
+
+    ACCEPTED = "a trial met the sufficient decrease"
+    NO_DECREASE = "no trial met the sufficient decrease; the weights stay inside the subspace where they were"
+    NON_FINITE_GRADIENT = "the loss or its gradient was not finite; the whole step was skipped"
+
+
+class SearchResult(NamedTuple):
+    """The outcome of one step; ``loss`` stands first, where MindSpore's callbacks look for it.
+
+    Attributes:
+        loss: Tensor () float32, f(w; B) before the step.
+        loss_after: f at the accepted point on the same batch; equals ``loss`` where nothing was accepted.
+        outcome: why the step ended.
+        step_size: accepted t; 0.0 where nothing was accepted.
+        n_trials: trial losses evaluated.
+        slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
+        curvature: y's of the pair that was considered; nan without a pair.
+        pair_used: whether that pair updated the inverse Hessian.
+        condition: condition number of the inverse Hessian the direction came from; nan without one.
+        captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
+        moved_inside: |t d|, distance moved inside the subspace.
+        moved_outside: |alpha m|, distance moved by the residual momentum.
+        n_gradients: gradient evaluations the step took.
+        seconds: wall time by part of the step.
+    """
+
+    loss: Any
+    loss_after: float
+    outcome: Outcome
+    step_size: float
+    n_trials: int
+    slope: float
+    curvature: float
+    pair_used: bool
+    condition: float
+    captured_share: float
+    moved_inside: float
+    moved_outside: float
+    n_gradients: int
+    seconds: dict[str, float]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the weights moved inside the subspace."""
+        return self.outcome is Outcome.ACCEPTED
