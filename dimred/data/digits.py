@@ -31,7 +31,7 @@ class Split:
 SPLITS = (Split("train", 1197, 4), Split("val", 200, 5), Split("test", 400, 10))
 
 
-def write_digits(out: Path, seed: int = 1, noise: float = 0.45) -> dict[str, int]:
+def write_digits(out: Path, seed: int = 1, noise: float = 0.32) -> dict[str, int]:
     """Write ``train/<digit>/*.png``, ``val/...`` and ``test/...`` under ``out``; the same seed gives the same bytes.
 
     Args:

@@ -1,0 +1,39 @@
+"""A cell's parameters as arrays, and back."""
+
+from collections.abc import Iterable, Mapping
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter
+
+from dimred.errors import CheckpointError
+
+
+def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
+    """Name -> value, copied to the host."""
+    return {parameter.name: parameter.asnumpy().copy() for parameter in parameters}
+
+
+def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Set every parameter from the array of its name; arrays of other names are left alone.
+
+    Args:
+        parameters: set in place, all or none.
+        arrays: name -> value.
+        source: where the arrays come from, for the error.
+
+    Raises:
+        CheckpointError: an array is missing or has another shape; nothing was set.
+    """
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.name not in arrays:
+            raise CheckpointError(f"{source} has no {parameter.name!r}; it belongs to another network or kind of checkpoint")
+        shape = arrays[parameter.name].shape
+        if tuple(shape) != tuple(parameter.shape):
+            raise CheckpointError(
+                f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
+            )
+    for parameter in parameters:
+        value = np.asarray(arrays[parameter.name])
+        parameter.set_data(ms.Tensor(value.astype(ms.dtype_to_nptype(parameter.dtype))))

@@ -1,0 +1,20 @@
+"""The folder a run writes into. Earlier results are never overwritten."""
+
+from pathlib import Path
+
+from dimred.errors import ConfigError
+
+
+def new_run_folder(out: Path) -> Path:
+    """Make the folder of a new run.
+
+    Raises:
+        ConfigError: it holds something already, or can't be made.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {str(out)!r}, which holds earlier results; name another folder, or move them away")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({error.strerror}); name another folder") from error
+    return out
