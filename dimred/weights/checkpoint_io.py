@@ -23,9 +23,7 @@ __all__ = ["SUFFIXES", "open_checkpoint", "read_checkpoint", "read_index", "writ
 SUFFIXES = (".ckpt", ".safetensors")
 
 
-def read_checkpoint(
-    path: str | os.PathLike[str], names: Iterable[str] | None = None
-) -> dict[str, np.ndarray]:
+def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Read the tensors of a checkpoint: name -> array, in the file's order.
 
     Numbers are arrays without dimensions, texts too (``.item()`` gives the Python value); bfloat16 becomes
@@ -103,9 +101,7 @@ def write_checkpoint(
     """
     target = Path(path)
     if target.suffix not in SUFFIXES:
-        raise ConfigError(
-            f"path is {str(target)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}."
-        )
+        raise ConfigError(f"path is {str(target)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
     values: dict[str, np.ndarray | str] = {name: _storable(name, as_array(v)) for name, v in weights.items()}
     for name, value in (extra or {}).items():
         if name in values:
@@ -120,8 +116,7 @@ def write_checkpoint(
 def _storable(name: str, value: np.ndarray) -> np.ndarray:
     if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
         raise ConfigError(
-            f"{name!r} has the type {value.dtype}; a checkpoint stores numbers of up to 64 bits, bool and "
-            f"texts."
+            f"{name!r} has the type {value.dtype}; a checkpoint stores numbers of up to 64 bits, bool and texts."
         )
     return np.asarray(value, value.dtype.newbyteorder("<"), order="C")
 

@@ -44,15 +44,12 @@ class WeightLayout:
             raise BasisMismatchError("The layout has no parameters: nothing in the network is trainable.")
         if len(self.names) != len(self.shapes):
             raise BasisMismatchError(
-                f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one "
-                f"shape for each."
+                f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one shape for each."
             )
         seen: set[str] = set()
         for name in self.names:
             if name in seen:
-                raise BasisMismatchError(
-                    f"The layout names the parameter {name!r} twice; names must be unique."
-                )
+                raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
             seen.add(name)
 
     @classmethod
@@ -98,9 +95,7 @@ class WeightLayout:
         """
         vector = np.empty(self.size, np.float32) if out is None else out
         if vector.shape != (self.size,) or vector.dtype != np.float32:
-            raise BasisMismatchError(
-                f"out is {vector.dtype} {vector.shape}; this layout needs float32 ({self.size},)."
-            )
+            raise BasisMismatchError(f"out is {vector.dtype} {vector.shape}; this layout needs float32 ({self.size},).")
         for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True):
             if name not in weights:
                 raise CheckpointError(
@@ -108,9 +103,7 @@ class WeightLayout:
                 )
             value = as_array(weights[name])
             if value.shape != shape:
-                raise CheckpointError(
-                    f"The parameter {name!r} has shape {value.shape}; the layout needs {shape}."
-                )
+                raise CheckpointError(f"The parameter {name!r} has shape {value.shape}; the layout needs {shape}.")
             vector[offset : offset + size] = value.reshape(-1)
         return vector
 
@@ -121,14 +114,10 @@ class WeightLayout:
             BasisMismatchError: the vector has another length.
         """
         if vector.shape != (self.size,):
-            raise BasisMismatchError(
-                f"The vector has shape {vector.shape}; this layout needs ({self.size},)."
-            )
+            raise BasisMismatchError(f"The vector has shape {vector.shape}; this layout needs ({self.size},).")
         return {
             name: vector[offset : offset + size].reshape(shape)
-            for name, shape, offset, size in zip(
-                self.names, self.shapes, self.offsets, self.sizes, strict=True
-            )
+            for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True)
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -161,13 +150,8 @@ class WeightLayout:
         pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
         for number, (name, shape, other_name, other_shape) in enumerate(pairs):
             if name != other_name:
-                moved = (
-                    " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
-                )
-                return (
-                    f"parameter {number} is {name!r} {shape} here and "
-                    f"{other_name!r} {other_shape} there{moved}"
-                )
+                moved = " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
+                return f"parameter {number} is {name!r} {shape} here and {other_name!r} {other_shape} there{moved}"
             if shape != other_shape:
                 return f"parameter {number}, {name!r}, has shape {shape} here and {other_shape} there"
         longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")

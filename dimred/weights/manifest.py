@@ -65,8 +65,7 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
         raise _damaged(path, f"it is not a {_FORMAT!r}")
     if content.get("version") != _VERSION:
         raise SeriesError(
-            f"{path} has version {content.get('version')!r}; this dimred reads version {_VERSION}. Update "
-            f"dimred."
+            f"{path} has version {content.get('version')!r}; this dimred reads version {_VERSION}. Update dimred."
         )
     try:
         layout = WeightLayout.from_json(content.get("layout"))
@@ -93,9 +92,7 @@ def _entry(path: Path, item: Any) -> SnapshotEntry:
 
 
 def _damaged(path: Path, why: str) -> SeriesError:
-    return SeriesError(
-        f"{path} can't be used: {why}. Restore it, or remove it to have the folder read by file names."
-    )
+    return SeriesError(f"{path} can't be used: {why}. Restore it, or remove it to have the folder read by file names.")
 
 
 def scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
@@ -125,10 +122,7 @@ def scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
     steps = [int(match["step"]) for match in matches]
     if any(after <= before for before, after in pairwise(steps)):
         per_epoch = max(steps)
-        steps = [
-            max(int(match["epoch"]) - 1, 0) * per_epoch + step
-            for match, step in zip(matches, steps, strict=True)
-        ]
+        steps = [max(int(match["epoch"]) - 1, 0) * per_epoch + step for match, step in zip(matches, steps, strict=True)]
     return tuple(
         SnapshotEntry(match.string, step, int(match["epoch"]), (directory / match.string).stat().st_size)
         for match, step in zip(matches, steps, strict=True)

@@ -32,9 +32,7 @@ _LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _MARK = {"format": "ms"}  # what MindSpore writes into the metadata
 
 
-def read_safetensors_index(
-    file: BinaryIO, path: os.PathLike[str]
-) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """Where each tensor stands (name -> StoredTensor), and the texts of the metadata.
 
     Raises:
@@ -77,8 +75,7 @@ def _tensor(path: os.PathLike[str], name: str, entry: Any, base: int, size: int)
         raise ValueError(f"the tensor {name!r} has an impossible shape or place")
     if base + end > size:
         raise CheckpointError(
-            f"{path} is truncated: the parameter {name!r} ends at byte {base + end}, the file at {size}. "
-            f"Save it again."
+            f"{path} is truncated: the parameter {name!r} ends at byte {base + end}, the file at {size}. Save it again."
         )
     return tensor_of(path, name, tuple(shape), _TYPES[type_name], ((base + start, end - start),))
 

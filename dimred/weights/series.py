@@ -31,17 +31,11 @@ class CheckpointSeries:
         SeriesError: the folder has a damaged manifest.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], keep: int | None = 40, *, prefix: str = "weights"
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], keep: int | None = 40, *, prefix: str = "weights") -> None:
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ConfigError(
-                f"keep is {keep!r}; give a whole number of at least 1, or None to keep all snapshots."
-            )
+            raise ConfigError(f"keep is {keep!r}; give a whole number of at least 1, or None to keep all snapshots.")
         if not prefix or any(sign in prefix for sign in "/\\\0"):
-            raise ConfigError(
-                f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash."
-            )
+            raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
         self.directory = Path(directory)
         self.keep = keep
         self.prefix = prefix
@@ -64,18 +58,14 @@ class CheckpointSeries:
         """
         folder = Path(directory)
         if not folder.is_dir():
-            raise SeriesError(
-                f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to."
-            )
+            raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
         if (folder / MANIFEST).exists():
             layout, entries = read_manifest(folder / MANIFEST)
             return cls._of(folder, layout, entries)
         return cls._of(folder, None, scan_names(folder))
 
     @classmethod
-    def _of(
-        cls, directory: Path, layout: WeightLayout | None, entries: Sequence[SnapshotEntry]
-    ) -> "CheckpointSeries":
+    def _of(cls, directory: Path, layout: WeightLayout | None, entries: Sequence[SnapshotEntry]) -> "CheckpointSeries":
         series = cls.__new__(cls)
         series.directory, series.keep, series.prefix = directory, None, ""
         series._writable, series._layout, series._entries = False, layout, tuple(entries)
@@ -99,9 +89,7 @@ class CheckpointSeries:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def append(
-        self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None
-    ) -> Path:
+    def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
         """Add a snapshot: write its file, then the manifest, then remove what falls out of the window.
 
         A process killed between any two of these leaves a series that opens, without the new snapshot or
@@ -138,9 +126,7 @@ class CheckpointSeries:
         arrays = {name: as_array(value) for name, value in weights.items()}
         for array in arrays.values():
             digest.update(array)
-        path = (
-            self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
-        )
+        path = self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
         if any(path.name == entry.file for entry in self._entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)

@@ -91,9 +91,7 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
     while len(view):
         count = os.preadv(descriptor, [view], offset)
         if count == 0:
-            raise CheckpointError(
-                f"{path} ends at byte {offset}; it was cut while it was read. Save it again."
-            )
+            raise CheckpointError(f"{path} ends at byte {offset}; it was cut while it was read. Save it again.")
         offset += count
         view = view[count:]
 

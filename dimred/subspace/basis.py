@@ -1,0 +1,271 @@
+"""SubspaceBasis: k orthonormal directions in the space of M weights, and where they came from."""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import BasisMismatchError, ConfigError
+from dimred.subspace.companion import Companion, Source, companion_path, read_companion, write_companion
+from dimred.subspace.npy_file import NpyRows, open_npy
+from dimred.subspace.rows_check import check_orthonormal, rows_digest
+from dimred.weights.digest import CHUNK
+from dimred.weights.layout import WeightLayout
+from dimred.weights.whole_file import sync_directory, temporary_name
+
+__all__ = ["SubspaceBasis", "check_out", "fits_checkpoint", "load_basis", "publish"]
+
+
+@dataclass(frozen=True)
+class SubspaceBasis:
+    """The basis P of a subspace of weight space, with orthonormal rows.
+
+    What a bare ``.npy`` file does not tell is None.
+
+    Attributes:
+        components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
+        companion: what stands beside the rows in ``pca_mat.h5``.
+        path: the file the rows were read from; None for a basis made in memory.
+    """
+
+    components: np.ndarray
+    companion: Companion | None = None
+    path: Path | None = field(default=None, compare=False)
+
+    @property
+    def n_components(self) -> int:
+        """k, the dimension of the subspace."""
+        return int(self.components.shape[0])
+
+    @property
+    def n_weights(self) -> int:
+        """M, the dimension of weight space."""
+        return int(self.components.shape[1])
+
+    @property
+    def kind(self) -> str | None:
+        """ "pca", or "snapshots" for the orthonormal basis of the raw snapshots."""
+        return self.companion.kind if self.companion else None
+
+    @property
+    def mean(self) -> np.ndarray | None:
+        """The snapshots' mean, float32 (M,), memory-mapped."""
+        return self.companion.mean if self.companion else None
+
+    @property
+    def singular_values(self) -> np.ndarray | None:
+        """The norms of the centred snapshots' coordinates along each row, float64 (k,)."""
+        return self.companion.singular_values if self.companion else None
+
+    @property
+    def explained_variance(self) -> np.ndarray | None:
+        """The variance along each row, float64 (k,): singular_values^2 / (N - 1)."""
+        return self.companion.explained_variance if self.companion else None
+
+    @property
+    def explained_variance_ratio(self) -> np.ndarray | None:
+        """The share of the snapshots' variance along each row, float64 (k,)."""
+        return self.companion.explained_variance_ratio if self.companion else None
+
+    @property
+    def gram(self) -> np.ndarray | None:
+        """The inner products of the snapshots about their mean, float64 (N, N)."""
+        return self.companion.gram if self.companion else None
+
+    @property
+    def layout(self) -> WeightLayout | None:
+        """Which weight each column is."""
+        return self.companion.layout if self.companion else None
+
+    @property
+    def snapshots(self) -> tuple[Source, ...]:
+        """The snapshots it was made from: file, step, digest."""
+        return self.companion.snapshots if self.companion else ()
+
+    def project(self, weight_vector: np.ndarray) -> np.ndarray:
+        """The coordinates P v, float64 (k,), of a vector of shape (M,)."""
+        self._expect(weight_vector, self.n_weights, "weight_vector")
+        coordinates = np.zeros(self.n_components)
+        for start in range(0, self.n_weights, CHUNK):
+            columns = slice(start, start + CHUNK)
+            coordinates += self.components[:, columns].astype(np.float64) @ weight_vector[columns]
+        return coordinates
+
+    def back_project(self, coordinates: np.ndarray) -> np.ndarray:
+        """The vector P' c, float32 (M,), of coordinates of shape (k,)."""
+        self._expect(coordinates, self.n_components, "coordinates")
+        vector = np.empty(self.n_weights, np.float32)
+        for start in range(0, self.n_weights, CHUNK):
+            columns = slice(start, start + CHUNK)
+            vector[columns] = coordinates @ self.components[:, columns].astype(np.float64)
+        return vector
+
+    @staticmethod
+    def _expect(vector: np.ndarray, length: int, name: str) -> None:
+        if vector.shape != (length,):
+            raise BasisMismatchError(f"{name} has shape {vector.shape}; this basis needs ({length},).")
+
+    def check(self, layout: WeightLayout) -> None:
+        """Check that the columns are the weights of ``layout``, in its order.
+
+        Without a layout of its own (a bare ``.npy``), only the number of weights can be compared.
+
+        Raises:
+            BasisMismatchError: they are not; the first difference is explained.
+        """
+        where = self.path or "The basis"
+        difference = self.layout.first_difference(layout) if self.layout else None
+        if difference:
+            raise BasisMismatchError(
+                f"{where} (here) was made for another network (there): {difference}. "
+                "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
+            )
+        if self.n_weights != layout.size:
+            raise BasisMismatchError(
+                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. "
+                "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
+            )
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write ``path`` (``.npy``) and, where there is one, the companion (``.h5``) beside it.
+
+        Raises:
+            ConfigError: the path does not end in ``.npy``, or a file is there and ``overwrite`` is false.
+        """
+        target = Path(path)
+        check_out(target, overwrite=overwrite)
+        folder = target.parent / temporary_name()
+        folder.mkdir()
+        rows, companion = folder / "rows.npy", folder / "companion.h5"
+        try:
+            with NpyRows(rows, self.components.shape, resume=False) as file:
+                for start in range(0, self.n_weights, CHUNK):
+                    file.write(start, np.ascontiguousarray(self.components[:, start : start + CHUNK]))
+            if self.companion:
+                write_companion(companion, self.companion)
+            publish(rows, companion if self.companion else None, target)
+        finally:
+            for file_path in (rows, companion):
+                file_path.unlink(missing_ok=True)
+            folder.rmdir()
+        return target
+
+
+def check_out(path: Path, *, overwrite: bool) -> None:
+    """Refuse a path that is no ``.npy``, has no folder, or would replace an earlier result."""
+    if path.suffix != ".npy":
+        raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
+    taken = [str(file) for file in (path, companion_path(path)) if file.exists()]
+    if taken and not overwrite:
+        raise ConfigError(
+            f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, "
+            "or --force to replace it, or --append to add snapshots to it."
+        )
+
+
+def publish(rows: Path, companion: Path | None, target: Path) -> None:
+    """Flush both files to the disk and rename them to where they belong, the companion first.
+
+    Between the two renames an old ``.npy`` may stand beside a new ``.h5``: their digests differ, so this is found.
+    """
+    beside = companion_path(target)
+    for path in (rows, companion):
+        if path is not None:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    if companion is None:
+        beside.unlink(missing_ok=True)
+    else:
+        companion.replace(beside)
+    sync_directory(target.parent)
+    rows.replace(target)
+    sync_directory(target.parent)
+
+
+def load_basis(
+    path: str | os.PathLike[str],
+    network: Any = None,
+    layout: WeightLayout | None = None,
+    *,
+    verify: bool = True,
+) -> SubspaceBasis:
+    """Open a basis, and check it before any use.
+
+    With ``pca_mat.h5`` beside it, the rows must be those it was written with, and its layout that of the network. A
+    bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the network has
+    weights, and orthonormal rows; a warning says what can't be checked.
+
+    Args:
+        path: the ``.npy`` file.
+        network: a MindSpore cell whose trainable parameters the columns must be.
+        layout: the same, without a network.
+        verify: read all rows and check them; a further rank that opens the same file may leave this to the first.
+
+    Raises:
+        BasisMismatchError: a file is missing, truncated or changed, the rows are not finite or not orthonormal, or the
+            network is another; the first mismatch is explained.
+    """
+    source = Path(path)
+    components = open_npy(source)
+    beside = companion_path(source)
+    companion = read_companion(beside) if beside.exists() else None
+    basis = SubspaceBasis(_as_float32(components), companion, source)
+    if companion:
+        _check_pair(basis, companion, verify)
+    expected = layout if layout or network is None else WeightLayout.from_network(network)
+    if expected:
+        basis.check(expected)
+    if companion is None:
+        if verify:
+            check_orthonormal(components, source)
+        warnings.warn(
+            f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
+            "which snapshots it came from, can't be checked.",
+            stacklevel=2,
+        )
+    return basis
+
+
+def _check_pair(basis: SubspaceBasis, companion: Companion, verify: bool) -> None:
+    path = basis.path or Path()
+    expected = (len(companion.singular_values), companion.layout.size)
+    if basis.components.shape != expected:
+        raise BasisMismatchError(
+            f"{path} has shape {basis.components.shape}; {companion_path(path).name} beside it describes {expected}. "
+            "They don't belong together; make them again with dimred pca."
+        )
+    if verify and rows_digest(basis.components) != companion.digest:
+        check_orthonormal(basis.components, path)  # where this explains more, it does
+        raise BasisMismatchError(
+            f"{path} is not the file that {companion_path(path).name} beside it describes (their digests differ): it "
+            "was changed, or its writing was interrupted. Run the same dimred pca command again."
+        )
+
+
+def _as_float32(components: np.ndarray) -> np.ndarray:
+    """The same rows as C-ordered float32, converted where needed into an unnamed temporary file, not into memory."""
+    if components.dtype == np.float32 and components.flags.c_contiguous:
+        return components
+    with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
+        converted = np.memmap(file, np.float32, "w+", shape=components.shape)
+    for start in range(0, components.shape[1], CHUNK):
+        converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
+    return converted
+
+
+def fits_checkpoint(layout: WeightLayout, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why a checkpoint with parameters of these ``shapes`` does not hold the weights of ``layout``; None if it does."""
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if name not in shapes:
+            return f"it has no parameter {name!r} {shape}"
+        if shapes[name] != shape:
+            return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
+    return None

@@ -1,0 +1,254 @@
+"""One computation of a basis, from the matrix of snapshots to the two files, resumable at any moment."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import ConfigError, DimredError, SeriesError
+from dimred.subspace.basis import SubspaceBasis, publish
+from dimred.subspace.companion import Companion, Source, write_companion
+from dimred.subspace.orthonormalise import TOLERANCE, deviation, repair_transform, snapshot_directions
+from dimred.subspace.passes import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
+from dimred.subspace.scratch import Scratch
+from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
+from dimred.weights.digest import digest_of_chunks
+from dimred.weights.matrix import WeightMatrix
+
+__all__ = ["BadSnapshotError", "Job", "Progress", "is_published_half", "make_job", "result_bytes", "run_job"]
+
+_REPAIRS = 3
+# Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
+Progress = Callable[[str, int, int], None]
+
+
+class BadSnapshotError(Exception):
+    """Row ``row`` of the matrix can't be used, for ``reason``."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row, reason)
+        self.row, self.reason = row, reason
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to compute.
+
+    Attributes:
+        matrix: the snapshots.
+        kind: "pca" or "snapshots".
+        n_components: k, or a share of variance.
+        known: the rows whose Gram matrix an earlier result has.
+        digests: what the digest of a row must be, where something tells.
+        trusted: rows whose digest was compared already, by the manifest.
+    """
+
+    matrix: WeightMatrix
+    kind: str
+    n_components: int | float
+    known: Known | None
+    digests: dict[int, str]
+    trusted: frozenset[int]
+
+    @property
+    def identity(self) -> list[Any]:
+        """What a resumed run must have in common with the one that was killed."""
+        known = None if self.known is None else [list(self.known.rows), self.known.gram.tobytes().hex()]
+        layout = self.matrix.layout.fingerprint
+        return [1, self.matrix.identity, layout, self.kind, repr(self.n_components), known]
+
+    @property
+    def most_components(self) -> int:
+        """The largest k it may come to; a share of variance may need all directions."""
+        return self.matrix.shape[0] - 1 if isinstance(self.n_components, float) else self.n_components
+
+
+def make_job(matrix: WeightMatrix, kind: str, n_components: int | float, base: SubspaceBasis | None) -> Job:
+    """The job, with what can be taken over from ``base``.
+
+    Raises:
+        SeriesError: too few snapshots, or snapshots of ``base`` are gone or changed.
+    """
+    n_snapshots = matrix.shape[0]
+    needed = 2 if isinstance(n_components, float) else n_components + (kind == "pca")
+    if n_snapshots < needed:
+        left_out = f" ({len(matrix.skipped)} bad ones left out)" if matrix.skipped else ""
+        raise SeriesError(
+            f"n_components is {n_components}, which needs at least {needed} snapshots; {matrix.directory} gives "
+            f"{n_snapshots}{left_out}. Save more snapshots in stage 1, select fewer away, or ask for n_components = "
+            f"{max(n_snapshots - (kind == 'pca'), 1)} or fewer."
+        )
+    digests = {row: entry.digest for row, entry in enumerate(matrix.entries) if entry.digest}
+    if base is None or base.companion is None:
+        return Job(matrix, kind, n_components, None, digests, frozenset())
+    rows = _rows_of(base, matrix)
+    trusted = frozenset(row for row in rows if row in digests)
+    for row, source in zip(rows, base.snapshots, strict=True):
+        digests[row] = source.digest
+    return Job(matrix, kind, n_components, Known(rows, base.companion.gram), digests, trusted)
+
+
+def _rows_of(base: SubspaceBasis, matrix: WeightMatrix) -> list[int]:
+    by_digest = {entry.digest: row for row, entry in enumerate(matrix.entries) if entry.digest}
+    by_name = {entry.file: row for row, entry in enumerate(matrix.entries) if not entry.digest}
+    rows, gone = [], []
+    for source in base.snapshots:
+        row = by_digest.get(source.digest, by_name.get(source.file))
+        if row is None or row in rows:
+            gone.append(source.file)
+        else:
+            rows.append(row)
+    if gone:
+        raise SeriesError(
+            f"{len(gone)} of the {len(base.snapshots)} snapshots that {base.path} was made from are gone from "
+            f"{matrix.directory} or have changed, the first is {gone[0]}. All are needed to add to an exact basis; put "
+            "them back, or make a new one with another --out or --force."
+        )
+    return rows
+
+
+def result_bytes(n_columns: int, n_components: int) -> int:
+    """The disk space that a result takes while it is made: rows, and the mean twice."""
+    return 4 * n_columns * (n_components + 2) + (1 << 20)
+
+
+def is_published_half(job: Job, target: Path) -> bool:
+    """Whether this very job was killed between putting its two files in place."""
+    return str(Scratch(target, job.identity).load().get("phase")) == "publish"
+
+
+def run_job(job: Job, target: Path, max_memory: int, progress: Progress) -> None:
+    """Make ``target`` and its companion; go on where a killed run stopped.
+
+    Raises:
+        BadSnapshotError: a row has a number that is not finite, or not the digest it should have.
+        ConfigError: the memory or the disk space does not suffice.
+        SeriesError: the snapshots span fewer than k directions.
+    """
+    n_snapshots, n_columns = job.matrix.shape
+    width = block_width(n_snapshots, n_columns, job.most_components, max_memory)
+    with Scratch(target, job.identity) as scratch:
+        try:
+            state = scratch.load()
+            _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
+            if str(state.get("phase")) != "publish":
+                gram, digests = _gram_stage(job, width, scratch, progress)
+                _rows_stage(job, width, scratch, progress, gram, digests)
+                scratch.save(phase="publish")
+            if scratch.companion.exists():
+                publish(scratch.components, scratch.companion, target)
+            elif scratch.components.exists():
+                scratch.components.replace(target)
+        except (DimredError, BadSnapshotError):
+            scratch.remove()
+            raise
+        scratch.remove()
+
+
+def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: int) -> None:
+    taken = sum(path.stat().st_blocks * 512 for path in scratch.directory.iterdir())
+    missing = result_bytes(n_columns, n_components) - taken - shutil.disk_usage(target.parent).free
+    if missing > 0:
+        raise ConfigError(
+            f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, "
+            f"or give an --out "
+            "on another disk."
+        )
+
+
+def _gram_stage(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[np.ndarray, list[str]]:
+    n_snapshots, n_columns = job.matrix.shape
+    state = scratch.load()
+    if str(state.get("phase")) == "rows":
+        return state["gram"], [str(digest) for digest in state["sources"]]
+    hashed = [row for row in range(n_snapshots) if row not in job.trusted]
+    try:
+        gram, chunks = gram_pass(
+            job.matrix,
+            width,
+            scratch,
+            lambda done: progress("reading snapshots", done, n_columns),
+            centred=job.kind == "pca",
+            known=job.known,
+            hashed=hashed,
+        )
+    except NonFiniteError as error:
+        raise BadSnapshotError(error.row, _non_finite(job.matrix, error)) from None
+    digests = {**job.digests, **{row: digest_of_chunks(chunks[row].tobytes()) for row in hashed}}
+    for row, expected in job.digests.items():
+        if digests[row] != expected:
+            path = job.matrix.directory / job.matrix.entries[row].file
+            raise BadSnapshotError(
+                row, f"{path} is not what was written: its weights have another digest than the one recorded for it."
+            )
+    return gram, [digests[row] for row in range(n_snapshots)]
+
+
+def _non_finite(matrix: WeightMatrix, error: NonFiniteError) -> str:
+    layout = matrix.layout
+    number = int(np.searchsorted(layout.offsets, error.column, side="right")) - 1
+    path = matrix.directory / matrix.entries[error.row].file
+    place = error.column - layout.offsets[number]
+    return f"{path} has a number that is not finite in the parameter {layout.names[number]!r} (entry {place})."
+
+
+def _rows_stage(
+    job: Job, width: int, scratch: Scratch, progress: Progress, gram: np.ndarray, digests: list[str]
+) -> None:
+    n_columns, centred = job.matrix.shape[1], job.kind == "pca"
+    gram_centred = centre_gram(gram)
+    if centred:
+        directions = principal_directions(gram_centred, job.n_components)
+    else:
+        directions = snapshot_directions(gram, int(job.n_components))
+    state = scratch.load()
+    coefficients = state["coefficients"] if str(state.get("phase")) == "rows" else directions.coefficients
+    for _ in range(1 + _REPAIRS):
+        result = rows_pass(
+            job.matrix,
+            width,
+            coefficients,
+            scratch,
+            lambda done: progress("writing basis", done, n_columns),
+            centred=centred,
+            keep={"gram": gram, "sources": np.array(digests)},
+        )
+        if deviation(result.row_gram) <= TOLERANCE:
+            break
+        transform = repair_transform(result.row_gram)
+        if transform is None:
+            raise _too_collinear(job, result)
+        coefficients = transform @ coefficients
+    else:
+        raise _too_collinear(job, result)
+    singular_values = spread_along(gram_centred, coefficients)
+    explained = singular_values**2 / (job.matrix.shape[0] - 1) if job.matrix.shape[0] > 1 else singular_values * 0
+    sources = tuple(
+        Source(entry.file, entry.step, digest) for entry, digest in zip(job.matrix.entries, digests, strict=True)
+    )
+    total = directions.total_variance
+    companion = Companion(
+        kind=job.kind,
+        mean=np.lib.format.open_memmap(scratch.mean, mode="r"),
+        singular_values=singular_values,
+        explained_variance=explained,
+        explained_variance_ratio=explained / total if total > 0 else explained * 0,
+        gram=gram_centred,
+        layout=job.matrix.layout,
+        snapshots=sources,
+        digest=digest_of_chunks(result.digests.tobytes()),
+        deviation=deviation(result.row_gram),
+    )
+    write_companion(scratch.companion, companion)
+
+
+def _too_collinear(job: Job, result: RowsResult) -> SeriesError:
+    rank = int(np.linalg.matrix_rank(result.row_gram, tol=0.5, hermitian=True))
+    return SeriesError(
+        f"n_components is {job.n_components}, but only about {rank} directions of the snapshots can be "
+        f"told from rounding "
+        f"(they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different snapshots."
+    )

@@ -1,0 +1,232 @@
+"""The two passes over the columns, one block at a time: the Gram matrix, and the rows of the basis.
+
+Prediction and measurement (2 cores, 60 snapshots, a million columns): float64 instead of float32 costs 0.15 s instead
+of 0.10 s for the Gram matrix and 0.15 s instead of 0.08 s for the rows, less than reading (0.2 s at 1.2 GB/s) and
+writing (0.4 s); so float64 it is, throughout. Strips of 16,384 columns fit the cache: 65,536 took a third longer.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from dimred.errors import ConfigError
+from dimred.subspace.npy_file import NpyRows
+from dimred.subspace.scratch import Scratch
+from dimred.weights.digest import CHUNK
+from dimred.weights.matrix import WeightMatrix
+
+__all__ = ["Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]
+
+STRIP = 16_384  # columns multiplied at once; fixed, so that sums form in one order whatever the memory limit
+_WIDEST = 4 * CHUNK  # columns in a block; wider was not faster
+Report = Callable[[int], None]  # is told how many columns are done
+
+
+class NonFiniteError(Exception):
+    """Row ``row`` of the matrix holds an infinite number or NaN at column ``column``."""
+
+    def __init__(self, row: int, column: int) -> None:
+        super().__init__(row, column)
+        self.row, self.column = row, column
+
+
+class Known(NamedTuple):
+    """Rows of the matrix whose inner products are known from an earlier result.
+
+    Attributes:
+        rows: their numbers, in the order of ``gram``.
+        gram: float64 (len(rows), len(rows)), about the mean of these rows.
+    """
+
+    rows: Sequence[int]
+    gram: np.ndarray
+
+
+class RowsResult(NamedTuple):
+    """What was measured while the rows were written.
+
+    Attributes:
+        row_gram: float64 (k, k), P P' of the rows as written, in float32.
+        digests: uint8 (chunks, 32), the SHA-256 of each chunk of columns.
+    """
+
+    row_gram: np.ndarray
+    digests: np.ndarray
+
+
+def working_bytes(n_rows: int, n_columns: int, n_components: int, width: int) -> int:
+    """The memory that the passes take with blocks of ``width`` columns, the libraries' own buffers included."""
+    blocks = 4 * 2 * (n_rows + n_components + 1) * width  # two being read, two being written, and their means
+    strips = 8 * STRIP * (3 * n_rows + 2 * n_components + 2)
+    digests = 4 * 32 * (n_rows + 1) * (n_columns // CHUNK + 1)  # the arrays, and copies while they are saved
+    return blocks + strips + digests + 8 * 6 * n_rows**2 + (64 << 20)
+
+
+def block_width(n_rows: int, n_columns: int, n_components: int, max_memory: int) -> int:
+    """The columns in a block, a multiple of ``CHUNK``, with which the passes stay within ``max_memory`` bytes.
+
+    Raises:
+        ConfigError: not even the narrowest block fits.
+    """
+    least = working_bytes(n_rows, n_columns, n_components, CHUNK)
+    if least > max_memory:
+        raise ConfigError(
+            f"max_memory leaves {max_memory / 1e6:.0f} MB; {n_rows} snapshots of {n_columns:,} weights need "
+            f"{least / 1e6:.0f} MB. Give at least {(least - max_memory) / 1e6:.0f} MB more, or select fewer snapshots."
+        )
+    each = working_bytes(n_rows, n_columns, n_components, 2 * CHUNK) - least
+    return min(_WIDEST, (1 + (max_memory - least) // each) * CHUNK)
+
+
+def gram_pass(
+    matrix: WeightMatrix,
+    width: int,
+    scratch: Scratch,
+    report: Report,
+    *,
+    centred: bool = True,
+    known: Known | None = None,
+    hashed: Sequence[int] = (),
+) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """All inner products (x_i - c) . (x_j - c) of the rows, float64 (N, N), and the rows' chunk digests.
+
+    The origin c is the mean of the known rows, of all rows without such, or 0. Only products with a row that is not
+    known are formed.
+
+    Raises:
+        NonFiniteError: a row holds an infinite number or NaN.
+    """
+    n_rows, n_columns = matrix.shape
+    old = list(known.rows) if known else []
+    new = [row for row in range(n_rows) if row not in set(old)]
+    products = np.zeros((len(new), n_rows))
+    digests = np.zeros((len(hashed), -(-n_columns // CHUNK), 32), np.uint8)
+    start = 0
+    state = scratch.load()
+    if state.get("phase") == "gram":
+        start, products, digests = int(state["column"]), state["products"], state["digests"]
+    report(start)
+    strip = np.empty((n_rows, STRIP))
+    for first, block in matrix.blocks(width, start, dict(zip(hashed, digests, strict=True))):
+        with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
+            for column in range(0, block.shape[1], STRIP):
+                part = strip[:, : min(STRIP, block.shape[1] - column)]
+                np.copyto(part, block[:, column : column + STRIP])
+                if centred:
+                    part -= (part[old] if old else part).mean(axis=0)
+                products += (part if not old else part[new]) @ part.T
+        if not np.isfinite(products).all():
+            raise NonFiniteError(*_first_non_finite(block, first))
+        done = first + block.shape[1]
+        report(done)
+        if scratch.is_due and done < n_columns:
+            scratch.save(phase="gram", column=done, products=products, digests=digests)
+    gram = np.empty((n_rows, n_rows))
+    if known:
+        gram[np.ix_(old, old)] = known.gram
+    gram[new] = products
+    gram[:, new] = products.T
+    return gram, dict(zip(hashed, digests, strict=True))
+
+
+def _first_non_finite(block: np.ndarray, first: int) -> tuple[int, int]:
+    for row, values in enumerate(block):
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            return row, first + int(wrong.argmax())
+    raise AssertionError("finite float32 numbers have finite products in float64")
+
+
+def rows_pass(
+    matrix: WeightMatrix,
+    width: int,
+    coefficients: np.ndarray,
+    scratch: Scratch,
+    report: Report,
+    *,
+    centred: bool = True,
+    keep: Mapping[str, np.ndarray] | None = None,
+) -> RowsResult:
+    """Write the rows ``coefficients @ (X - mean)`` (or ``@ X``) and the mean into the scratch folder, as float32.
+
+    What was written is measured in the same pass. Hashing, writing and flushing happen in a second thread.
+
+    Args:
+        coefficients: float64 (k, N).
+        keep: arrays to be saved with the state, for a resumed run.
+    """
+    n_columns, n_components = matrix.shape[1], len(coefficients)
+    row_gram = np.zeros((n_components, n_components))
+    digests = np.zeros((-(-n_columns // CHUNK), 32), np.uint8)
+    start = 0
+    state = scratch.load()
+    if state.get("phase") == "rows" and np.array_equal(state["coefficients"], coefficients):
+        start, row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
+    if start == 0:
+        fresh = {"column": 0, "coefficients": coefficients, "row_gram": row_gram, "digests": digests}
+        scratch.save(phase="rows", **fresh, **(keep or {}))
+    report(start)
+    widest = min(width, n_columns - start)
+    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
+    pending: list[Future[None]] = []
+
+    with (
+        NpyRows(scratch.components, (n_components, n_columns), resume=start > 0) as rows,
+        NpyRows(scratch.mean, (n_columns,), resume=start > 0) as means,
+        ThreadPoolExecutor(1, "write-behind") as writer,
+    ):
+
+        def write(first: int, block: np.ndarray, mean: np.ndarray, row_gram_so_far: np.ndarray) -> None:
+            for column in range(0, mean.size, CHUNK):
+                chunk = hashlib.sha256()
+                for values in block:
+                    chunk.update(values[column : column + CHUNK].data)
+                digests[(first + column) // CHUNK] = np.frombuffer(chunk.digest(), np.uint8)
+            rows.write(first, block)
+            means.write(first, mean)
+            done = first + mean.size
+            if scratch.is_due or done == n_columns:
+                rows.flush()
+                means.flush()
+                scratch.save(
+                    phase="rows",
+                    column=done,
+                    coefficients=coefficients,
+                    row_gram=row_gram_so_far,
+                    digests=digests,
+                    **(keep or {}),
+                )
+            report(done)
+
+        for number, (first, source) in enumerate(matrix.blocks(width, start) if start < n_columns else ()):
+            if len(pending) == 2:
+                pending.pop(0).result()
+            block, mean = (buffer[..., : source.shape[1]] for buffer in buffers[number % 2])
+            _multiply(source, coefficients, centred, block, mean, row_gram)
+            pending.append(writer.submit(write, first, block, mean, row_gram.copy()))
+        for last in pending:
+            last.result()
+    return RowsResult(row_gram, digests)
+
+
+def _multiply(
+    source: np.ndarray,
+    coefficients: np.ndarray,
+    centred: bool,
+    block: np.ndarray,
+    mean: np.ndarray,
+    row_gram: np.ndarray,
+) -> None:
+    for column in range(0, source.shape[1], STRIP):
+        strip = source[:, column : column + STRIP].astype(np.float64)
+        centre = strip.mean(axis=0)
+        mean[column : column + STRIP] = centre
+        if centred:
+            strip -= centre
+        rows = block[:, column : column + STRIP]
+        rows[:] = coefficients @ strip
+        written = rows.astype(np.float64)  # with the rounding to float32 in it
+        row_gram += written @ written.T

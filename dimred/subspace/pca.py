@@ -1,0 +1,133 @@
+"""fit_basis: exact principal directions of a series of snapshots, streamed under a memory limit."""
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
+from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
+from dimred.subspace.companion import KINDS, companion_path
+from dimred.subspace.job import BadSnapshotError, Job, Progress, is_published_half, make_job, run_job
+from dimred.weights.layout import WeightLayout
+from dimred.weights.matrix import WeightMatrix
+from dimred.weights.series import CheckpointSeries
+
+__all__ = ["DEFAULT_MEMORY", "fit_basis"]
+
+DEFAULT_MEMORY = 1_000_000_000  # bytes
+
+
+def fit_basis(
+    series: CheckpointSeries,
+    n_components: int | float | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    kind: str = "pca",
+    network: Any = None,
+    layout: WeightLayout | None = None,
+    append: bool = False,
+    overwrite: bool = False,
+    skip_bad: bool = False,
+    max_memory: int = DEFAULT_MEMORY,
+    progress: Progress | None = None,
+) -> SubspaceBasis:
+    """The orthonormal basis of the subspace in which the snapshots of a series lie.
+
+    With the snapshots as the rows of X (N x M) and their mean m: X - 1m' = U S P, where (X - 1m')(X - 1m')' = U S^2 U'
+    is the N x N Gram matrix. Two passes over the columns, in float64: one forms the Gram matrix, one writes
+    P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows that come out tilted (nearly collinear snapshots) are
+    orthonormalised and written again.
+
+    The result is ``out`` (rows, float32) and beside it ``.h5`` (mean, spectrum, layout, sources), written whole or not
+    at all. A run that was killed leaves ``out.unfinished``; the same call goes on from there.
+
+    Args:
+        series: the snapshots.
+        n_components: k; a share of variance between 0 and 1; default 32, and for kind "snapshots" all N.
+        out: the ``.npy`` file; default none, the result then lives in unnamed temporary files.
+        kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
+        network: a MindSpore cell whose trainable parameters make the columns.
+        layout: the same, without a network; default the series' manifest, or what its first file suggests.
+        append: ``out`` is an earlier result; add the snapshots it does not have. The earlier snapshots must still be in
+            the series: every row of an exact basis depends on all of them. What is saved is their Gram matrix.
+        overwrite: replace an ``out`` that is not the same result.
+        skip_bad: leave out damaged snapshots instead of raising.
+        max_memory: bytes this call may take, memory-mapped pages aside.
+        progress: called often, from several threads.
+
+    Raises:
+        ConfigError: an argument is not allowed, or ``out`` exists.
+        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
+        CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
+        BasisMismatchError: ``append`` to a basis of another network.
+    """
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
+            made = fit_basis(
+                series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
+                skip_bad=skip_bad, max_memory=max_memory, progress=progress,
+            )  # fmt: skip
+            return replace(made, path=None)  # the mappings hold the files after their names are gone
+    target = Path(out)
+    _check_arguments(n_components, kind, append)
+    wanted = layout if layout or network is None else WeightLayout.from_network(network)
+    matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
+    base = load_basis(target, layout=matrix.layout) if append else None
+    if n_components is None:
+        n_components = (32 if kind == "pca" else matrix.shape[0]) if base is None else base.n_components
+    job = make_job(matrix, kind, n_components, base)
+    same = _same_result(target, job)
+    if same is not None:
+        return same
+    check_out(target, overwrite=overwrite or append or is_published_half(job, target))
+    while True:
+        try:
+            run_job(job, target, max_memory, progress or (lambda phase, done, total: None))
+        except BadSnapshotError as bad:
+            if not skip_bad:
+                raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
+            matrix = matrix.without(bad.row, bad.reason)
+            job = make_job(matrix, kind, n_components, base)
+        else:
+            return load_basis(target, layout=matrix.layout, verify=False)
+
+
+def _check_arguments(n_components: int | float | None, kind: str, append: bool) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
+    if append and kind != "pca":
+        raise ConfigError("append works with kind 'pca' only; make a basis of raw snapshots afresh.")
+    share = isinstance(n_components, float) and 0 < n_components < 1 and kind == "pca"
+    number = isinstance(n_components, int) and not isinstance(n_components, bool) and n_components >= 1
+    if n_components is not None and not share and not number:
+        raise ConfigError(
+            f"n_components is {n_components!r}; give a whole number of at least 1, or (for pca) a share "
+            f"of the variance "
+            "between 0 and 1, such as 0.95."
+        )
+
+
+def _same_result(target: Path, job: Job) -> SubspaceBasis | None:
+    """The basis that is at ``target`` already, if it is what the job would make."""
+    if not target.exists() or not companion_path(target).exists():
+        return None
+    try:
+        basis = load_basis(target, layout=job.matrix.layout)
+    except BasisMismatchError:
+        return None
+    made_from = [(source.step, source.digest) for source in basis.snapshots]
+    wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
+    return basis if basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components) else None
+
+
+def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
+    if isinstance(n_components, int):
+        return basis.n_components == n_components
+    if basis.companion is None:
+        return False
+    explained = np.cumsum(basis.companion.explained_variance_ratio)
+    return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))

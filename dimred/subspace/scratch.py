@@ -1,0 +1,91 @@
+"""The unfinished result beside ``pca_mat.npy``: what a killed run had reached, for the next run to go on from."""
+
+import fcntl
+import io
+import json
+import os
+import shutil
+import time
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import ConfigError
+from dimred.weights.whole_file import remove_leftovers, write_whole
+
+__all__ = ["Scratch"]
+
+_SAVE_SECONDS = 2.0  # a kill costs about this much work; saving takes milliseconds
+
+
+class Scratch:
+    """A folder ``OUT.unfinished`` that one process holds at a time.
+
+    It carries a state, which is only taken up by the same job: same snapshots (names, steps, sizes, times,
+    inodes), same layout, same options. The state of any other job is discarded.
+
+    Args:
+        out: the result's path.
+        job: what the result depends on, as plain JSON values.
+
+    Raises:
+        ConfigError: another process is at work on the same result.
+    """
+
+    def __init__(self, out: Path, job: Any) -> None:
+        self.directory = out.with_name(out.name + ".unfinished")
+        self.components = self.directory / "components.npy"
+        self.mean = self.directory / "mean.f32"
+        self.companion = self.directory / "companion.h5"
+        self._state = self.directory / "state.npz"
+        self._job = json.dumps(job, sort_keys=True)
+        self._saved = time.monotonic()
+        self._lock: int | None = None
+
+    def __enter__(self) -> "Scratch":
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ConfigError(
+                f"Another process is computing {self.directory.name.removesuffix('.unfinished')} in "
+                f"{self.directory.parent}. Wait for it, or give another --out."
+            ) from None
+        remove_leftovers(self.directory)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def load(self) -> dict[str, np.ndarray]:
+        """The arrays that this job saved last; empty when it starts afresh."""
+        try:
+            with np.load(self._state, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return {}
+        return arrays if str(arrays.pop("job", "")) == self._job else {}
+
+    def save(self, **arrays: Any) -> None:
+        """Replace the saved state, whole or not at all."""
+        buffer = io.BytesIO()
+        np.savez(buffer, job=np.array(self._job), **arrays)
+        write_whole(self._state, buffer.getvalue())
+        self._saved = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last saving is so long ago that the next should not wait."""
+        return time.monotonic() - self._saved >= _SAVE_SECONDS
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.directory, ignore_errors=True)
