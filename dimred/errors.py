@@ -15,7 +15,7 @@ __all__ = [
 
 
 class DimredError(Exception):
-    """Base of every error that dimred raises on purpose; the command line prints it on one screen, without a traceback."""
+    """Base of every error that dimred raises on purpose; the command line prints it without a traceback."""
 
 
 class ConfigError(DimredError, ValueError):

@@ -1,6 +1,6 @@
 """Stage 1: train a network the ordinary way and keep a rolling series of its weights.
 
-    python -m pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
+python -m pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
 """
 
 import time
@@ -42,8 +42,8 @@ def stage_1(
     first_epoch = 1 if go_on_from is None else _restore(step, go_on_from) + 1
     new_run_folder(out)
     save_config(settings, out / "config.yaml")
-    trainer = _Trainer(settings, out, network, step, train_images, build_data(settings.data, data, settings.data.eval_split))
-    trainer.run(first_epoch)
+    eval_images = build_data(settings.data, data, settings.data.eval_split)
+    _Trainer(settings, out, network, step, train_images, eval_images).run(first_epoch)
 
 
 class _Trainer:

@@ -1,7 +1,7 @@
 """A small, hard, real image task without a download: scikit-learn's handwritten digits, shifted and covered with noise.
 
 The 1,797 scans of 8 x 8 pixels (UCI optical recognition of handwritten digits) are split *by scan* first, so that no
-scan has variants in two splits. Each variant places its scan at a random position of a larger field and adds pixel noise.
+scan has variants in two splits. Each variant places its scan at a random position of a larger field and adds noise.
 """
 
 import shutil

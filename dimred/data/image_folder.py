@@ -136,7 +136,7 @@ class ImageFolder:
         return self.n_images // self.batch_size
 
     def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> ds.Dataset:
-        """The augmented batches of one epoch, in the order that ``seed`` and ``epoch`` fix; the remainder is dropped."""
+        """The augmented batches of one epoch, in the order of ``seed`` and ``epoch``; the remainder is dropped."""
         ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
         images = self._read(EpochOrder(self.n_images, seed, epoch), self._training_transforms())
         return images.batch(batch_size or self.batch_size, drop_remainder=True)

@@ -1,7 +1,7 @@
 """BatchNorm statistics for weights that were moved rather than trained.
 
-Averaging or searching moves the weights without the forward passes that would carry the moving statistics along (Izmailov
-et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
+Averaging or searching moves the weights without the forward passes that would carry the moving statistics along
+(Izmailov et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:
     """Set every BatchNorm's moving mean and variance to the plain average over some training batches.
 
-    For each batch the statistics start from 0, so that one forward pass leaves (1 - momentum) times the batch's own; the
+    For each batch the statistics start from 0, so that one forward pass leaves a known share of the batch's own; the
     average over batches is taken in float64. The result does not depend on the statistics from before.
 
     Args:
@@ -42,7 +42,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
             value.set_data(Tensor(np.zeros(value.shape, np.float32)))
         network(images)
         for total, (layer, value) in zip(totals, moving, strict=True):
-            total += value.asnumpy().astype(np.float64) / layer.momentum
+            total += value.asnumpy().astype(np.float64) / layer.momentum  # MindSpore keeps 1 - momentum there
         n_batches += 1
     network.set_train(was_training)
     if n_batches == 0:

@@ -24,8 +24,8 @@ def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512: bool | None = None) -> bool:
     """Set ``ONEDNN_MAX_CPU_ISA=AVX2`` on a host with AVX-512, unless the user has set a value.
 
-    oneDNN reads the variable at its first primitive, so this has to happen before the first convolution. ``dimred`` calls
-    it on import, before it loads MindSpore.
+    oneDNN reads the variable at its first primitive, so this has to happen before the first convolution. ``dimred``
+    calls it on import, before it loads MindSpore.
 
     Args:
         environ: the environment to change; the process's own by default.

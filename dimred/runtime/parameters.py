@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter
+from mindspore import Parameter, Tensor
 
 from dimred.errors import CheckpointError
 
@@ -28,12 +27,13 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.name not in arrays:
-            raise CheckpointError(f"{source} has no {parameter.name!r}; it belongs to another network or kind of checkpoint")
+            raise CheckpointError(
+                f"{source} has no {parameter.name!r}; it belongs to another network or is another kind of checkpoint"
+            )
         shape = arrays[parameter.name].shape
         if tuple(shape) != tuple(parameter.shape):
             raise CheckpointError(
                 f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
             )
     for parameter in parameters:
-        value = np.asarray(arrays[parameter.name])
-        parameter.set_data(ms.Tensor(value.astype(ms.dtype_to_nptype(parameter.dtype))))
+        parameter.set_data(Tensor(np.asarray(arrays[parameter.name]), parameter.dtype))

@@ -16,5 +16,6 @@ def new_run_folder(out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({error.strerror}); name another folder") from error
+        why = error.strerror
+        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
     return out

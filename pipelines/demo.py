@@ -1,0 +1,129 @@
+"""The whole of it on the built-in digits: both stages, the controls, one table, one picture.
+
+bash scripts/demo.sh --out demo_out --seed 1
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.errors import DimredError
+from dimred.report.plots import plot_accuracy
+from dimred.runtime.console import run_program
+from dimred.runtime.metrics import read_metrics
+from dimred.runtime.run_folder import new_run_folder
+from dimred.weights.whole_file import write_whole
+
+_CONFIGS = Path(__file__).parent / "configs"
+STAGE_1, STAGE_2 = _CONFIGS / "digits_stage_1.yaml", _CONFIGS / "digits_stage_2.yaml"
+COMPARED_EPOCHS = (70, 72, 80, 90)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
+    seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
+) -> None:
+    """Train both stages on noisy handwritten digits, and compare with plain training and plain averaging."""
+    one = load_config(StageOneConfig, STAGE_1)
+    two = load_config(StageTwoConfig, STAGE_2)
+    out = new_run_folder(out).resolve()
+    clock = _Phases()
+    data, seeded = str(out / "data"), ["--set", f"seed={seed}"]
+    stage_1_out, stage_2_out, plain_out = out / "device0_stage_1", out / "device0_stage_2", out / "plain_to_the_end"
+    snapshots = stage_1_out / "checkpoint_stage_1" / "checkpoint_pca"
+    matrix = out / "pca_mat.npy"
+
+    clock.run("data", _dimred("data", "digits", data, "--seed", str(seed)))
+    clock.run("stage_1", _stage("stage_1", data, "--config", STAGE_1, "--out", stage_1_out, *seeded))
+    weights = next((stage_1_out / "checkpoint_stage_1").glob(f"*-{one.epochs}_*.ckpt"))
+    clock.run("pca", _dimred("pca", "--ckpt-dir", snapshots, "--n-components", two.n_components, "--out", matrix))
+    clock.run("stage_2", _stage("stage_2", data, weights, matrix, "--config", STAGE_2, "--out", stage_2_out, *seeded))
+    average_file = out / "average.json"
+    clock.run(
+        "average",
+        _stage("evaluate", data, weights, "--average", snapshots, "--config", STAGE_2, "--out", average_file, *seeded),
+    )
+    end = one.schedule.total_epochs
+    go_on = ["--set", f"epochs={end}", "--set", f"snapshots.first_epoch={end + 1}"]
+    clock.run(
+        "plain_to_the_end",
+        _stage("stage_1", data, "--config", STAGE_1, "--from", weights, "--out", plain_out, *go_on, *seeded),
+    )
+    first, last = read_metrics(stage_1_out / "metrics.jsonl"), read_metrics(plain_out / "metrics.jsonl")
+    plain = {record["epoch"]: record["accuracy"] for record in first + last}
+    found = json.loads((stage_2_out / "result.json").read_text(encoding="utf-8"))
+    summary = {
+        "seed": seed,
+        "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},
+        "average": json.loads(average_file.read_text(encoding="utf-8")),
+        "stage_2": {key: value for key, value in found.items() if key not in ("basis", "seconds")},
+        "basis": found["basis"],
+        "seconds": clock.seconds,
+    }
+    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    searched = {one.epochs: found["accuracy_start"]}
+    searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
+    average = summary["average"]["accuracy_reestimated"]
+    plot_accuracy(out / "accuracy.png", plain, searched, average, one.epochs, one.snapshots.first_epoch)
+    seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
+    _print_table(summary, seconds_per_epoch, one.epochs)
+    print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}")
+
+
+class _Phases:
+    """Runs each phase as the command a person would type, and keeps its wall seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def run(self, phase: str, command: Sequence[str]) -> None:
+        print(f"\n== {phase.replace('_', ' ')}", flush=True)
+        started = time.perf_counter()
+        status = subprocess.run(command, check=False).returncode
+        if status != 0:
+            raise DimredError(f"the demo's phase {phase!r} ended with status {status}; its message stands above")
+        self.seconds[phase] = round(time.perf_counter() - started, 2)
+
+
+def _dimred(*arguments: Any) -> list[str]:
+    return [str(Path(sys.executable).with_name("dimred")), *map(str, arguments)]
+
+
+def _stage(program: str, *arguments: Any) -> list[str]:
+    return [sys.executable, "-m", f"pipelines.{program}", *map(str, arguments)]
+
+
+def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], branch_epoch: int) -> None:
+    table = Table(title=f"Test accuracy, seed {summary['seed']}")
+    for name in ("what", "epochs", "accuracy", "seconds"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+
+    def row(what: str, epochs: int, accuracy: float, seconds: float) -> None:
+        table.add_row(what, str(epochs), f"{100 * accuracy:.2f} %", f"{seconds:.0f}")
+
+    def training(epochs: int) -> float:
+        return sum(seconds for epoch, seconds in seconds_per_epoch.items() if epoch <= epochs)
+
+    for epoch in COMPARED_EPOCHS:
+        row("plain training", epoch, summary["plain"][str(epoch)], training(epoch))
+    stage_2, seconds, average = summary["stage_2"], summary["seconds"], summary["average"]
+    before = training(branch_epoch)
+    row("average of the snapshots", branch_epoch, average["accuracy_reestimated"], before + seconds["average"])
+    after = before + seconds["pca"] + seconds["stage_2"]
+    epochs = branch_epoch + stage_2["epochs"]
+    row(f"stage 2, from {stage_2['start']}", epochs, stage_2["accuracy"], after)
+    row("  BatchNorm re-estimated", epochs, stage_2["accuracy_reestimated"], after)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    run_program(lambda: typer.run(demo))

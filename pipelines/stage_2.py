@@ -1,0 +1,174 @@
+"""Stage 2: search in the small subspace that stage 1's snapshots span.
+
+python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/digits_stage_2.yaml
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from mindspore import Tensor, nn
+
+from dimred.build import build_data, build_network, build_search_step
+from dimred.config import StageTwoConfig, load_config, save_config
+from dimred.data.image_folder import ImageFolder, check_data
+from dimred.errors import ConfigError
+from dimred.evaluate.accuracy import Accuracy
+from dimred.evaluate.batch_norm import reestimate_batch_norm
+from dimred.runtime.console import progress_bar, run_program
+from dimred.runtime.context import set_up
+from dimred.runtime.metrics import MetricsLog
+from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.runtime.run_folder import new_run_folder
+from dimred.search.cell import SubspaceTrainStep
+from dimred.search.result import SearchResult
+from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.weights.series import CheckpointSeries
+from dimred.weights.whole_file import write_whole
+
+
+def stage_2(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")],
+    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")],
+    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
+    pca_mat: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PCA_MAT]", help="Basis; fitted on checkpoint_pca/ beside WEIGHTS if not given."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
+) -> None:
+    """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights."""
+    settings = load_config(StageTwoConfig, config, overrides or [])
+    check_data(data, ["train", settings.data.eval_split], settings.model.n_classes)
+    arrays = read_checkpoint(weights)
+    set_up(settings.seed)
+    network = build_network(settings)
+    from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+    given = None if pca_mat is None else load_basis(pca_mat, network=network)
+    series = None if given else CheckpointSeries.open(weights.parent / "checkpoint_pca")
+    new_run_folder(out)
+    basis = given or fit_basis(series, settings.n_components, out=out / "pca_mat.npy")
+    save_config(settings, out / "config.yaml")
+    run = _Run(settings, out, network, build_data(settings.data, data, "train"), data)
+    run.start(basis)
+    run.search(build_search_step(settings, network, basis))
+    run.finish(basis)
+
+
+class _Run:
+    """The verbs of stage 2: start, search, finish; what they measure ends in ``result.json``."""
+
+    def __init__(self, settings: StageTwoConfig, out: Path, network: nn.Cell, train_images: ImageFolder, data: Path):
+        self.settings = settings
+        self.out = out
+        self.network = network
+        self.train_images = train_images
+        self.eval_images = build_data(settings.data, data, settings.data.eval_split)
+        self.accuracy = Accuracy(network)
+        self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs, "seconds": {}}
+        (out / "checkpoint_stage_2").mkdir()
+
+    def start(self, basis: SubspaceBasis) -> None:
+        """Put the network where the search begins."""
+        weights = self.network.trainable_params()
+        if self.settings.start == "mean":
+            if basis.mean is None or basis.layout is None:
+                raise ConfigError(
+                    "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
+                )
+            from_arrays(weights, basis.layout.unflatten(basis.mean), "the mean of the snapshots")
+            self._reestimate()
+        elif self.settings.start != "last":
+            arrays = read_checkpoint(self.settings.start)
+            from_arrays(self.network.get_parameters(), arrays, f"start {self.settings.start!r}")
+        self.result["accuracy_start"] = self._evaluate()
+        print(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}", flush=True)
+
+    def search(self, step: SubspaceTrainStep) -> None:
+        """The epochs; a checkpoint after each."""
+        started = time.perf_counter()
+        totals = {"steps": 0, "accepted_steps": 0, "trials": 0, "gradients": 0}
+        self.result["accuracy_by_epoch"] = {}
+        steps_per_epoch = self.train_images.steps_per_epoch
+        with MetricsLog(self.out / "metrics.jsonl") as metrics, progress_bar() as bar:
+            task = bar.add_task("stage 2", total=self.settings.epochs * steps_per_epoch, status="")
+            for epoch in range(1, self.settings.epochs + 1):
+                step.set_train(True)
+                batches = self.train_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
+                for index, (images, labels) in enumerate(batches.create_tuple_iterator(num_epochs=1), start=1):
+                    found = step(images, labels)
+                    _count(totals, found)
+                    metrics.write(epoch=epoch, step=(epoch - 1) * steps_per_epoch + index, **_telemetry(found))
+                    bar.update(task, advance=1, status=f"loss {found.loss_after:.4f}")
+                print(f"epoch: {epoch} step: {steps_per_epoch} loss is {found.loss_after}", flush=True)
+                accuracy = self._evaluate()
+                self.result["accuracy_by_epoch"][str(epoch)] = accuracy
+                self._save(f"{self.settings.model.name}-{epoch}_{steps_per_epoch}.ckpt")
+        self.result |= totals
+        self.result["seconds"]["search"] = time.perf_counter() - started
+
+    def finish(self, basis: SubspaceBasis) -> None:
+        """Both accuracies, the final weights, the result file."""
+        self.result["accuracy"] = self._evaluate()
+        if self.settings.reestimate_batch_norm:
+            self._reestimate()
+            self.result["accuracy_reestimated"] = self._evaluate()
+            print(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
+        self._save(f"{self.settings.model.name}-final.ckpt")
+        self.result["basis"] = {
+            "n_snapshots": len(basis.snapshots),
+            "n_components": self.settings.n_components,
+            "n_weights": basis.n_weights,
+            "explained_variance": explained_share(basis, self.settings.n_components),
+        }
+        write_whole(self.out / "result.json", json.dumps(self.result, indent=2) + "\n")
+        print({"Accuracy": self.result["accuracy"]})
+
+    def _evaluate(self) -> float:
+        return self.accuracy(self.eval_images.evaluation())
+
+    def _reestimate(self) -> None:
+        batches = self._training_batches()
+        reestimate_batch_norm(self.network, islice(batches, self.settings.reestimate_batches))
+
+    def _training_batches(self) -> Iterator[tuple[Tensor, ...]]:
+        """Training batches without end, in an order that no epoch of the search uses."""
+        for epoch in count(1):
+            batches = self.train_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE - epoch)
+            yield from batches.create_tuple_iterator(num_epochs=1)
+
+    def _save(self, name: str) -> None:
+        write_checkpoint(self.out / "checkpoint_stage_2" / name, to_arrays(self.network.get_parameters()))
+
+
+_EPOCHS_BEFORE = 1_000_000  # stage 2 counts its epochs from here, so that it draws no order that stage 1 has drawn
+
+
+def explained_share(basis: SubspaceBasis, n_components: int) -> float | None:
+    """Share of the snapshots' variance that the leading components explain; None where the file does not say."""
+    if basis.explained_variance_ratio is None:
+        return None
+    return float(np.sum(basis.explained_variance_ratio[:n_components]))
+
+
+def _count(totals: dict[str, int], found: SearchResult) -> None:
+    totals["steps"] += 1
+    totals["accepted_steps"] += found.accepted
+    totals["trials"] += found.n_trials
+    totals["gradients"] += found.n_gradients
+
+
+def _telemetry(found: SearchResult) -> dict[str, Any]:
+    return found._asdict() | {"loss": float(found.loss.asnumpy()), "outcome": found.outcome.name.lower()}
+
+
+if __name__ == "__main__":
+    run_program(lambda: typer.run(stage_2))

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Both stages on built-in data, from a fresh clone to a table and a picture.
+# usage: bash scripts/demo.sh [--out DIR] [--seed S]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install
+exec "$PYTHON" -m pipelines.demo "$@"

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# The tests, from a fresh clone.
+# usage: bash scripts/test.sh [pytest arguments]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+install '[test]'
+cd "$REPOSITORY"
+exec "$PYTHON" -m pytest "$@"
