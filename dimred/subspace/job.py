@@ -120,7 +120,7 @@ def is_published_half(job: Job, target: Path) -> bool:
     return str(Scratch(target, job.identity).load().get("phase")) == "publish"
 
 
-def run_job(job: Job, target: Path, max_memory: int, progress: Progress) -> None:
+def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: Callable[[str], None]) -> None:
     """Make ``target`` and its companion; go on where a killed run stopped.
 
     Raises:
@@ -133,6 +133,10 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress) -> None
     with Scratch(target, job.identity) as scratch:
         try:
             state = scratch.load()
+            if state:
+                phase = {"gram": "reading", "rows": "writing"}.get(str(state["phase"]), "finished")
+                share = f", {int(state['column']) / n_columns:.0%}" if "column" in state else ""
+                note(f"Going on where an earlier run stopped ({phase}{share}).")
             _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
             if str(state.get("phase")) != "publish":
                 gram, digests = _gram_stage(job, width, scratch, progress)

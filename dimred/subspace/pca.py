@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ def fit_basis(
     skip_bad: bool = False,
     max_memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> SubspaceBasis:
     """The orthonormal basis of the subspace in which the snapshots of a series lie.
 
@@ -58,6 +61,8 @@ def fit_basis(
         skip_bad: leave out damaged snapshots instead of raising.
         max_memory: bytes this call may take, memory-mapped pages aside.
         progress: called often, from several threads.
+        note: is told what a person should know: what is left out, that an earlier run is gone on from. Without it,
+            snapshots left out by ``skip_bad`` are a warning.
 
     Raises:
         ConfigError: an argument is not allowed, or ``out`` exists.
@@ -69,30 +74,37 @@ def fit_basis(
         with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
             made = fit_basis(
                 series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
-                skip_bad=skip_bad, max_memory=max_memory, progress=progress,
+                skip_bad=skip_bad, max_memory=max_memory, progress=progress, note=note,
             )  # fmt: skip
             return replace(made, path=None)  # the mappings hold the files after their names are gone
     target = Path(out)
     _check_arguments(n_components, kind, append)
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
+    tell = note or (lambda text: None)
+    if matrix.ignored:
+        first = ", ".join(repr(name) for name in matrix.ignored[:2])
+        tell(f"{len(matrix.ignored)} entries of each snapshot are not weights and are left out: {first} and the like.")
     base = load_basis(target, layout=matrix.layout) if append else None
     if n_components is None:
         n_components = (32 if kind == "pca" else matrix.shape[0]) if base is None else base.n_components
     job = make_job(matrix, kind, n_components, base)
     same = _same_result(target, job)
     if same is not None:
+        tell(f"{target} is this very basis already; nothing to do.")
         return same
     check_out(target, overwrite=overwrite or append or is_published_half(job, target))
     while True:
         try:
-            run_job(job, target, max_memory, progress or (lambda phase, done, total: None))
+            run_job(job, target, max_memory, progress or (lambda phase, done, total: None), tell)
         except BadSnapshotError as bad:
             if not skip_bad:
                 raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
             matrix = matrix.without(bad.row, bad.reason)
             job = make_job(matrix, kind, n_components, base)
         else:
+            for skipped in matrix.skipped:
+                (note or warnings.warn)(f"Left out: {skipped.reason}")
             return load_basis(target, layout=matrix.layout, verify=False)
 
 

@@ -1,0 +1,170 @@
+"""``dimred pca``: the basis of the subspace in which a series of snapshots lies."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dimred.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dimred.subspace.basis import SubspaceBasis
+    from dimred.weights.layout import WeightLayout
+    from dimred.weights.matrix import WeightMatrix
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def pca(
+    ckpt_dir: Annotated[Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).")],
+    out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path("pca_mat.npy"),
+    n_components: Annotated[
+        str | None,
+        typer.Option(help="How many directions, or the share of variance to explain, such as 0.95; default 32."),
+    ] = None,
+    basis: Annotated[
+        str, typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging.")
+    ] = "pca",
+    skip_first: Annotated[int, typer.Option(help="Leave out the first N snapshots.")] = 0,
+    last: Annotated[int | None, typer.Option(help="Of these, take the last N only.")] = None,
+    every: Annotated[int, typer.Option(help="Of these, take every N-th, counted back from the newest.")] = 1,
+    names_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Take the names and order of the weights from this checkpoint, manifest.json or pca_mat.npy. Default: "
+            "the folder's manifest; without one, everything but statistics, counters and an optimizer's state."
+        ),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Add the new snapshots to the basis in --out. The earlier ones must still be in the folder: they are "
+            "read, "
+            "but only products with new snapshots are computed. Gives what a fresh run gives.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace another basis in --out; without it an existing one is never touched."),
+    ] = False,
+    max_memory: Annotated[
+        str, typer.Option(help="The process's own memory, such as 500MB; memory-mapped pages are not counted.")
+    ] = "1GB",
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Only print memory, disk, an estimate of the time, and a suggestion, from a sample of the weights. "
+            "Each of "
+            "the newest quarter of the snapshots is left out in turn and reconstructed from the others: suggested are "
+            "the "
+            "earliest first snapshot, and then the fewest directions (the knee), with an error within 5 % of the "
+            "least.",
+        ),
+    ] = False,
+) -> None:
+    """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
+
+    A run that was killed is gone on from by the same command. Existing results are kept unless --force or --append.
+
+    Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
+    """
+    from dimred.cli.column_progress import column_progress, say
+    from dimred.subspace.pca import fit_basis
+    from dimred.weights.matrix import WeightMatrix
+    from dimred.weights.series import CheckpointSeries
+
+    series = CheckpointSeries.open(ckpt_dir).select(skip_first, last, every)
+    layout = None if names_from is None else _layout_from(names_from)
+    memory = _own_memory_left(parse_bytes(max_memory))
+    wanted = parse_components(n_components)
+    if plan:
+        _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory)
+        return
+    with column_progress(len(series)) as progress:
+        made = fit_basis(
+            series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
+            max_memory=memory, progress=progress, note=say,
+        )  # fmt: skip
+    print(_summary(made))
+
+
+def parse_components(text: str | None) -> int | float | None:
+    """``--n-components``: a whole number, or a share with a decimal point."""
+    if text is None:
+        return None
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        raise ConfigError(
+            f"--n-components is {text!r}; give a whole number such as 32, or a share of the variance such as 0.95."
+        ) from None
+
+
+def parse_bytes(text: str) -> int:
+    """``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to GiB (1024s)."""
+    number = text.strip().rstrip("BKMGTibkmgt ")
+    unit = text.strip()[len(number) :].strip().upper()
+    unit = unit + "B" if unit in ("K", "M", "G", "T") else unit
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise ConfigError(f"--max-memory is {text!r}; give a number with a unit, such as 500MB or 2GiB.") from None
+
+
+def _own_memory_left(limit: int) -> int:
+    """What of the limit is left beside the interpreter and the libraries, which hold their share already."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return limit
+    return limit - sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+def _layout_from(path: Path) -> "WeightLayout":
+    from dimred.subspace.companion import companion_path, read_companion
+    from dimred.weights.checkpoint_io import read_index
+    from dimred.weights.manifest import read_manifest
+    from dimred.weights.trainable_names import trainable_names
+
+    if path.suffix in (".npy", ".h5"):
+        return read_companion(companion_path(path)).layout
+    if path.suffix == ".json":
+        return read_manifest(path)[0]
+    return trainable_names(read_index(path), path)[0]
+
+
+def _summary(made: "SubspaceBasis") -> str:
+    companion = made.companion
+    share = 0.0 if companion is None else float(companion.explained_variance_ratio.sum())
+    return (
+        f"{made.path}: {made.n_components} directions of {len(made.snapshots)} snapshots of {made.n_weights:,} "
+        f"weights, "
+        f"which explain {share:.2%} of their variance"
+    )
+
+
+def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, memory: int) -> None:
+    from dimred.subspace.plan import make_plan
+
+    most = max(matrix.shape[0] - 1, 1)
+    asked = 32 if wanted is None or isinstance(wanted, float) else wanted
+    made = make_plan(matrix, min(asked, most), out.parent, memory)
+    print(f"snapshots   {made.n_snapshots} of {made.n_weights:,} weights")
+    if asked > most:
+        print(
+            f"            too few: {asked} directions need {asked + 1} snapshots; below, {most} directions are assumed"
+        )
+    print(f"reading     {made.read_bytes / 1e9:.2f} GB, twice (the second time from the page cache, where it fits)")
+    print(f"disk        {made.disk_bytes / 1e9:.2f} GB in {out.parent}")
+    print(f"memory      {made.memory_bytes / 1e6:.0f} MB, beside memory-mapped pages")
+    print(f"time        about {made.seconds:.1f} s, from short probes of this disk and these cores")
+    if made.advice is None:
+        print("suggestion  none: leaving one out needs at least four snapshots")
+        return
+    advice = made.advice
+    error = advice.errors[advice.n_components - 1]
+    print(f"suggestion  --skip-first {advice.skip_first} --n-components {advice.n_components}")
+    print(f"            a snapshot left out is then reconstructed to {error:.1%} of its squared distance from the mean")

@@ -1,0 +1,83 @@
+"""``dimred show``: what a basis is, for a person."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dimred.subspace.basis import SubspaceBasis
+
+
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="pca_mat.npy (or the pca_mat.h5 beside it).")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Say whether the basis fits this checkpoint; exit status 1 if it does not.")
+    ] = None,
+) -> None:
+    """Print a basis: how many snapshots, what each direction explains, where it came from, whether it fits a
+    checkpoint.
+
+    The whole file is read and checked.
+
+    Example: dimred show pca_mat.npy --checkpoint resnet-70_625.ckpt
+    """
+    import warnings
+
+    from dimred.cli.column_progress import say
+    from dimred.subspace.basis import load_basis
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        basis = load_basis(file.with_suffix(".npy"))
+    for warning in caught:
+        say(f"warning: {warning.message}")
+    print("\n".join(_describe(basis)))
+    if checkpoint is not None:
+        difference = _difference(basis, checkpoint)
+        print(f"fits        {checkpoint}: " + (f"no, {difference}" if difference else "yes"))
+        if difference:
+            raise typer.Exit(1)
+
+
+def _describe(basis: "SubspaceBasis") -> list[str]:
+    lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
+    companion = basis.companion
+    if companion is None or basis.path is None:
+        return lines
+    kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
+    first, last = companion.snapshots[0], companion.snapshots[-1]
+    lines += [
+        f"kind        {kinds[companion.kind]}",
+        f"network     {len(companion.layout.names)} parameters, fingerprint {companion.layout.fingerprint[:16]}",
+        f"snapshots   {len(companion.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
+        f"rows        orthonormal to {companion.deviation:.1e}, unchanged since they were written",
+        f"explained   {companion.explained_variance_ratio.sum():.3%} of the snapshots' variance",
+        "",
+        "direction   singular value    share      sum",
+    ]
+    total = 0.0
+    for number, (value, share) in enumerate(
+        zip(companion.singular_values, companion.explained_variance_ratio, strict=True), 1
+    ):
+        total += float(share)
+        lines.append(
+            f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {'#' * round(40 * float(share))}".rstrip()
+        )
+    lines += ["", "step        snapshot and digest of its weights"]
+    lines += [f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in companion.snapshots]
+    return [*lines, ""]
+
+
+def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
+    from dimred.subspace.basis import fits_checkpoint
+    from dimred.weights.checkpoint_io import read_index
+    from dimred.weights.trainable_names import trainable_names
+
+    index = read_index(checkpoint)
+    if basis.layout is not None:
+        return fits_checkpoint(basis.layout, {name: tensor.shape for name, tensor in index.items()})
+    found = trainable_names(index, checkpoint)[0].size
+    if found == basis.n_weights:
+        return None
+    return f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -1,0 +1,191 @@
+"""What a basis will cost, and which snapshots and how many directions are worth it, before anything is read in full."""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dimred.errors import SeriesError
+from dimred.subspace.job import result_bytes
+from dimred.subspace.passes import STRIP, block_width, working_bytes
+from dimred.weights.checkpoint_io import open_checkpoint
+from dimred.weights.matrix import WeightMatrix
+
+__all__ = ["Advice", "Plan", "advise", "leave_one_out", "make_plan", "sample_gram"]
+
+_SAMPLE_STRIPS, _SAMPLE_WIDTH = 256, 1_024
+_PROBE_BYTES = 32 << 20
+_MOST_TRIALS = 16  # snapshots left out, and first snapshots tried: each pair is one small eigenproblem
+_NEAR = 1.05  # an error within 5 % of the least counts as the least
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the spectrum suggests.
+
+    Attributes:
+        n_components: the knee: the least k whose leave-one-out error is within 5 % of the least.
+        skip_first: how many early snapshots to leave out.
+        errors: float64 (K,), the leave-one-out error with 1, 2, ... directions, as a share of the spread about the
+            mean.
+    """
+
+    n_components: int
+    skip_first: int
+    errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cost of a basis.
+
+    Attributes:
+        n_snapshots, n_weights: N and M.
+        read_bytes: the snapshots' weights; read twice, the second time mostly from the page cache.
+        disk_bytes: the result while it is made.
+        memory_bytes: the process's own, memory-mapped pages aside.
+        seconds: an estimate from short probes of this disk and these cores.
+        advice: None with fewer than four snapshots.
+    """
+
+    n_snapshots: int
+    n_weights: int
+    read_bytes: int
+    disk_bytes: int
+    memory_bytes: int
+    seconds: float
+    advice: Advice | None
+
+
+def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory: int) -> Plan:
+    """Estimate the cost of a basis with ``n_components`` rows in ``folder``; reads about a hundredth of a large series.
+
+    Raises:
+        ConfigError: not even the narrowest block fits into ``max_memory`` bytes.
+    """
+    n_snapshots, n_weights = matrix.shape
+    width = block_width(n_snapshots, n_weights, n_components, max_memory)
+    read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
+    reading = read_bytes / _read_rate(matrix)
+    writing = rows_bytes / _write_rate(folder)
+    gram_seconds, rows_seconds = (n_weights / STRIP * seconds for seconds in _strip_seconds(n_snapshots, n_components))
+    # Reading, arithmetic and writing overlap: each pass takes as long as its slowest part.
+    seconds = max(reading, gram_seconds) + max(reading, rows_seconds, writing)
+    advice = advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None
+    memory = working_bytes(n_snapshots, n_weights, n_components, min(width, n_weights))
+    disk = result_bytes(n_weights, n_components)
+    return Plan(n_snapshots, n_weights, read_bytes, disk, memory, seconds, advice)
+
+
+def _read_rate(matrix: WeightMatrix) -> float:
+    row = matrix.directory / matrix.entries[0].file
+    with open_checkpoint(row) as file:
+        started = time.perf_counter()
+        size = len(file.read(_PROBE_BYTES))
+        return size / max(time.perf_counter() - started, 1e-6)
+
+
+def _write_rate(folder: Path) -> float:
+    data = bytes(_PROBE_BYTES)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        started = time.perf_counter()
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        return _PROBE_BYTES / max(time.perf_counter() - started, 1e-6)
+
+
+def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:
+    strip = np.ones((n_snapshots, STRIP))
+    coefficients = np.ones((n_components, n_snapshots))
+    times = []
+    for work in (lambda: (strip - strip.mean(axis=0)) @ strip.T, lambda: coefficients @ (strip - strip.mean(axis=0))):
+        work()
+        started = time.perf_counter()
+        for _ in range(5):
+            work()
+        times.append((time.perf_counter() - started) / 5)
+    return times[0], times[1]
+
+
+def sample_gram(matrix: WeightMatrix) -> np.ndarray:
+    """The Gram matrix about the mean, float64 (N, N), estimated from evenly spread strips of columns.
+
+    With M up to a quarter of a million all columns are read, and it is exact.
+    """
+    n_snapshots, n_weights = matrix.shape
+    width = min(_SAMPLE_WIDTH, n_weights)
+    n_strips = min(_SAMPLE_STRIPS, n_weights // width)
+    starts = np.linspace(0, n_weights - width, n_strips).astype(int)
+    if n_weights <= _SAMPLE_STRIPS * _SAMPLE_WIDTH:
+        starts = np.arange(0, n_weights, width)
+    gram, seen = np.zeros((n_snapshots, n_snapshots)), 0
+    for start in starts:
+        part = np.empty((n_snapshots, min(width, n_weights - int(start))), np.float32)
+        matrix.read(int(start), part)
+        strip = part.astype(np.float64)
+        strip -= strip.mean(axis=0)
+        gram += strip @ strip.T
+        seen += part.shape[1]
+    if not np.isfinite(gram).all():
+        raise SeriesError(
+            f"A snapshot in {matrix.directory} has numbers that are not finite; --skip-bad leaves it out."
+        )
+    return gram * (n_weights / seen)
+
+
+def leave_one_out(gram: np.ndarray, left_out: int) -> tuple[float, np.ndarray]:
+    """How well the other snapshots' principal directions reconstruct one that is left out.
+
+    With z the left-out snapshot about the others' mean, and P_k their first k directions: |z|^2, and for
+    k = 1, 2, ... the squared error |z - P_k' P_k z|^2. All from the Gram matrix.
+
+    Args:
+        gram: float64 (N, N), about any point.
+        left_out: its row.
+    """
+    others = np.delete(np.arange(len(gram)), left_out)
+    # About the others' mean: subtract the mean of the others' rows and columns, twice their mean is added back once.
+    block = gram[np.ix_(others, others)]
+    row = gram[left_out, others]
+    means = block.mean(axis=0)
+    centred = block - means - means[:, None] + means.mean()
+    products = row - row.mean() - means + means.mean()
+    distance = gram[left_out, left_out] - 2 * row.mean() + means.mean()
+    values, vectors = np.linalg.eigh(centred)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    usable = values > len(gram) * 1e-14 * max(values[0], 0.0)
+    coordinates = (vectors[:, usable].T @ products) / np.sqrt(values[usable])
+    return float(distance), np.maximum(distance - np.cumsum(coordinates**2), 0.0)
+
+
+def advise(gram: np.ndarray, n_components: int) -> Advice:
+    """Suggest the first snapshot to keep, then k, by leave-one-out reconstruction of the newest quarter.
+
+    The first snapshot: the earliest of (up to 16) candidates from which on the error with ``n_components`` directions
+    is within 5 % of the least. Then k: the knee of the error over k.
+    """
+    n_snapshots = len(gram)
+    newest = _spread(n_snapshots - max(n_snapshots // 4, 1), n_snapshots)
+    fewest = min(n_components + 2, n_snapshots)
+    starts = _spread(0, max(n_snapshots - fewest, min(newest) - 2, 0) + 1 if fewest < n_snapshots else 1)
+    curves = [_mean_curve(gram, start, newest) for start in starts]
+    errors = [curve[min(n_components, len(curve)) - 1] for curve in curves]
+    best = next(number for number, error in enumerate(errors) if error <= _NEAR * min(errors))
+    curve = curves[best]
+    knee = int(np.argmax(curve <= _NEAR * curve.min())) + 1
+    return Advice(knee, starts[best], curve)
+
+
+def _spread(first: int, stop: int) -> list[int]:
+    return sorted({int(value) for value in np.linspace(first, stop - 1, min(stop - first, _MOST_TRIALS))})
+
+
+def _mean_curve(gram: np.ndarray, start: int, newest: list[int]) -> np.ndarray:
+    window = gram[start:, start:]
+    results = [leave_one_out(window, row - start) for row in newest]
+    shortest = min(len(errors) for _, errors in results)
+    return np.sum([errors[:shortest] for _, errors in results], axis=0) / sum(distance for distance, _ in results)
