@@ -1,0 +1,41 @@
+"""Plain NumPy twins of the PCA engine, in float64 and with the whole matrix in memory."""
+
+import numpy as np
+
+
+def principal_components(snapshots: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, first k principal directions (k, M) and all singular values, by SVD of the centred matrix.
+
+    Jolliffe, Principal Component Analysis (2nd ed.), equation 3.5.1: X = U L A'.
+    """
+    mean = snapshots.astype(np.float64).mean(axis=0)
+    _, values, directions = np.linalg.svd(snapshots.astype(np.float64) - mean, full_matrices=False)
+    return mean, directions[:k], values
+
+
+def gram_schmidt(rows: np.ndarray) -> np.ndarray:
+    """Modified Gram-Schmidt, twice: Golub & Van Loan, Matrix Computations (4th ed.), algorithm 5.2.6."""
+    basis = rows.astype(np.float64)
+    for _ in range(2):
+        for i in range(len(basis)):
+            for j in range(i):
+                basis[i] -= (basis[j] @ basis[i]) * basis[j]
+            basis[i] /= np.linalg.norm(basis[i])
+    return basis
+
+
+def subspace_distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The sine of the largest angle between the row spaces of two orthonormal bases of equal size.
+
+    Golub & Van Loan, section 2.5.3: dist = |(I - P P') Q'|_2, accurate for small angles.
+    """
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    return float(np.linalg.norm(second - (second @ first.T) @ first, ord=2))
+
+
+def leave_one_out_error(snapshots: np.ndarray, left_out: int, k: int) -> float:
+    """|z - P'P z|^2 for snapshot ``left_out`` about the others' mean, P the others' first k principal directions."""
+    others = np.delete(snapshots.astype(np.float64), left_out, axis=0)
+    mean, directions, _ = principal_components(others, k)
+    z = snapshots[left_out].astype(np.float64) - mean
+    return float(np.sum((z - directions.T @ (directions @ z)) ** 2))
