@@ -20,7 +20,7 @@ from dimred.errors import DimredError
 from dimred.report.plots import plot_accuracy
 from dimred.runtime.console import run_program
 from dimred.runtime.metrics import read_metrics
-from dimred.runtime.run_folder import new_run_folder
+from dimred.runtime.run_folder import run_folder
 from dimred.weights.whole_file import write_whole
 
 _CONFIGS = Path(__file__).parent / "configs"
@@ -35,7 +35,11 @@ def demo(
     """Train both stages on noisy handwritten digits, and compare with plain training and plain averaging."""
     one = load_config(StageOneConfig, STAGE_1)
     two = load_config(StageTwoConfig, STAGE_2)
-    out = new_run_folder(out).resolve()
+    with run_folder(out):
+        _run(out.resolve(), seed, one, two)
+
+
+def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig) -> None:
     clock = _Phases()
     data, seeded = str(out / "data"), ["--set", f"seed={seed}"]
     stage_1_out, stage_2_out, plain_out = out / "device0_stage_1", out / "device0_stage_2", out / "plain_to_the_end"

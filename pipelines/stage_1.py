@@ -19,7 +19,7 @@ from dimred.runtime.console import progress_bar, run_program
 from dimred.runtime.context import set_up
 from dimred.runtime.metrics import MetricsLog
 from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import new_run_folder
+from dimred.runtime.run_folder import run_folder
 from dimred.train_step.step import TrainStep
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.series import CheckpointSeries
@@ -40,10 +40,10 @@ def stage_1(
     network = build_network(settings)
     step = build_train_step(settings, network, train_images.steps_per_epoch)
     first_epoch = 1 if go_on_from is None else _restore(step, go_on_from) + 1
-    new_run_folder(out)
-    save_config(settings, out / "config.yaml")
     eval_images = build_data(settings.data, data, settings.data.eval_split)
-    _Trainer(settings, out, network, step, train_images, eval_images).run(first_epoch)
+    with run_folder(out):
+        save_config(settings, out / "config.yaml")
+        _Trainer(settings, out, network, step, train_images, eval_images).run(first_epoch)
 
 
 class _Trainer:

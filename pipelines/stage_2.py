@@ -24,7 +24,7 @@ from dimred.runtime.console import progress_bar, run_program
 from dimred.runtime.context import set_up
 from dimred.runtime.metrics import MetricsLog
 from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import new_run_folder
+from dimred.runtime.run_folder import run_folder
 from dimred.search.cell import SubspaceTrainStep
 from dimred.search.result import SearchResult
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -52,15 +52,21 @@ def stage_2(
     set_up(settings.seed)
     network = build_network(settings)
     from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    given = None if pca_mat is None else load_basis(pca_mat, network=network)
-    series = None if given else CheckpointSeries.open(weights.parent / "checkpoint_pca")
-    new_run_folder(out)
-    basis = given or fit_basis(series, settings.n_components, out=out / "pca_mat.npy")
-    save_config(settings, out / "config.yaml")
-    run = _Run(settings, out, network, build_data(settings.data, data, "train"), data)
-    run.start(basis)
-    run.search(build_search_step(settings, network, basis))
-    run.finish(basis)
+    with run_folder(out):
+        basis = _basis(network, pca_mat, weights.parent / "checkpoint_pca", settings.n_components, out)
+        search_step = build_search_step(settings, network, basis)
+        save_config(settings, out / "config.yaml")
+        run = _Run(settings, out, network, build_data(settings.data, data, "train"), data)
+        run.start(basis)
+        run.search(search_step)
+        run.finish(basis)
+
+
+def _basis(network: nn.Cell, given: Path | None, snapshots: Path, n_components: int, out: Path) -> SubspaceBasis:
+    """The basis that was given, or one fitted on the snapshots beside the weights."""
+    if given is not None:
+        return load_basis(given, network=network)
+    return fit_basis(CheckpointSeries.open(snapshots), n_components, out=out / "pca_mat.npy", network=network)
 
 
 class _Run:

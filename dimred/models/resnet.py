@@ -5,7 +5,7 @@ He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mindspore import Tensor, nn, ops
 
@@ -123,10 +123,17 @@ class ResNet(nn.Cell):
         return self.classifier(self.pool(self.blocks(self.stem(images)), (2, 3)))
 
 
+class _Architecture(NamedTuple):
+    block: type[BasicBlock] | type[Bottleneck]
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    stem: Literal["imagenet", "small"]
+
+
 _ARCHITECTURES = {
-    "resnet50": (Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
-    "resnet18": (BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
-    "resnet_small": (BasicBlock, (1, 1, 1), (8, 16, 32), "small"),
+    "resnet50": _Architecture(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
+    "resnet18": _Architecture(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
+    "resnet_small": _Architecture(BasicBlock, (1, 1, 1), (8, 16, 32), "small"),
 }
 MODEL_NAMES = tuple(_ARCHITECTURES)
 
@@ -146,7 +153,7 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
         raise ConfigError(f"model name is {name!r}; allowed: {', '.join(MODEL_NAMES)}")
     if n_classes < 2:
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
-    block, depths, widths, stem = _ARCHITECTURES[name]
-    network = ResNet(block, depths, widths, n_classes, stem)
+    chosen = _ARCHITECTURES[name]
+    network = ResNet(chosen.block, chosen.depths, chosen.widths, n_classes, chosen.stem)
     initialise(network, initialisation)
     return network

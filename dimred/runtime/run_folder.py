@@ -1,12 +1,15 @@
 """The folder a run writes into. Earlier results are never overwritten."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dimred.errors import ConfigError
 
 
-def new_run_folder(out: Path) -> Path:
-    """Make the folder of a new run.
+@contextmanager
+def run_folder(out: Path) -> Iterator[Path]:
+    """Make the folder of a new run; a run that fails before it wrote anything leaves none behind.
 
     Raises:
         ConfigError: it holds something already, or can't be made.
@@ -18,4 +21,9 @@ def new_run_folder(out: Path) -> Path:
     except OSError as error:
         why = error.strerror
         raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
-    return out
+    try:
+        yield out
+    except BaseException:
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise

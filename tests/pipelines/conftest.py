@@ -1,0 +1,79 @@
+"""One real run of both stages, short, shared by the tests of the programs."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dimred.data.digits import write_digits
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIGS = REPOSITORY / "pipelines" / "configs"
+STAGE_1 = CONFIGS / "digits_stage_1.yaml"
+STAGE_2 = CONFIGS / "digits_stage_2.yaml"
+N_SNAPSHOTS = 36
+SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
+
+
+def run(*command: object, cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command as a person would type it, from another directory."""
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def program(name: str, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", f"pipelines.{name}", *arguments, cwd=cwd)
+
+
+def dimred(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run(Path(sys.executable).with_name("dimred"), *arguments, cwd=cwd)
+
+
+@dataclass(frozen=True)
+class TwoStages:
+    """Where the shared run lies, and what it printed."""
+
+    folder: Path
+    data: Path
+    stage_1: Path
+    snapshots: Path
+    weights: Path
+    matrix: Path
+    stage_1_output: str
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "digits with ü and blanks"
+    write_digits(folder, seed=7)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two_stages(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoStages:
+    folder = tmp_path_factory.mktemp("run")
+    stage_1 = folder / "stage 1 é"
+    done = program("stage_1", digits, "--config", STAGE_1, "--out", stage_1, *SHORT, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    snapshots = stage_1 / "checkpoint_stage_1" / "checkpoint_pca"
+    fitted = dimred("pca", "--ckpt-dir", snapshots, "--out", folder / "pca_mat.npy", cwd=folder)
+    assert fitted.returncode == 0, fitted.stderr
+    return TwoStages(
+        folder=folder,
+        data=digits,
+        stage_1=stage_1,
+        snapshots=snapshots,
+        weights=stage_1 / "checkpoint_stage_1" / "resnet_small-3_74.ckpt",
+        matrix=folder / "pca_mat.npy",
+        stage_1_output=done.stdout,
+    )

@@ -1,0 +1,66 @@
+"""Stage 1, run whole as a program."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from dimred.config import StageOneConfig, load_config
+from dimred.runtime.metrics import read_metrics
+from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.series import CheckpointSeries
+from tests.pipelines.conftest import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages, program
+
+
+def test_the_log_has_the_lines_that_people_grep_for(two_stages: TwoStages) -> None:
+    losses = re.findall(r"^epoch: (\d+) step: 74 loss is (\d+\.\d+)$", two_stages.stage_1_output, re.MULTILINE)
+    assert [int(epoch) for epoch, _ in losses] == [1, 2, 3]
+    assert re.search(r"^\{'Accuracy': 0\.\d+\}$", two_stages.stage_1_output, re.MULTILINE)
+
+
+def test_the_metrics_hold_every_epoch_and_the_loss_falls_from_the_uninformed_one(two_stages: TwoStages) -> None:
+    records = read_metrics(two_stages.stage_1 / "metrics.jsonl")
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    assert [record["step"] for record in records] == [74, 148, 222]
+    assert records[-1]["loss"] < np.log(10)
+    assert records[-1]["accuracy"] > 0.2
+
+
+def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_stages: TwoStages) -> None:
+    series = CheckpointSeries.open(two_stages.snapshots)
+    steps = [entry.step for entry in series.entries]
+    assert steps == sorted(set(steps))
+    assert len(steps) == N_SNAPSHOTS
+    assert steps[11::12] == [74, 148, 222]
+    assert series.layout is not None
+    assert series.layout.size == 19954
+    assert not any("moving" in name for name in read_checkpoint(series.paths[0]))
+
+
+def test_the_last_snapshot_is_the_last_checkpoint(two_stages: TwoStages) -> None:
+    snapshot = read_checkpoint(CheckpointSeries.open(two_stages.snapshots).paths[-1])
+    checkpoint = read_checkpoint(two_stages.weights)
+    for name, value in snapshot.items():
+        np.testing.assert_array_equal(value, checkpoint[name])
+
+
+def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -> None:
+    saved = load_config(StageOneConfig, two_stages.stage_1 / "config.yaml")
+    assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
+
+
+def test_going_on_from_a_checkpoint_gives_what_the_uninterrupted_run_gives(two_stages: TwoStages, tmp_path: Path) -> None:
+    first = program(
+        "stage_1", two_stages.data, "--config", STAGE_1, "--out", tmp_path / "a", *SHORT, "--set=epochs=1", cwd=tmp_path
+    )
+    assert first.returncode == 0, first.stderr
+    checkpoint = tmp_path / "a" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
+    rest = program(
+        "stage_1", two_stages.data, "--config", STAGE_1, "--out", tmp_path / "b", "--from", checkpoint, *SHORT, cwd=tmp_path
+    )
+    assert rest.returncode == 0, rest.stderr
+    resumed = read_checkpoint(tmp_path / "b" / "checkpoint_stage_1" / "resnet_small-3_74.ckpt")
+    uninterrupted = read_checkpoint(two_stages.weights)
+    assert resumed.keys() == uninterrupted.keys()
+    for name, value in uninterrupted.items():
+        np.testing.assert_array_equal(resumed[name], value)

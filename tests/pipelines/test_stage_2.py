@@ -1,0 +1,97 @@
+"""Stage 2, run whole as a program."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.runtime.metrics import read_metrics
+from dimred.subspace.basis import load_basis
+from dimred.weights.checkpoint_io import read_checkpoint
+from tests.pipelines.conftest import N_SNAPSHOTS, STAGE_2, TwoStages, program
+
+EPOCHS, STEPS = 2, 18
+
+
+@pytest.fixture(scope="session")
+def searched(two_stages: TwoStages) -> Path:
+    """A run from the mean with alpha = 0, on the given matrix."""
+    out = two_stages.folder / "stage 2"
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
+        "--set=alpha=0", cwd=two_stages.folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
+    return out
+
+
+def test_the_result_says_what_was_done(searched: Path) -> None:
+    result = json.loads((searched / "result.json").read_text())
+    assert result["start"] == "mean"
+    assert result["epochs"] == EPOCHS
+    assert result["steps"] == EPOCHS * STEPS
+    assert 0 < result["accepted_steps"] <= result["steps"]
+    assert result["basis"]["n_snapshots"] == N_SNAPSHOTS
+    assert result["basis"]["n_weights"] == 19954
+    assert 0.9 < result["basis"]["explained_variance"] <= 1
+
+
+def test_every_step_is_told_and_every_accepted_one_decreased_its_loss_sufficiently(searched: Path) -> None:
+    steps = read_metrics(searched / "metrics.jsonl")
+    assert [step["step"] for step in steps] == list(range(1, EPOCHS * STEPS + 1))
+    accepted = [step for step in steps if step["outcome"] == "accepted"]
+    assert accepted
+    for step in accepted:
+        assert step["loss_after"] < step["loss"] + 0.4 * step["step_size"] * step["slope"]
+        assert step["moved_inside"] > 0
+
+
+def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_basis(
+    two_stages: TwoStages, searched: Path
+) -> None:
+    basis = load_basis(two_stages.matrix)
+    assert basis.layout is not None
+    assert basis.mean is not None
+    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
+    moved = basis.layout.flatten(final).astype(np.float64) - basis.mean
+    inside = np.linalg.norm(basis.project(moved))
+    assert inside > 1e-3
+    assert np.linalg.norm(moved) == pytest.approx(inside, rel=1e-4)
+
+
+def test_a_matrix_fitted_on_the_way_is_the_one_that_the_command_fits(two_stages: TwoStages, tmp_path: Path) -> None:
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
+        "--set=epochs=1", "--set=start=last", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "pca_mat.npy").read_bytes() == two_stages.matrix.read_bytes()
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    records = read_metrics(two_stages.stage_1 / "metrics.jsonl")
+    assert result["accuracy_start"] == records[-1]["accuracy"]
+
+
+def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoStages, searched: Path) -> None:
+    import mindspore
+
+    path = searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt"
+    loaded = mindspore.load_checkpoint(str(path))
+    stage_1 = read_checkpoint(two_stages.weights)
+    names = {name for name in stage_1 if not name.startswith(("moments.", "momentum", "global_step", "epoch"))}
+    assert set(loaded) == names
+
+
+def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
+    two_stages: TwoStages, searched: Path, tmp_path: Path
+) -> None:
+    done = program(
+        "evaluate", two_stages.data, two_stages.weights, "--average", two_stages.snapshots, "--config", STAGE_2,
+        "--out", tmp_path / "average.json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    average = json.loads((tmp_path / "average.json").read_text())
+    start = json.loads((searched / "result.json").read_text())["accuracy_start"]
+    assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics

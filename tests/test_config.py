@@ -1,0 +1,76 @@
+"""Configuration: what is refused, and how it is said."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dimred.config import StageOneConfig, StageTwoConfig, load_config, save_config
+from dimred.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "pipelines" / "configs"
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [(StageOneConfig, "digits_stage_1.yaml"), (StageTwoConfig, "digits_stage_2.yaml")]
+)
+def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:
+    config = load_config(stage, CONFIGS / name, ["seed=11", "data.batch_size=8"])
+    assert (config.seed, config.data.batch_size) == (11, 8)
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(stage, tmp_path / "saved.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
+        ("data.batchsize=3", "unknown key 'data.batchsize'; did you mean 'data.batch_size'?"),
+        ("rho=1", "rho is 1: Input should be less than 1"),
+        ("sigma=0", "sigma is 0: Input should be greater than 0"),
+        ("alpha=.nan", "alpha is nan"),
+        ("search=newton", "search is 'newton'"),
+        ("model=resnet50", "model is 'resnet50'"),
+        ("seed.low=3", "'seed' is a value"),
+        ("rho", "expected key=value"),
+        ("rho=[1", "not valid YAML"),
+        ("rho=!!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", [override])
+    assert said in str(refused.value)
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["rho=2", "gamma=-1", "aplha=0"])
+    assert {line.split()[0] for line in str(refused.value).splitlines()} == {"rho", "gamma", "unknown"}
+
+
+def test_the_name_that_boost_users_know_is_accepted() -> None:
+    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_components=5"])
+    assert config.n_components == 5
+    assert StageTwoConfig.model_validate({"n_component": 7}).n_components == 7
+
+
+def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
+    with pytest.raises(ConfigError, match="epochs is 91, past"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="none.yaml"):
+        load_config(StageOneConfig, tmp_path / "none.yaml")
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        load_config(StageTwoConfig, path)
+    except ConfigError:
+        pass
