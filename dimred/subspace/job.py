@@ -228,7 +228,7 @@ def _rows_stage(
         coefficients = transform @ coefficients
     else:
         raise _too_collinear(job, result)
-    singular_values = spread_along(gram_centred, coefficients)
+    singular_values = spread_along(gram_centred if centred else gram, coefficients)
     explained = singular_values**2 / (job.matrix.shape[0] - 1) if job.matrix.shape[0] > 1 else singular_values * 0
     sources = tuple(
         Source(entry.file, entry.step, digest) for entry, digest in zip(job.matrix.entries, digests, strict=True)
