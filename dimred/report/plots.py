@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 # Okabe & Ito's colours, told apart with every common kind of colour blindness.
@@ -32,12 +33,13 @@ def plot_accuracy(
     axes: Any = figure.subplots()
     axes.axvspan(snapshots_from, branch_epoch, color="#56B4E9", alpha=0.12, lw=0, label="snapshots taken")
     axes.plot(list(plain), _percent(plain.values()), color=_PLAIN, lw=1, label="plain training")
-    span = [snapshots_from, branch_epoch]
-    axes.plot(span, _percent([average] * 2), "--", color=_AVERAGE, lw=1.5, label="average of the snapshots")
+    axes.axhline(100 * average, ls="--", color=_AVERAGE, lw=1.5, label="average of the snapshots")
     axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=_STAGE_2, lw=2, ms=4, label="stage 2")
-    shown = [accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from // 2]
-    lowest, highest = min([*shown, average]), max([*plain.values(), *stage_2.values(), average])
-    margin = 0.15 * (highest - lowest) + 0.002
+    # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
+    late = np.array([accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from])
+    lowest = min(float(np.percentile(late, 10)), average, *stage_2.values())
+    highest = max(*plain.values(), *stage_2.values(), average)
+    margin = 0.1 * (highest - lowest) + 0.002
     axes.set_ylim(100 * (lowest - margin), 100 * (highest + margin))
     axes.set_xlim(0, max(plain) + 1)
     axes.set_xlabel("epoch")
