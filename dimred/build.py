@@ -9,7 +9,7 @@ from dimred.data.image_folder import ImageFolder
 from dimred.models.resnet import resnet
 from dimred.search.cell import Basis, SubspaceTrainStep
 from dimred.train_step.decay_groups import decay_groups, decays
-from dimred.train_step.schedule import warmup_then_linear
+from dimred.train_step.schedule import warmup_then_linear, with_cooldown
 from dimred.train_step.step import TrainStep
 
 
@@ -43,6 +43,9 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
     rates = warmup_then_linear(
         schedule.peak, schedule.warmup_epochs * steps_per_epoch, schedule.total_epochs * steps_per_epoch
     )
+    if schedule.cooldown is not None:
+        after = schedule.cooldown.after_epoch * steps_per_epoch
+        rates = with_cooldown(rates, after, schedule.cooldown.epochs * steps_per_epoch)
     groups = decay_groups(network.trainable_params(), config.optimizer.weight_decay)
     optimizer = nn.Momentum(groups, rates.tolist(), config.optimizer.momentum)
     return TrainStep(build_loss(config, network), optimizer)

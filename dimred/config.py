@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -41,12 +41,20 @@ class DataConfig(_Strict):
     eval_split: Literal["val", "test"] = "val"
 
 
+class CooldownConfig(_Strict):
+    """The rate reached after ``after_epoch`` is brought linearly to 0 over ``epochs``."""
+
+    after_epoch: Count
+    epochs: Count
+
+
 class ScheduleConfig(_Strict):
-    """Learning rate: 0 to ``peak`` over the warm-up, then linearly to 0 at ``total_epochs``."""
+    """Learning rate: 0 to ``peak`` over the warm-up, then linearly to 0 at ``total_epochs``, or sooner in a cooldown."""
 
     peak: Annotated[float, Field(gt=0)] = 0.8
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     total_epochs: Count = 90
+    cooldown: CooldownConfig | None = None
 
 
 class OptimizerConfig(_Strict):
@@ -92,9 +100,13 @@ class StageOneConfig(StageConfig):
 
     @model_validator(mode="after")
     def _epochs_fit(self) -> "StageOneConfig":
-        if self.epochs > self.schedule.total_epochs:
+        cooldown = self.schedule.cooldown
+        end = self.schedule.total_epochs if cooldown is None else cooldown.after_epoch + cooldown.epochs
+        if self.epochs > end:
+            raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
+        if end > self.schedule.total_epochs:
             raise ValueError(
-                f"epochs is {self.epochs}, past schedule.total_epochs {self.schedule.total_epochs}, where the rate is 0"
+                f"schedule.cooldown ends after epoch {end}, past schedule.total_epochs {self.schedule.total_epochs}"
             )
         if self.schedule.warmup_epochs >= self.schedule.total_epochs:
             raise ValueError(
@@ -205,5 +217,6 @@ def _explain(stage: type[BaseModel], error: ValidationError) -> Iterator[str]:
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _keys(field.annotation, f"{prefix}{name}.")
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _keys(part, f"{prefix}{name}.")

@@ -57,8 +57,15 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
 
 
 def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
-    with pytest.raises(ConfigError, match="epochs is 91, past"):
+    with pytest.raises(ConfigError, match="epochs is 91, past epoch 90"):
         load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
+
+
+def test_a_cooldown_ends_the_schedule_sooner() -> None:
+    cooldown = ["schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
+    assert load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=72"]).epochs == 72
+    with pytest.raises(ConfigError, match="epochs is 73, past epoch 72"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=73"])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

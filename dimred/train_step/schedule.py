@@ -28,3 +28,20 @@ def warmup_then_linear(peak: float, warmup_steps: int, total_steps: int) -> np.n
     warmup = peak * (step + 1) / max(warmup_steps, 1)
     decay = peak * (total_steps - step) / (total_steps - warmup_steps)
     return np.where(step < warmup_steps, warmup, decay).astype(np.float32)
+
+
+def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int) -> np.ndarray:
+    """Leave a schedule after ``after_step`` updates: from the rate it has there linearly to 0 over ``n_steps``.
+
+    rate(after_step + i) = rates(after_step) (n_steps - i) / n_steps   for 0 <= i < n_steps
+
+    Args:
+        rates: (total_steps,), a whole schedule.
+        after_step: updates before the cooldown.
+        n_steps: updates of the cooldown; it ends within the schedule.
+
+    Returns:
+        (after_step + n_steps,) float32.
+    """
+    left = np.arange(n_steps, 0, -1) / n_steps
+    return np.concatenate([rates[:after_step], rates[after_step] * left]).astype(np.float32)

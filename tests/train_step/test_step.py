@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, dataset, nn
 
 from dimred.train_step.decay_groups import decay_groups, decays
-from dimred.train_step.schedule import warmup_then_linear
+from dimred.train_step.schedule import warmup_then_linear, with_cooldown
 from dimred.train_step.step import TrainStep
 
 DECAY, MOMENTUM, STEPS = 0.1, 0.9, 6
@@ -66,6 +66,13 @@ def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
     np.testing.assert_allclose(np.diff(rates[5:]), -0.8 / 85, rtol=1e-4)
     assert rates[5] == pytest.approx(0.8)
     assert rates[-1] == pytest.approx(0.8 / 85)
+
+
+def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing() -> None:
+    rates = warmup_then_linear(0.8, 5, 90)
+    cooled = with_cooldown(rates, 70, 2)
+    np.testing.assert_array_equal(cooled[:71], rates[:71])
+    np.testing.assert_allclose(cooled[70:], [rates[70], rates[70] / 2], rtol=1e-6)
 
 
 def test_normalisation_and_biases_are_spared_from_decay() -> None:
