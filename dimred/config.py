@@ -120,6 +120,8 @@ class StageTwoConfig(StageConfig):
 
     epochs: Count = 2
     start: str = "mean"
+    search_split: Literal["train", "val"] = "train"
+    keep_best: bool = True
     search: Literal["bfgs", "sgd", "average"] = "bfgs"
     n_components: Count = 32
     rho: OpenFraction = 0.55

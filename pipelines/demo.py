@@ -130,4 +130,4 @@ def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], b
 
 
 if __name__ == "__main__":
-    run_program(lambda: typer.run(demo))
+    run_program(demo)

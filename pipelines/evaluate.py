@@ -63,4 +63,4 @@ def evaluate(
 
 
 if __name__ == "__main__":
-    run_program(lambda: typer.run(evaluate))
+    run_program(evaluate)

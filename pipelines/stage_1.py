@@ -150,4 +150,4 @@ def _restore(step: TrainStep, checkpoint: Path) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: typer.run(stage_1))
+    run_program(stage_1)

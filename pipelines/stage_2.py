@@ -16,7 +16,7 @@ from mindspore import Tensor, nn
 
 from dimred.build import build_data, build_network, build_search_step
 from dimred.config import StageTwoConfig, load_config, save_config
-from dimred.data.image_folder import ImageFolder, check_data
+from dimred.data.image_folder import check_data
 from dimred.errors import ConfigError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.evaluate.batch_norm import reestimate_batch_norm
@@ -47,7 +47,7 @@ def stage_2(
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights."""
     settings = load_config(StageTwoConfig, config, overrides or [])
-    check_data(data, ["train", settings.data.eval_split], settings.model.n_classes)
+    check_data(data, sorted({"train", "val", settings.data.eval_split}), settings.model.n_classes)
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
@@ -56,7 +56,7 @@ def stage_2(
         basis = _basis(network, pca_mat, weights.parent / "checkpoint_pca", settings.n_components, out)
         search_step = build_search_step(settings, network, basis)
         save_config(settings, out / "config.yaml")
-        run = _Run(settings, out, network, build_data(settings.data, data, "train"), data)
+        run = _Run(settings, out, network, data)
         run.start(basis)
         run.search(search_step)
         run.finish(basis)
@@ -72,30 +72,35 @@ def _basis(network: nn.Cell, given: Path | None, snapshots: Path, n_components: 
 class _Run:
     """The verbs of stage 2: start, search, finish; what they measure ends in ``result.json``."""
 
-    def __init__(self, settings: StageTwoConfig, out: Path, network: nn.Cell, train_images: ImageFolder, data: Path):
+    def __init__(self, settings: StageTwoConfig, out: Path, network: nn.Cell, data: Path):
         self.settings = settings
-        self.out = out
         self.network = network
-        self.train_images = train_images
+        self.result_file = out / "result.json"
+        self.metrics_file = out / "metrics.jsonl"
+        self.checkpoints = out / "checkpoint_stage_2"
+        self.train_images = build_data(settings.data, data, "train")
+        self.val_images = build_data(settings.data, data, "val")
         self.eval_images = build_data(settings.data, data, settings.data.eval_split)
+        self.search_images = self.train_images if settings.search_split == "train" else self.val_images
         self.accuracy = Accuracy(network)
-        self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs, "seconds": {}}
-        (out / "checkpoint_stage_2").mkdir()
+        self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs}
+        self.val_accuracy: dict[str, float] = {}
 
     def start(self, basis: SubspaceBasis) -> None:
         """Put the network where the search begins."""
-        weights = self.network.trainable_params()
         if self.settings.start == "mean":
             if basis.mean is None or basis.layout is None:
                 raise ConfigError(
                     "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
                 )
-            from_arrays(weights, basis.layout.unflatten(basis.mean), "the mean of the snapshots")
+            mean = basis.layout.unflatten(basis.mean)
+            from_arrays(self.network.trainable_params(), mean, "the mean of the snapshots")
             self._reestimate()
         elif self.settings.start != "last":
             arrays = read_checkpoint(self.settings.start)
             from_arrays(self.network.get_parameters(), arrays, f"start {self.settings.start!r}")
-        self.result["accuracy_start"] = self._evaluate()
+        self.checkpoints.mkdir()
+        self.result["accuracy_start"] = self._take_stock("start")
         print(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}", flush=True)
 
     def search(self, step: SubspaceTrainStep) -> None:
@@ -103,40 +108,58 @@ class _Run:
         started = time.perf_counter()
         totals = {"steps": 0, "accepted_steps": 0, "trials": 0, "gradients": 0}
         self.result["accuracy_by_epoch"] = {}
-        steps_per_epoch = self.train_images.steps_per_epoch
-        with MetricsLog(self.out / "metrics.jsonl") as metrics, progress_bar() as bar:
-            task = bar.add_task("stage 2", total=self.settings.epochs * steps_per_epoch, status="")
+        per_epoch = self.search_images.steps_per_epoch
+        with MetricsLog(self.metrics_file) as metrics, progress_bar() as bar:
+            task = bar.add_task("stage 2", total=self.settings.epochs * per_epoch, status="")
             for epoch in range(1, self.settings.epochs + 1):
                 step.set_train(True)
-                batches = self.train_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
+                batches = self.search_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
                 for index, (images, labels) in enumerate(batches.create_tuple_iterator(num_epochs=1), start=1):
                     found = step(images, labels)
                     _count(totals, found)
-                    metrics.write(epoch=epoch, step=(epoch - 1) * steps_per_epoch + index, **_telemetry(found))
+                    metrics.write(epoch=epoch, step=(epoch - 1) * per_epoch + index, **_telemetry(found))
                     bar.update(task, advance=1, status=f"loss {found.loss_after:.4f}")
-                print(f"epoch: {epoch} step: {steps_per_epoch} loss is {found.loss_after}", flush=True)
-                accuracy = self._evaluate()
-                self.result["accuracy_by_epoch"][str(epoch)] = accuracy
-                self._save(f"{self.settings.model.name}-{epoch}_{steps_per_epoch}.ckpt")
-        self.result |= totals
-        self.result["seconds"]["search"] = time.perf_counter() - started
+                print(f"epoch: {epoch} step: {per_epoch} loss is {found.loss_after}", flush=True)
+                self.result["accuracy_by_epoch"][str(epoch)] = self._take_stock(str(epoch))
+        self.result |= totals | {"search_seconds": time.perf_counter() - started}
 
     def finish(self, basis: SubspaceBasis) -> None:
-        """Both accuracies, the final weights, the result file."""
+        """The network to keep, both its accuracies, the result file."""
+        if self.settings.keep_best:
+            self._keep_best()
         self.result["accuracy"] = self._evaluate()
         if self.settings.reestimate_batch_norm:
             self._reestimate()
             self.result["accuracy_reestimated"] = self._evaluate()
             print(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
-        self._save(f"{self.settings.model.name}-final.ckpt")
+        write_checkpoint(self._checkpoint("final"), to_arrays(self.network.get_parameters()))
         self.result["basis"] = {
             "n_snapshots": len(basis.snapshots),
             "n_components": self.settings.n_components,
             "n_weights": basis.n_weights,
             "explained_variance": explained_share(basis, self.settings.n_components),
         }
-        write_whole(self.out / "result.json", json.dumps(self.result, indent=2) + "\n")
+        write_whole(self.result_file, json.dumps(self.result, indent=2) + "\n")
         print({"Accuracy": self.result["accuracy"]})
+
+    def _take_stock(self, point: str) -> float:
+        """Save a checkpoint, note the accuracy on ``val`` to choose by, and return the one on the evaluation split."""
+        write_checkpoint(self._checkpoint(point), to_arrays(self.network.get_parameters()))
+        if self.settings.keep_best:
+            self.val_accuracy[point] = self.accuracy(self.val_images.evaluation())
+        return self._evaluate()
+
+    def _keep_best(self) -> None:
+        """Go back to the point with the best accuracy on ``val``; of equal ones, the earliest."""
+        kept = max(self.val_accuracy, key=lambda point: self.val_accuracy[point])
+        from_arrays(self.network.get_parameters(), read_checkpoint(self._checkpoint(kept)), f"checkpoint {kept}")
+        self.result |= {"kept": kept, "val_accuracy": self.val_accuracy}
+        points = ", ".join(f"{point} {accuracy:.4f}" for point, accuracy in self.val_accuracy.items())
+        print(f"kept: {kept}, the best on 'val' (of equal ones the earliest): {points}", flush=True)
+
+    def _checkpoint(self, point: str) -> Path:
+        steps = f"{point}_{self.search_images.steps_per_epoch}" if point.isdigit() else point
+        return self.checkpoints / f"{self.settings.model.name}-{steps}.ckpt"
 
     def _evaluate(self) -> float:
         return self.accuracy(self.eval_images.evaluation())
@@ -150,9 +173,6 @@ class _Run:
         for epoch in count(1):
             batches = self.train_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE - epoch)
             yield from batches.create_tuple_iterator(num_epochs=1)
-
-    def _save(self, name: str) -> None:
-        write_checkpoint(self.out / "checkpoint_stage_2" / name, to_arrays(self.network.get_parameters()))
 
 
 _EPOCHS_BEFORE = 1_000_000  # stage 2 counts its epochs from here, so that it draws no order that stage 1 has drawn
@@ -177,4 +197,4 @@ def _telemetry(found: SearchResult) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_program(lambda: typer.run(stage_2))
+    run_program(stage_2)

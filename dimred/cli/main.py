@@ -1,13 +1,11 @@
 """``dimred``: the commands. None of them loads MindSpore before it needs it."""
 
-import sys
-
 import typer
 
 from dimred.cli.data import data
 from dimred.cli.pca import pca
 from dimred.cli.show import show
-from dimred.runtime.console import run_program
+from dimred.runtime.console import run_app
 
 typer_app = typer.Typer(
     help="Two-stage dimension-reduction training on MindSpore.",
@@ -22,5 +20,4 @@ typer_app.command()(show)
 
 def app() -> None:
     """The ``dimred`` entry point; an error of ours is one line and exit status 2."""
-    run_program(typer_app)
-    sys.exit(0)
+    run_app(typer_app)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -26,10 +27,17 @@ def progress_bar() -> Progress:
     )
 
 
-def run_program(program: Callable[[], object]) -> None:
-    """Run a command; an error of ours becomes one line on standard error and exit status 2."""
+def run_program(program: Callable[..., None]) -> None:
+    """Run a function as a command line program; see ``run_app``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(program)
+    run_app(app)
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run the commands; an error of ours becomes one line on standard error and exit status 2."""
     try:
-        program()
+        app()
     except DimredError as error:
         fail(str(error))
 
