@@ -256,8 +256,9 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
         return components
     with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
         converted = np.memmap(file, np.float32, "w+", shape=components.shape)
-    for start in range(0, components.shape[1], CHUNK):
-        converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
+    with np.errstate(over="ignore"):  # what becomes infinite is refused when the rows are checked
+        for start in range(0, components.shape[1], CHUNK):
+            converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
     return converted
 
 

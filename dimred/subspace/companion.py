@@ -69,7 +69,7 @@ def companion_path(npy: Path) -> Path:
 def write_companion(path: Path, companion: Companion, block: int = 1 << 20) -> None:
     """Write the ``.h5`` file; the mean is copied in blocks, so that it may be memory-mapped."""
     text = h5py.string_dtype("utf-8")
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+    with h5py.File(path, "w") as file:
         file.attrs.update(
             {
                 "format": _FORMAT,

@@ -17,8 +17,9 @@ from dimred.subspace.scratch import Scratch
 from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
 from dimred.weights.digest import digest_of_chunks
 from dimred.weights.matrix import WeightMatrix
+from dimred.weights.whole_file import sync_directory
 
-__all__ = ["BadSnapshotError", "Job", "Progress", "is_published_half", "make_job", "result_bytes", "run_job"]
+__all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "make_job", "result_bytes", "run_job"]
 
 _REPAIRS = 3
 # Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
@@ -115,9 +116,26 @@ def result_bytes(n_columns: int, n_components: int) -> int:
     return 4 * n_columns * (n_components + 2) + (1 << 20)
 
 
-def is_published_half(job: Job, target: Path) -> bool:
-    """Whether this very job was killed between putting its two files in place."""
-    return str(Scratch(target, job.identity).load().get("phase")) == "publish"
+def finish_publishing(target: Path) -> bool:
+    """Finish what a run that was killed while it put its two files in place had begun; whether there was such a one."""
+    scratch = Scratch(target, None)
+    if not scratch.directory.exists():
+        return False
+    with scratch:
+        if str(scratch.load_any().get("phase")) != "publish":
+            return False
+        _publish(scratch, target)
+    return True
+
+
+def _publish(scratch: Scratch, target: Path) -> None:
+    scratch.save(phase="publish")
+    if scratch.companion.exists():
+        publish(scratch.components, scratch.companion, target)
+    elif scratch.components.exists():
+        scratch.components.replace(target)
+        sync_directory(target.parent)
+    scratch.remove()
 
 
 def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: Callable[[str], None]) -> None:
@@ -138,18 +156,12 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
                 share = f", {int(state['column']) / n_columns:.0%}" if "column" in state else ""
                 note(f"Going on where an earlier run stopped ({phase}{share}).")
             _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
-            if str(state.get("phase")) != "publish":
-                gram, digests = _gram_stage(job, width, scratch, progress)
-                _rows_stage(job, width, scratch, progress, gram, digests)
-                scratch.save(phase="publish")
-            if scratch.companion.exists():
-                publish(scratch.components, scratch.companion, target)
-            elif scratch.components.exists():
-                scratch.components.replace(target)
+            gram, digests = _gram_stage(job, width, scratch, progress)
+            _rows_stage(job, width, scratch, progress, gram, digests)
         except (DimredError, BadSnapshotError):
             scratch.remove()
             raise
-        scratch.remove()
+        _publish(scratch, target)
 
 
 def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.companion import KINDS, companion_path
-from dimred.subspace.job import BadSnapshotError, Job, Progress, is_published_half, make_job, run_job
+from dimred.subspace.job import BadSnapshotError, Job, Progress, finish_publishing, make_job, run_job
 from dimred.weights.layout import WeightLayout
 from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
@@ -82,18 +82,19 @@ def fit_basis(
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
     tell = note or (lambda text: None)
+    finished = finish_publishing(target)
     if matrix.ignored:
         first = ", ".join(repr(name) for name in matrix.ignored[:2])
         tell(f"{len(matrix.ignored)} entries of each snapshot are not weights and are left out: {first} and the like.")
-    base = load_basis(target, layout=matrix.layout) if append else None
+    base = _earlier(target, matrix.layout) if append else None
     if n_components is None:
         n_components = (32 if kind == "pca" else matrix.shape[0]) if base is None else base.n_components
     job = make_job(matrix, kind, n_components, base)
-    same = _same_result(target, job)
+    same = _same_result(target, job, finished)
     if same is not None:
         tell(f"{target} is this very basis already; nothing to do.")
         return same
-    check_out(target, overwrite=overwrite or append or is_published_half(job, target))
+    check_out(target, overwrite=overwrite or append)
     while True:
         try:
             run_job(job, target, max_memory, progress or (lambda phase, done, total: None), tell)
@@ -108,11 +109,24 @@ def fit_basis(
             return load_basis(target, layout=matrix.layout, verify=False)
 
 
+def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
+    base = load_basis(target, layout=layout)
+    if base.companion is None:
+        raise ConfigError(
+            f"append needs the Gram matrix of {target}, but there is no {companion_path(target).name} beside it."
+        )
+    if base.kind != "pca":
+        raise ConfigError(
+            f"append works with principal directions only; {target} is a basis of raw snapshots. Make it afresh."
+        )
+    return base
+
+
 def _check_arguments(n_components: int | float | None, kind: str, append: bool) -> None:
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
     if append and kind != "pca":
-        raise ConfigError("append works with kind 'pca' only; make a basis of raw snapshots afresh.")
+        raise ConfigError("append works with kind 'pca' only; make a basis of raw snapshots afresh, with --force.")
     share = isinstance(n_components, float) and 0 < n_components < 1 and kind == "pca"
     number = isinstance(n_components, int) and not isinstance(n_components, bool) and n_components >= 1
     if n_components is not None and not share and not number:
@@ -123,8 +137,12 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
         )
 
 
-def _same_result(target: Path, job: Job) -> SubspaceBasis | None:
-    """The basis that is at ``target`` already, if it is what the job would make."""
+def _same_result(target: Path, job: Job, finished: bool) -> SubspaceBasis | None:
+    """The basis that is at ``target`` already, if it is what the job would make.
+
+    Without a manifest the digests of the snapshots are not known before they are read: then names and steps decide
+    where the basis was just ``finished``, and nothing does otherwise.
+    """
     if not target.exists() or not companion_path(target).exists():
         return None
     try:
@@ -133,6 +151,8 @@ def _same_result(target: Path, job: Job) -> SubspaceBasis | None:
         return None
     made_from = [(source.step, source.digest) for source in basis.snapshots]
     wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
+    if finished and not any(digest for _, digest in wanted):
+        made_from = [(step, "") for step, _ in made_from]
     return basis if basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components) else None
 
 

@@ -67,12 +67,17 @@ class Scratch:
 
     def load(self) -> dict[str, np.ndarray]:
         """The arrays that this job saved last; empty when it starts afresh."""
-        try:
-            with np.load(self._state, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            return {}
+        arrays = self.load_any()
         return arrays if str(arrays.pop("job", "")) == self._job else {}
+
+    def load_any(self) -> dict[str, np.ndarray]:
+        """The arrays that any job saved last, and which job."""
+        try:
+            # From memory: np.load leaves a damaged file open.
+            with np.load(io.BytesIO(self._state.read_bytes()), allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            return {}
 
     def save(self, **arrays: Any) -> None:
         """Replace the saved state, whole or not at all."""

@@ -1,0 +1,257 @@
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from dimred.errors import BasisMismatchError, ConfigError
+from dimred.subspace.basis import SubspaceBasis, fits_checkpoint, load_basis
+from dimred.subspace.companion import companion_path
+from dimred.subspace.pca import fit_basis
+from dimred.weights.digest import CHUNK
+from dimred.weights.layout import WeightLayout
+from tests.oracles.planted import random_walk, write_series
+
+M = CHUNK + 300
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("made")
+    series = write_series(directory / "s", random_walk(7, M))
+    return fit_basis(series, 4, out=directory / "pca_mat.npy")
+
+
+@pytest.fixture
+def pair(made, tmp_path):
+    for path in (made.path, companion_path(made.path)):
+        shutil.copy(path, tmp_path)
+    return tmp_path / "pca_mat.npy"
+
+
+def test_what_was_fitted_is_loaded(made, pair):
+    basis = load_basis(pair, layout=made.layout)
+    for name in ("components", "mean", "singular_values", "explained_variance", "explained_variance_ratio", "gram"):
+        assert np.array_equal(getattr(basis, name), getattr(made, name))
+    assert (basis.layout, basis.snapshots, basis.kind) == (made.layout, made.snapshots, "pca")
+    assert (basis.n_components, basis.n_weights) == (4, M)
+    assert isinstance(basis.components, np.memmap)
+    assert isinstance(basis.mean, np.memmap)
+
+
+def test_save_writes_the_same_pair(made, tmp_path):
+    path = made.save(tmp_path / "copy.npy")
+    assert path.read_bytes() == made.path.read_bytes()
+    assert companion_path(path).read_bytes() == companion_path(made.path).read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(ConfigError, match="would be replaced"):
+        made.save(path)
+    SubspaceBasis(np.eye(2, 5, dtype=np.float32)).save(path, overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.npy"], "the old companion stands beside other rows"
+
+
+def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
+    basis = fit_basis(write_series(tmp_path, random_walk(5, 500)), 3)
+    assert basis.path is None
+    assert np.isfinite(basis.components).all()
+    assert np.isfinite(basis.mean).all()
+    assert load_basis(basis.save(tmp_path / "a.npy")).n_components == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "words"),
+    [
+        (lambda n: n[::-1], lambda s: s[::-1], "the order differs"),
+        (lambda n: ("conv.bias", *n[1:]), lambda s: s, "parameter 0 is 'conv.weight'"),
+        (lambda n: n, lambda s: ((s[0][1], 1), *s[1:]), "has shape"),
+        (lambda n: n[:2], lambda s: s[:2], "is only here"),
+        (lambda n: (*n, "more"), lambda s: (*s, (3,)), "'more' (3,) is only there"),
+    ],
+)
+def test_another_network_is_refused_with_the_first_difference(pair, made, names, shapes, words):
+    layout = WeightLayout(names(made.layout.names), shapes(made.layout.shapes))
+    with pytest.raises(BasisMismatchError, match="was made for another network") as caught:
+        load_basis(pair, layout=layout)
+    assert words in str(caught.value)
+    assert str(pair) in str(caught.value)
+
+
+def test_a_real_network_is_accepted_or_refused(tmp_path):
+    nn = pytest.importorskip("mindspore.nn")
+    network = nn.SequentialCell(nn.Dense(6, 5), nn.Dense(5, 2))
+    layout = WeightLayout.from_network(network)
+    basis = SubspaceBasis(np.eye(3, layout.size, dtype=np.float32))
+    path = basis.save(tmp_path / "bare.npy")
+    with pytest.warns(UserWarning, match=r"no bare\.h5 beside it"):
+        assert load_basis(path, network=network).n_weights == layout.size
+    with pytest.raises(BasisMismatchError, match=r"has 47 columns; the network has 35 trainable weights"):
+        load_basis(path, network=nn.Dense(6, 5))
+
+
+def overwrite(path, offset, data):
+    with path.open("r+b") as file:
+        file.seek(offset, 2 if offset < 0 else 0)
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "words"),
+    [
+        (-4, b"\0\0\xc0\x7f", "has nan in row 3, column 65835"),
+        (-4, b"\0\0\x80\xff", "has -inf in row 3, column 65835"),
+        (-4, b"\0\0\x80\x3f", "row 3 has squared length"),
+        (-1, None, "their digests differ"),
+    ],
+)
+def test_changed_rows_are_found(pair, offset, data, words):
+    if data is None:
+        data = bytes([pair.read_bytes()[-4] ^ 1])
+        offset = -4
+    overwrite(pair, offset, data)
+    with pytest.raises(BasisMismatchError, match=words):
+        load_basis(pair)
+    assert load_basis(pair, verify=False).n_components == 4
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("length", [0, 5, 60, 200, -1])
+def test_a_truncated_matrix_is_refused(pair, bare, length):
+    if bare:
+        companion_path(pair).unlink()
+    content = pair.read_bytes()
+    pair.write_bytes(content[:length] if length >= 0 else content + b"\0")
+    with pytest.raises(BasisMismatchError, match=r"pca_mat\.npy"):
+        load_basis(pair)
+
+
+def test_a_companion_cut_anywhere_is_refused(pair):
+    companion = companion_path(pair)
+    content = companion.read_bytes()
+    for length in [0, 1, 100, 800, 2048, len(content) // 2, len(content) - 1]:
+        companion.write_bytes(content[:length])
+        with pytest.raises(BasisMismatchError, match=r"pca_mat\.h5"):
+            load_basis(pair)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.attrs.update(format="other"),
+        lambda f: f.attrs.update(version=2),
+        lambda f: f.attrs.update(kind="ica"),
+        lambda f: f.attrs.update(layout_fingerprint="0"),
+        lambda f: f.attrs.pop("rows_digest"),
+        lambda f: f.pop("mean"),
+        lambda f: f.pop("snapshots"),
+        lambda f: (f.pop("gram"), f.create_dataset("gram", (10**6, 10**6), "f8")),
+        lambda f: (f.pop("mean"), f.create_dataset("mean", (M,), "<f4")),
+        lambda f: (f.pop("mean"), f.create_dataset("mean", data=np.zeros(M), chunks=(100,))),
+        lambda f: f["singular_values"].write_direct(np.full(4, np.nan)),
+        lambda f: (f.pop("layout"), f.create_dataset("layout", data="[" * 100_000)),
+        lambda f: (f.pop("layout"), f.create_dataset("layout", data='{"names": ["a"], "shapes": [[9]]}')),
+    ],
+)
+def test_a_contradictory_companion_is_refused(pair, change):
+    with h5py.File(companion_path(pair), "r+") as file:
+        change(file)
+    with pytest.raises(BasisMismatchError):
+        load_basis(pair)
+
+
+def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp_path):
+    """As after a crash between the two renames."""
+    other = fit_basis(write_series(tmp_path / "s", random_walk(7, M, seed=1)), 4, out=tmp_path / "other.npy")
+    shutil.copy(companion_path(other.path), companion_path(pair))
+    with pytest.raises(BasisMismatchError, match="their digests differ"):
+        load_basis(pair)
+    smaller = fit_basis(write_series(tmp_path / "t", random_walk(7, 90)), 3, out=tmp_path / "smaller.npy")
+    shutil.copy(companion_path(smaller.path), companion_path(pair))
+    with pytest.raises(BasisMismatchError, match=r"describes \(3, 90\)"):
+        load_basis(pair)
+
+
+def orthonormal(dtype, k=4, m=300):
+    return np.linalg.qr(np.random.default_rng(0).standard_normal((m, k)))[0].T.astype(dtype)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_bare_matrix_from_elsewhere_works_with_a_warning(tmp_path, dtype, order):
+    rows = orthonormal(dtype)
+    np.save(tmp_path / "a.npy", np.asarray(rows, order=order))
+    layout = WeightLayout(("w",), ((300,),))
+    with pytest.warns(UserWarning, match=r"in this order.*can't be checked"):
+        basis = load_basis(tmp_path / "a.npy", layout=layout)
+    assert basis.components.dtype == np.float32
+    assert basis.components.flags.c_contiguous
+    assert isinstance(basis.components, np.memmap)
+    assert np.array_equal(basis.components, rows.astype(np.float32))
+    assert (basis.mean, basis.layout, basis.gram, basis.snapshots, basis.kind) == (None, None, None, (), None)
+    assert (basis.singular_values, basis.explained_variance, basis.explained_variance_ratio) == (None, None, None)
+
+
+def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path):
+    base = pytest.importorskip("mindspore.boost.base")
+    snapshots = random_walk(12, 2000)
+    np.save(tmp_path / "pca_mat_temp.npy", base._compute_pca_mat(snapshots.astype(np.float64), 4, randomized=False))
+    with pytest.warns(UserWarning, match="can't be checked"):
+        theirs = load_basis(tmp_path / "pca_mat_temp.npy")
+    ours = fit_basis(write_series(tmp_path / "s", snapshots), 4)
+    assert np.allclose(np.abs(theirs.components @ ours.components.T), np.eye(4), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (orthonormal(np.float64).T, "not an orthonormal basis"),
+        (2 * orthonormal(np.float32), "row . has squared length 4 instead of 1"),
+        (orthonormal(np.float32)[[0, 1, 1, 2]], "rows 1 and 2 have inner product 1 instead of 0"),
+        (np.full((2, 9), np.nan, np.float32), "has nan in row 0, column 0"),
+        (np.full((2, 9), 1e200), "squared length inf"),
+        (np.ones(5, np.float32), r"float32 \(5,\)"),
+        (np.ones((2, 5), np.int64), "int64"),
+        (np.ones((0, 5), np.float32), r"\(0, 5\)"),
+        (np.ones((2, 5), ">f4"), ">f4"),
+    ],
+)
+def test_a_bare_matrix_that_is_no_basis_is_refused(tmp_path, rows, words):
+    np.save(tmp_path / "a.npy", rows)
+    with pytest.raises(BasisMismatchError, match=words):
+        load_basis(tmp_path / "a.npy")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was loaded",))
+
+    np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
+    with pytest.raises(BasisMismatchError, match=r"not a whole \.npy file"):
+        load_basis(tmp_path / "a.npy")
+
+
+def test_a_header_that_claims_too_much_takes_no_memory(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as file:
+        shape = (32, 10**15)
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with pytest.raises(BasisMismatchError, match="not a whole"):
+        load_basis(tmp_path / "a.npy")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BasisMismatchError, match=r"gone\.npy"):
+        load_basis(tmp_path / "gone.npy")
+
+
+def test_vectors_of_the_wrong_length_are_refused(made):
+    with pytest.raises(BasisMismatchError, match=rf"weight_vector has shape \(3,\).*\({M},\)"):
+        made.project(np.ones(3))
+    with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
+        made.back_project(np.ones(3))
+
+
+def test_fits_checkpoint_says_why_not():
+    layout = WeightLayout(("a", "b"), ((2,), (3,)))
+    assert fits_checkpoint(layout, {"b": (3,), "x": (), "a": (2,)}) is None
+    assert "no parameter 'b'" in fits_checkpoint(layout, {"a": (2,)})
+    assert "shape (4,) instead of (3,)" in fits_checkpoint(layout, {"a": (2,), "b": (4,)})

@@ -1,0 +1,187 @@
+"""A run killed at any moment is gone on from by the same call, and the result is the same to the last bit."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.subspace.basis import load_basis
+from dimred.subspace.passes import working_bytes
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import write_checkpoint
+from dimred.weights.digest import CHUNK
+from dimred.weights.series import CheckpointSeries
+from tests.oracles.planted import as_weights, random_walk, write_series
+
+N, K, BLOCKS = 6, 3, 8
+M = BLOCKS * CHUNK - 99
+MEMORY = working_bytes(N, M, K, CHUNK)  # so that a block is one chunk of columns
+
+# Reports each block on its standard output, and waits a little, so that the parent can choose when to kill.
+WORKER = """
+import sys, time
+from pathlib import Path
+from dimred.subspace import scratch
+from dimred.subspace.pca import fit_basis
+from dimred.weights.series import CheckpointSeries
+scratch._SAVE_SECONDS = 0.0
+folder, out, memory, append = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "append"
+def report(phase, done, total):
+    print(phase.split()[0], done, flush=True)
+    time.sleep(0.05)
+if sys.argv[5] != "never":
+    real = Path.replace
+    def stop_before(self, target):
+        if str(target).endswith(sys.argv[5]):
+            print("renaming", 0, flush=True)
+            time.sleep(60)
+        return real(self, target)
+    Path.replace = stop_before
+fit_basis(CheckpointSeries.open(folder), 3, out=out, max_memory=memory, append=append, progress=report)
+"""
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    return write_series(tmp_path_factory.mktemp("series"), random_walk(N, M))
+
+
+@pytest.fixture(scope="module")
+def expected(series, tmp_path_factory):
+    return fit_basis(series, K, out=tmp_path_factory.mktemp("expected") / "pca_mat.npy")
+
+
+def kill_at(series, out, phase, done, append="fresh", before="never"):
+    """Run the worker until it reports this phase and at least so many columns, then kill it."""
+    command = [sys.executable, "-c", WORKER, str(series.directory), str(out), str(MEMORY), append, before]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            seen_phase, seen = line.split()
+            if seen_phase == phase and int(seen) >= done:
+                process.send_signal(signal.SIGKILL)
+                break
+        else:
+            pytest.fail("the worker ended before it could be killed")
+    assert process.returncode == -signal.SIGKILL
+
+
+def resume(series, out, **options):
+    steps, notes = [], []
+    basis = fit_basis(
+        series, K, out=out, max_memory=MEMORY, progress=lambda *step: steps.append(step), note=notes.append, **options
+    )
+    return basis, steps, notes
+
+
+def check(basis, expected, out):
+    assert out.read_bytes() == expected.path.read_bytes()
+    assert out.with_suffix(".h5").read_bytes() == expected.path.with_suffix(".h5").read_bytes()
+    assert sorted(path.name for path in out.parent.iterdir()) == ["pca_mat.h5", "pca_mat.npy"]
+    assert load_basis(out).n_components == basis.n_components
+
+
+@pytest.mark.parametrize(("phase", "blocks"), [("reading", 2), ("reading", 6), ("writing", 1), ("writing", 7)])
+def test_killed_and_resumed_equals_uninterrupted(series, expected, tmp_path, phase, blocks):
+    out = tmp_path / "pca_mat.npy"
+    kill_at(series, out, phase, blocks * CHUNK)
+    assert not out.exists()
+    basis, steps, notes = resume(series, out)
+    check(basis, expected, out)
+    first_phase, first_done, _ = steps[0]
+    assert first_phase.startswith(phase), "the finished pass was repeated"
+    assert first_done >= (blocks - 1) * CHUNK, "blocks that were done were done again"
+    assert "Going on where an earlier run stopped" in notes[0]
+
+
+def test_killed_twice(series, expected, tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    kill_at(series, out, "reading", 3 * CHUNK)
+    kill_at(series, out, "writing", 2 * CHUNK)
+    basis, steps, _ = resume(series, out)
+    check(basis, expected, out)
+    assert steps[0][1] >= CHUNK
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".h5"])
+def test_killed_before_a_rename(series, expected, tmp_path, suffix):
+    out = tmp_path / "pca_mat.npy"
+    kill_at(series, out, "renaming", 0, before="pca_mat" + suffix)
+    assert not out.exists()
+    basis, steps, _ = resume(series, out)
+    check(basis, expected, out)
+    assert steps == []
+
+
+def test_killed_between_the_renames_over_an_earlier_result_is_found_and_finished(series, tmp_path):
+    """``--append``: the new companion stands beside the old rows; loading says so, the same call finishes it."""
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(series.select(last=N - 1), K, out=out)
+    kill_at(series, out, "renaming", 0, append="append", before="pca_mat.npy")
+    with pytest.raises(Exception, match="their digests differ"):
+        load_basis(out)
+    resume(series, out, append=True)
+    assert np.allclose(load_basis(out).gram, fit_basis(series, K).gram)
+
+
+def test_another_job_does_not_go_on_with_what_was_left(series, expected, tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    kill_at(series, out, "writing", 3 * CHUNK)
+    notes = []
+    basis = fit_basis(series.select(last=5), 2, out=out, note=notes.append)
+    assert notes == []
+    assert np.array_equal(basis.components, fit_basis(series.select(last=5), 2).components)
+
+
+def test_a_snapshot_that_was_rewritten_meanwhile_starts_afresh(tmp_path):
+    snapshots = random_walk(N, M)
+    series = write_series(tmp_path / "s", snapshots)
+    (tmp_path / "s" / "manifest.json").unlink()
+    out = tmp_path / "pca_mat.npy"
+    kill_at(CheckpointSeries.open(tmp_path / "s"), out, "writing", 3 * CHUNK)
+    write_checkpoint(series.paths[0], as_weights(snapshots[0] * 2))
+    basis, steps, notes = resume(CheckpointSeries.open(tmp_path / "s"), out)
+    assert steps[0] == ("reading snapshots", 0, M)
+    assert notes == []
+    snapshots[0] *= 2
+    assert np.allclose(basis.mean, snapshots.astype(np.float64).mean(axis=0), atol=1e-6)
+
+
+def test_a_damaged_state_starts_afresh(series, expected, tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    kill_at(series, out, "writing", 3 * CHUNK)
+    state = tmp_path / "pca_mat.npy.unfinished" / "state.npz"
+    state.write_bytes(state.read_bytes()[:-100])
+    basis, steps, _ = resume(series, out)
+    assert steps[0] == ("reading snapshots", 0, M)
+    check(basis, expected, out)
+
+
+def test_two_runs_for_one_result_do_not_meet(series, tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    command = [sys.executable, "-c", WORKER, str(series.directory), str(out), str(MEMORY), "fresh", "never"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        with pytest.raises(ConfigError, match=r"Another process is computing pca_mat\.npy"):
+            fit_basis(series, K, out=out)
+        process.stdout.read()
+    assert process.returncode == 0
+    assert load_basis(out).n_components == K
+
+
+def test_an_interrupt_keeps_what_was_done(series, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("dimred.subspace.scratch._SAVE_SECONDS", 0.0)
+    out = tmp_path / "pca_mat.npy"
+
+    def interrupt(phase, done, total):
+        if done >= 4 * CHUNK:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_basis(series, K, out=out, max_memory=MEMORY, progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["pca_mat.npy.unfinished"]
+    basis, steps, _ = resume(series, out)
+    assert steps[0][1] >= 3 * CHUNK
+    check(basis, expected, out)
