@@ -1,0 +1,68 @@
+import json
+
+import numpy as np
+import pytest
+
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import write_checkpoint
+from tests.cli.test_pca import dimred
+from tests.oracles.planted import as_weights, planted, write_series
+
+M = 3_000
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("made")
+    snapshots, _ = planted(8, M, np.array([6.0, 3.0, 2.0]))
+    series = write_series(directory / "s", snapshots)
+    return fit_basis(series, 3, out=directory / "pca_mat.npy"), series
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".h5"])
+def test_a_basis_is_described(made, suffix):
+    basis, series = made
+    done = dimred("show", basis.path.with_suffix(suffix))
+    assert done.returncode == 0, done.stderr
+    assert "3 directions of 3,000 weights" in done.stdout
+    assert "8: net-1_1.ckpt (step 1) to net-8_8.ckpt (step 8)" in done.stdout
+    assert f"3 parameters, fingerprint {basis.layout.fingerprint[:16]}" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1] in "123" and "%" in line]
+    assert [(row[0], row[2], row[3]) for row in rows] == [
+        ("1", "73.469%", "73.469%"), ("2", "18.367%", "91.837%"), ("3", "8.163%", "100.000%")
+    ]  # fmt: skip
+    for entry in series.entries:
+        assert f"{entry.file}  {entry.digest[:16]}" in done.stdout
+
+
+def test_whether_it_fits_a_checkpoint(made, tmp_path):
+    basis, series = made
+    done = dimred("show", basis.path, "--checkpoint", series.paths[0])
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("net-1_1.ckpt: yes")
+    write_checkpoint(tmp_path / "other.ckpt", {**as_weights(np.zeros(M)), "fc": np.zeros(3)})
+    done = dimred("show", basis.path, "--checkpoint", tmp_path / "other.ckpt")
+    assert done.returncode == 1
+    assert "no, its parameter 'fc' has shape (3,) instead of (1995,)" in done.stdout
+
+
+def test_a_bare_matrix(tmp_path):
+    np.save(tmp_path / "a.npy", np.eye(2, M, dtype=np.float32))
+    write_checkpoint(tmp_path / "fits.ckpt", as_weights(np.zeros(M)))
+    write_checkpoint(tmp_path / "not.ckpt", as_weights(np.zeros(M + 1)))
+    done = dimred("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "fits.ckpt")
+    assert done.returncode == 0, done.stderr
+    assert "2 directions of 3,000 weights" in done.stdout
+    assert done.stderr.startswith("warning: ")
+    done = dimred("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "not.ckpt")
+    assert done.returncode == 1
+    assert "3,001 weights instead of 3,000" in done.stdout
+
+
+def test_what_is_no_basis_is_one_clear_line(made, tmp_path):
+    (tmp_path / "a.npy").write_text(json.dumps({}))
+    for path in (tmp_path / "a.npy", tmp_path / "gone.npy"):
+        done = dimred("show", path)
+        assert done.returncode == 2
+        assert str(path) in done.stderr
+        assert len(done.stderr.splitlines()) == 1
