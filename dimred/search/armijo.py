@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dimred.errors import ConfigError
+from dimred.search.options import check_number
 
 
 class LineSearchResult(NamedTuple):
@@ -26,8 +26,8 @@ class LineSearchResult(NamedTuple):
 class ArmijoBacktracking:
     """Accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
 
-    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a rejected
-    trial.
+    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a
+    rejected trial; without a descent direction (slope 0 or not finite) no trial is made.
 
     Args:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
@@ -39,16 +39,9 @@ class ArmijoBacktracking:
     """
 
     def __init__(self, rho: float = 0.55, sigma: float = 0.4, max_trials: int = 10):
-        if not 0 < rho < 1:
-            raise ConfigError(
-                f"rho is {rho}; it must lie between 0 and 1 (0.55 is usual): each rejected trial shrinks the step by it"
-            )
-        if not 0 < sigma < 1:
-            raise ConfigError(
-                f"sigma is {sigma}; it must lie between 0 and 1 (0.4 is usual): the share of the slope to reach"
-            )
-        if max_trials < 1:
-            raise ConfigError(f"max_trials is {max_trials}; at least 1 trial is needed")
+        check_number("rho", rho, above=0, below=1, usual="0.55 is usual")
+        check_number("sigma", sigma, above=0, below=1, usual="0.4 is usual")
+        check_number("max_trials", max_trials, at_least=1, whole=True, usual="10 is usual")
         self.rho = rho
         self.sigma = sigma
         self.max_trials = max_trials
@@ -59,8 +52,10 @@ class ArmijoBacktracking:
         Args:
             loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
             loss: f(w; B).
-            slope: directional derivative at t = 0; negative.
+            slope: directional derivative at t = 0; negative on a descent direction.
         """
+        if not -math.inf < slope < 0:
+            return LineSearchResult(False, 0.0, loss, 0)
         for trial in range(self.max_trials):
             step_size = self.rho**trial
             trial_loss = loss_at(step_size)

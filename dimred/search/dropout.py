@@ -1,9 +1,12 @@
 """Dropout whose masks can be drawn again, so that every trial of a step asks the network the same question.
 
-MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a function of
-a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3,
-2011; the mixing constants are those of the Murmur3 and xxHash finalisers). The seed changes once per step.
+MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a
+function of a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As
+Easy as 1, 2, 3, 2011; the mixing constants are those of the Murmur3 and xxHash finalisers). The seed changes once per
+step.
 """
+
+from collections.abc import Callable
 
 import mindspore as ms
 import numpy as np
@@ -17,7 +20,7 @@ class ReplayableDropout(nn.Cell):
     """Dropout with probability p: kept elements are scaled by 1 / (1 - p); the same seed gives the same mask.
 
     Args:
-        p: share of the elements (of the channels, for ``n_kept_axes`` 2) set to zero, 0 <= p < 1.
+        p: share of the elements, or of the channels, set to zero, 0 <= p < 1.
         seed: () int32, shared by every dropout of a network.
         site: number of this dropout in the network, so that no two share a mask.
         whole_channels: drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
@@ -25,8 +28,9 @@ class ReplayableDropout(nn.Cell):
 
     def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool):
         super().__init__(auto_prefix=False)
+        # Not registered in the cell, so that no checkpoint of the network holds it.
+        object.__setattr__(self, "seed", seed)
         self.p = p
-        self.seed = seed
         self.site = (site * 7919 + 1) % 2**31
         self.whole_channels = whole_channels
 
@@ -57,11 +61,12 @@ def _drop_share(dropout: nn.Cell) -> float:
     return 1.0 - float(dropout.keep_prob)
 
 
-def make_replayable(network: nn.Cell) -> Parameter | None:
-    """Replace every ``nn.Dropout`` of the network, in place, by one whose masks follow a shared seed.
+def make_replayable(network: nn.Cell) -> Callable[[int], None]:
+    """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
 
     Returns:
-        The seed, () int32, or None where the network has no dropout.
+        A function that draws the masks of a number: the same number, the same masks. It does nothing for a network
+        without dropout.
     """
     owners = [
         (owner, name, cell)
@@ -69,15 +74,19 @@ def make_replayable(network: nn.Cell) -> Parameter | None:
         for name, cell in owner.name_cells().items()
         if isinstance(cell, _DROPOUTS)
     ]
-    if not owners:
-        return None
     seed = Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
     for site, (owner, name, cell) in enumerate(owners):
         replacement = ReplayableDropout(_drop_share(cell), seed, site, type(cell) is not nn.Dropout)
         replacement.set_train(cell.training)
         if isinstance(owner, (nn.SequentialCell, nn.CellList)):
             owner[list(owner.name_cells()).index(name)] = replacement
+        elif isinstance(owner, nn.CellDict):
+            owner[name] = replacement
         else:
             setattr(owner, name, replacement)
-    seed.name = "dropout_seed"  # putting a shared parameter into cells has renamed it
-    return seed
+
+    def draw(number: int) -> None:
+        if owners:
+            ops.assign(seed, Tensor(number, ms.int32))
+
+    return draw

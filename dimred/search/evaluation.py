@@ -1,6 +1,7 @@
-"""The questions the search puts to the network: the loss of a batch, and its gradient."""
+"""The questions the search puts to the network: the loss of a batch, and the loss with its gradient."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
@@ -8,9 +9,45 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.search.network_state import gather
 
 
-class Loss(nn.Cell):
-    """inputs -> f(w; B), () float32."""
+class Evaluation(NamedTuple):
+    """A batch's loss and gradient at the weights as they stand.
 
+    Attributes:
+        loss: f(w; B), Tensor () float32.
+        grad: g, Tensor (M,) float32.
+        grad_square: |g|^2, Tensor () float32.
+    """
+
+    loss: Tensor
+    grad: Tensor
+    grad_square: Tensor
+
+
+class Objective:
+    """Loss and gradient of one batch, at the weights as they stand.
+
+    The seam for micro-batches and ranks: both answers are means over the whole batch, so whoever cuts it into pieces
+    averages here, the gradient *and* both losses in the same way, and the search compares like with like.
+
+    Args:
+        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        trainable: the parameters, in the order of the weight vector.
+    """
+
+    def __init__(self, network: nn.Cell, trainable: Sequence[Parameter]):
+        self._loss = _Loss(network)
+        self._loss_and_gradient = _LossAndGradient(network, trainable)
+
+    def loss(self, inputs: Sequence[Tensor]) -> float:
+        """f(w; B)."""
+        return float(self._loss(*inputs).asnumpy())
+
+    def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
+        """f(w; B) and g."""
+        return Evaluation(*self._loss_and_gradient(*inputs))
+
+
+class _Loss(nn.Cell):
     def __init__(self, network: nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = network
@@ -19,9 +56,7 @@ class Loss(nn.Cell):
         return self.network(*inputs).astype(ms.float32)
 
 
-class LossAndGradient(nn.Cell):
-    """inputs -> f(w; B), () float32, its gradient g, (M,) float32, and |g|^2, () float32."""
-
+class _LossAndGradient(nn.Cell):
     def __init__(self, network: nn.Cell, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
         self.network = network

@@ -9,7 +9,9 @@ from dimred.search.armijo import LineSearchResult
 class FixedStep:
     """Take t = 1 whatever the loss becomes; the direction carries its own learning rate.
 
-    One trial is evaluated, so that a step onto a loss which is not finite is rejected.
+    One trial is evaluated all the same, one forward pass: a step onto a loss that is not finite would leave weights
+    from which no later step has a finite gradient, and nothing could bring them back. It also fills in the loss after
+    the step.
     """
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:

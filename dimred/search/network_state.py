@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 
 def gather(parameters: Sequence[Parameter]) -> Tensor:
@@ -11,40 +11,61 @@ def gather(parameters: Sequence[Parameter]) -> Tensor:
     return ops.concat([parameter.reshape((-1,)).astype(ms.float32) for parameter in parameters])
 
 
-class ReadWeights(nn.Cell):
-    """() -> the trainable weights, (M,) float32."""
+def along(start: Tensor, direction: Tensor, step_size: float) -> Tensor:
+    """w + t d, (M,) float32."""
+    return mint.add(start, direction, alpha=step_size)  # one kernel; w + t * d as written would be two
+
+
+class Weights:
+    """The trainable weights as one vector (M,) float32.
+
+    Args:
+        parameters: in the order of the vector.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.weights = ms.ParameterTuple(parameters)
+        self._read = _Read(parameters)
+        self._write = _Write(parameters)
 
-    def construct(self) -> Tensor:
-        return gather(self.weights)
+    def read(self) -> Tensor:
+        """A copy of the weights."""
+        return self._read()
 
-
-class WriteWeights(nn.Cell):
-    """vector (M,) -> the trainable weights hold it, bit for bit where they are float32."""
-
-    def __init__(self, parameters: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.weights = ms.ParameterTuple(parameters)
-        offsets = [0]
-        for parameter in parameters:
-            offsets.append(offsets[-1] + parameter.size)
-        self.offsets = tuple(offsets)
-
-    def construct(self, vector: Tensor) -> bool:
-        for index, weight in enumerate(self.weights):
-            piece = vector[self.offsets[index] : self.offsets[index + 1]]
-            ops.assign(weight, piece.reshape(weight.shape).astype(weight.dtype))
-        return True
+    def write(self, vector: Tensor) -> None:
+        """Put the vector into the weights, bit for bit where they are float32."""
+        self._write(vector)
 
 
-class Along(nn.Cell):
-    """start (M,), direction (M,), t () -> w + t d, (M,)."""
+class Line:
+    """The line w + t d through the weights as they stand, and where on it they are.
 
-    def construct(self, start: Tensor, direction: Tensor, step_size: Tensor) -> Tensor:
-        return start + step_size * direction
+    Attributes:
+        start: w, (M,).
+        point: the weights as they stand now, (M,).
+    """
+
+    def __init__(self, weights: Weights, start: Tensor, direction: Tensor):
+        self._weights = weights
+        self._direction = direction
+        self.start = start
+        self.point = start
+
+    def move(self, step_size: float) -> None:
+        """Move the weights to w + t d."""
+        self._go(along(self.start, self._direction, step_size))
+
+    def back(self) -> None:
+        """Put the weights back to w, bit for bit."""
+        self._go(self.start)
+
+    def leave(self, point: Tensor) -> None:
+        """Move the weights to a point beside the line."""
+        self._go(point)
+
+    def _go(self, point: Tensor) -> None:
+        if point is not self.point:
+            self._weights.write(point)
+            self.point = point
 
 
 class SideState:
@@ -65,6 +86,31 @@ class SideState:
         """Put saved copies back."""
         for parameter, value in zip(self._parameters, saved, strict=True):
             ops.assign(parameter, value)
+
+
+class _Read(nn.Cell):
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.weights = ms.ParameterTuple(parameters)
+
+    def construct(self) -> Tensor:
+        return gather(self.weights)
+
+
+class _Write(nn.Cell):
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.weights = ms.ParameterTuple(parameters)
+        offsets = [0]
+        for parameter in parameters:
+            offsets.append(offsets[-1] + parameter.size)
+        self.offsets = tuple(offsets)
+
+    def construct(self, vector: Tensor) -> bool:
+        for index, weight in enumerate(self.weights):
+            piece = vector[self.offsets[index] : self.offsets[index + 1]]
+            ops.assign(weight, piece.reshape(weight.shape).astype(weight.dtype))
+        return True
 
 
 class _Copy(nn.Cell):

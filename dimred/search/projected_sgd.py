@@ -1,12 +1,15 @@
 """Which way: momentum SGD in the subspace, with a schedule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.search.direction import Proposal
+from dimred.search.options import check_number
+
+LearningRate = float | Sequence[float] | np.ndarray | Callable[[int], float]
 
 
 class MomentumState(NamedTuple):
@@ -22,11 +25,15 @@ class MomentumState(NamedTuple):
 
 
 class ProjectedSGD:
-    """v <- momentum v + g_k;  d_k = -learning_rate(n) v   (Li et al., DLDR, 2022; on a basis of raw snapshots this is trainable weight averaging, Li et al., TWA, 2023).
+    """v <- momentum v + g_k;  d_k = -rate(n) v
+
+    (Li et al., Low Dimensional Trajectory Hypothesis is True, 2022, P-SGD; on a basis of raw snapshots this is
+    trainable weight averaging, Li et al., Trainable Weight Averaging, 2023.)
 
     Args:
         n_components: k.
-        learning_rate: a number, or a function of the number of accepted steps.
+        learning_rate: a number above 0; a function of n, the number of accepted steps so far; or one rate for each step
+            (at least 0), of which the last stays once they are used up.
         momentum: 0 <= momentum < 1.
 
     Raises:
@@ -35,13 +42,10 @@ class ProjectedSGD:
 
     wants_end_gradient = False
 
-    def __init__(self, n_components: int, learning_rate: float | Callable[[int], float] = 0.1, momentum: float = 0.9):
-        if not callable(learning_rate) and learning_rate <= 0:
-            raise ConfigError(f"learning_rate is {learning_rate}; it must be above 0")
-        if not 0 <= momentum < 1:
-            raise ConfigError(f"momentum is {momentum}; it must be at least 0 and below 1")
+    def __init__(self, n_components: int, learning_rate: LearningRate = 0.1, momentum: float = 0.9):
+        check_number("momentum", momentum, at_least=0, below=1, usual="0.9 is usual")
         self.n_components = n_components
-        self.learning_rate = learning_rate
+        self.rate = _schedule(learning_rate)
         self.momentum = momentum
 
     def initial(self) -> MomentumState:
@@ -52,8 +56,7 @@ class ProjectedSGD:
         """The direction, and the state with its new velocity."""
         grad = np.asarray(subspace_grad, dtype=np.float64)
         velocity = self.momentum * state.velocity + grad
-        rate = self.learning_rate(state.n_steps) if callable(self.learning_rate) else self.learning_rate
-        direction = -rate * velocity
+        direction = -self.rate(state.n_steps) * velocity
         return Proposal(direction, float(grad @ direction), MomentumState(velocity, state.n_steps + 1))
 
     def follow(
@@ -62,3 +65,18 @@ class ProjectedSGD:
         """The proposed state; the step's length is the schedule's."""
         state: MomentumState = proposal.state
         return state
+
+
+def _schedule(learning_rate: LearningRate) -> Callable[[int], float]:
+    """Number of the step, from 0 -> its rate."""
+    if callable(learning_rate):
+        return learning_rate
+    if isinstance(learning_rate, Sequence | np.ndarray) and not isinstance(learning_rate, str):
+        for rate in learning_rate:
+            check_number("learning_rate", rate, at_least=0)
+        rates = [float(rate) for rate in learning_rate]
+        if not rates:
+            raise ConfigError("learning_rate is an empty schedule; it needs at least one rate")
+        return lambda n_steps: rates[min(n_steps, len(rates) - 1)]
+    check_number("learning_rate", learning_rate, above=0, usual="0.1 is usual")
+    return lambda n_steps: learning_rate

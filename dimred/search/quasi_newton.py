@@ -3,16 +3,20 @@
 All of it is k x k arithmetic on the host in float64; k is a few dozen, so it costs microseconds.
 """
 
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.search.direction import Proposal
+from dimred.search.options import check_number
 
 CurvaturePair = Literal["consecutive", "same_batch"]
 CURVATURE_PAIRS = ("consecutive", "same_batch")
 _POWELL_SHARE = 0.2
+_LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
+_SMALLEST_NORM = 1e-150  # of a pair; its square must not underflow
 
 
 class CurvatureState(NamedTuple):
@@ -42,10 +46,13 @@ class InverseBFGS:
         n_components: k.
         curvature_pair: ``consecutive``: y = g_k(this batch) - g_k(previous batch); ``same_batch``: y is the difference
             of the previous batch's gradients at both ends of the step, at the price of one more gradient per step.
-        damping: Powell's: y is drawn towards B s until y's >= 0.2 s'B s (Nocedal & Wright, procedure 18.2), so that every
-            pair with s'B s > 0 can be used.
-        initial_scaling: before the first pair, H = (y's / y'y) I (Nocedal & Wright, equation 6.20).
-        guard: a pair is used where y's > guard |y| |s|.
+        damping: Powell's: y is drawn towards B s until y's >= 0.2 s'B s (Nocedal & Wright, procedure 18.2), so that
+            every pair with s'B s > 0 can be used.
+        initial_scaling: before the first pair, H = (y's / y'y) I (Nocedal & Wright, equation 6.20). With damping, that
+            first pair must pass the guard as it is: a damped one would only repeat the H it was damped with.
+        guard: a pair is used where y's > guard |y| |s|. One update multiplies H's largest eigenvalue by up to about
+            1 / guard^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c,
+            y's >= 2 |y| |s| / sqrt(c), so 0.01 refuses no true pair up to c = 40,000.
 
     Raises:
         ConfigError: an unknown ``curvature_pair``, or a guard outside [0, 1).
@@ -57,12 +64,11 @@ class InverseBFGS:
         curvature_pair: str = "consecutive",
         damping: bool = False,
         initial_scaling: bool = False,
-        guard: float = 1e-8,
+        guard: float = 0.01,
     ):
         if curvature_pair not in CURVATURE_PAIRS:
             raise ConfigError(f"curvature_pair is {curvature_pair!r}; allowed: {', '.join(CURVATURE_PAIRS)}")
-        if not 0 <= guard < 1:
-            raise ConfigError(f"guard is {guard}; it must be at least 0 and below 1")
+        check_number("guard", guard, at_least=0, below=1, usual="0.01 is usual")
         self.n_components = n_components
         self.wants_end_gradient = curvature_pair == "same_batch"
         self.damping = damping
@@ -92,7 +98,7 @@ class InverseBFGS:
             state=state,
             curvature=curvature,
             pair_used=used,
-            condition=float(np.linalg.cond(state.inverse_hessian)),
+            condition=condition_number(state.inverse_hessian),
         )
 
     def follow(
@@ -109,42 +115,66 @@ class InverseBFGS:
     def _take_up(
         self, state: CurvatureState, step_diff: np.ndarray, grad_diff: np.ndarray
     ) -> tuple[CurvatureState, float, bool]:
-        """The state with the pair worked into H, the pair's y's, and whether it passed the guard."""
+        """The state with the pair worked into H, the pair's y's, and whether it was used."""
         inverse_hessian = state.inverse_hessian
         curvature = float(grad_diff @ step_diff)
-        if self.initial_scaling and not state.scaled and self._passes(grad_diff, step_diff):
+        if self.initial_scaling and not state.scaled:
+            if not self._passes(grad_diff, step_diff):
+                return state, curvature, False
             inverse_hessian = np.eye(self.n_components) * (curvature / float(grad_diff @ grad_diff))
         if self.damping:
-            grad_diff = _damped(inverse_hessian, step_diff, grad_diff)
+            grad_diff = damped(inverse_hessian, step_diff, grad_diff)
         if not self._passes(grad_diff, step_diff):
             return state, curvature, False
         updated = bfgs_update(inverse_hessian, step_diff, grad_diff)
+        if not condition_number(updated) <= _LARGEST_CONDITION:
+            return state, curvature, False
         return state._replace(inverse_hessian=updated, scaled=True), curvature, True
 
     def _passes(self, grad_diff: np.ndarray, step_diff: np.ndarray) -> bool:
-        norms = float(np.linalg.norm(grad_diff) * np.linalg.norm(step_diff))
-        return norms > 0 and float(grad_diff @ step_diff) > self.guard * norms
+        """y's > guard |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
+        grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
+        if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
+            return False
+        return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > self.guard
 
 
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
     """The inverse BFGS update (equation 6.17), expanded so that it costs two outer products.
 
-    With r = 1 / y's: H + ((1 + r y'H y) r) s s' - r (H y s' + s y'H); exactly symmetric.
+    With the unit vectors s, y and c = y's::
+
+        H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
+
+    Exactly symmetric, and lengths are divided out before they are multiplied, so that short pairs don't underflow.
 
     Args:
         inverse_hessian: H, (k, k) symmetric.
         step_diff: s, (k,).
         grad_diff: y, (k,), with y's > 0.
     """
-    inverse_curvature = 1.0 / float(grad_diff @ step_diff)
-    hessian_grad = inverse_hessian @ grad_diff
-    factor = (1.0 + inverse_curvature * float(grad_diff @ hessian_grad)) * inverse_curvature
-    mixed = np.outer(hessian_grad, step_diff)
-    return inverse_hessian + factor * np.outer(step_diff, step_diff) - inverse_curvature * (mixed + mixed.T)
+    step_norm, grad_norm = float(np.linalg.norm(step_diff)), float(np.linalg.norm(grad_diff))
+    step, grad = step_diff / step_norm, grad_diff / grad_norm
+    cosine = float(grad @ step)
+    hessian_grad = inverse_hessian @ grad
+    factor = (step_norm / grad_norm + float(grad @ hessian_grad) / cosine) / cosine
+    mixed = np.outer(hessian_grad, step) / cosine
+    return inverse_hessian + factor * np.outer(step, step) - (mixed + mixed.T)
 
 
-def _damped(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
-    """Powell's damped y = theta y + (1 - theta) B s, with B = inv(H)."""
+def condition_number(matrix: np.ndarray) -> float:
+    """Largest by smallest eigenvalue of a symmetric matrix; infinite where it is not positive definite."""
+    if not np.isfinite(matrix).all():
+        return math.inf
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    return float(eigenvalues[-1] / eigenvalues[0]) if eigenvalues[0] > 0 else math.inf
+
+
+def damped(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
+    """Powell's damped y = theta y + (1 - theta) B s, with B = inv(H) (Nocedal & Wright, procedure 18.2).
+
+    theta = 1 where y's >= 0.2 s'B s, else 0.8 s'B s / (s'B s - y's), which makes y's = 0.2 s'B s.
+    """
     hessian_step = np.linalg.solve(inverse_hessian, step_diff)
     model_curvature = float(step_diff @ hessian_step)
     curvature = float(grad_diff @ step_diff)

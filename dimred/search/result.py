@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 class Outcome(Enum):
     """Why a search step ended as it did; the value is the sentence shown to people."""
 
-    ACCEPTED = "a trial met the sufficient decrease"
-    NO_DECREASE = "no trial met the sufficient decrease; the weights stay inside the subspace where they were"
+    ACCEPTED = "a trial was accepted"
+    NO_DECREASE = "no trial was accepted; inside the subspace the weights stay where they were"
     NON_FINITE_GRADIENT = "the loss or its gradient was not finite; the whole step was skipped"
 
 
@@ -17,7 +17,8 @@ class SearchResult(NamedTuple):
 
     Attributes:
         loss: Tensor () float32, f(w; B) before the step.
-        loss_after: f at the accepted point on the same batch; equals ``loss`` where nothing was accepted.
+        loss_after: f at the accepted point w + t d on the same batch, before residual momentum and weight decay; equals
+            ``loss`` where nothing was accepted.
         outcome: why the step ended.
         step_size: accepted t; 0.0 where nothing was accepted.
         n_trials: trial losses evaluated.
@@ -28,6 +29,7 @@ class SearchResult(NamedTuple):
         captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: |alpha m|, distance moved by the residual momentum.
+        decayed: |weight_decay * w|, distance moved by weight decay.
         n_gradients: gradient evaluations the step took.
         seconds: wall time by part of the step.
     """
@@ -44,6 +46,7 @@ class SearchResult(NamedTuple):
     captured_share: float
     moved_inside: float
     moved_outside: float
+    decayed: float
     n_gradients: int
     seconds: dict[str, float]
 

@@ -7,7 +7,7 @@ from dimred.errors import ConfigError
 from dimred.search.armijo import ArmijoBacktracking, LineSearchResult
 from dimred.search.direction import DirectionRule
 from dimred.search.fixed_step import FixedStep
-from dimred.search.projected_sgd import ProjectedSGD
+from dimred.search.projected_sgd import LearningRate, ProjectedSGD
 from dimred.search.quasi_newton import InverseBFGS
 
 SEARCHES = ("bfgs", "sgd", "average")
@@ -17,7 +17,7 @@ class LineSearch(Protocol):
     """How far along a direction."""
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """See ``ArmijoBacktracking.search``."""
+        """See ``ArmijoBacktracking.search``. An accepted trial must be the last one it evaluates."""
 
 
 def make_rules(
@@ -30,7 +30,7 @@ def make_rules(
     curvature_pair: str,
     damping: bool,
     initial_scaling: bool,
-    learning_rate: float | Callable[[int], float],
+    learning_rate: LearningRate,
     momentum: float,
 ) -> tuple[DirectionRule, LineSearch]:
     """The direction rule and the line search that ``search`` names.

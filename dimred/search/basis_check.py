@@ -1,0 +1,73 @@
+"""Does the basis belong to the network?"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import Parameter
+
+from dimred.errors import BasisMismatchError, ConfigError
+from dimred.search.options import check_number
+
+
+class Basis(Protocol):
+    """What the search asks of a basis.
+
+    Attributes:
+        components: orthonormal rows (k, M) float32; may be memory-mapped.
+        layout: which weights the columns stand for, in order (``names``, ``shapes``); None where that is not known.
+        explained_variance: variance of the snapshots along each row, (k,); None where that is not known. Asked for only
+            by ``max_step="trajectory"``.
+    """
+
+    @property
+    def components(self) -> np.ndarray: ...
+    @property
+    def layout(self) -> Any: ...
+    @property
+    def explained_variance(self) -> np.ndarray | None: ...
+
+
+def leading_components(
+    basis: Basis, trainable: Sequence[Parameter], n_components: int | None, n_component: int | None
+) -> np.ndarray:
+    """The leading rows of the basis, (k, M) float32, after checking that the columns stand for these parameters.
+
+    A view of ``basis.components`` wherever that is float32 and contiguous.
+
+    Raises:
+        ConfigError: more components than the basis has, or two different numbers of them.
+        BasisMismatchError: the first column that stands for something else.
+    """
+    components = basis.components
+    n_weights = sum(parameter.size for parameter in trainable)
+    if components.ndim != 2 or components.shape[1] != n_weights or len(components) == 0:
+        raise BasisMismatchError(
+            f"the basis has the shape {components.shape}, but the network has {n_weights} trainable weights; fit it on "
+            "snapshots of this network, with the same parameters frozen"
+        )
+    if basis.layout is not None:
+        _check_layout(basis.layout, trainable)
+    wanted = _one_of(n_components, n_component)
+    if wanted is not None:
+        check_number("n_components", wanted, at_least=1, whole=True)
+        if wanted > len(components):
+            raise ConfigError(
+                f"n_components is {wanted}; the basis has {len(components)}, so 1 to {len(components)} are allowed"
+            )
+    return np.ascontiguousarray(components[:wanted], dtype=np.float32)
+
+
+def _check_layout(layout: Any, trainable: Sequence[Parameter]) -> None:
+    for name, shape, parameter in zip(layout.names, layout.shapes, trainable, strict=False):
+        if name != parameter.name or tuple(shape) != tuple(parameter.shape):
+            raise BasisMismatchError(
+                f"the basis was fitted on {name} {tuple(shape)} where the network has {parameter.name} "
+                f"{tuple(parameter.shape)}; fit it on snapshots of this network"
+            )
+
+
+def _one_of(n_components: int | None, n_component: int | None) -> int | None:
+    if n_components is not None and n_component is not None and n_components != n_component:
+        raise ConfigError(f"n_components is {n_components} and n_component is {n_component}; give one of them")
+    return n_component if n_components is None else n_components
