@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Outcome(Enum):
     """Why a search step ended as it did; the value is the sentence shown to people."""
@@ -27,6 +29,7 @@ class SearchResult(NamedTuple):
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian the direction came from; nan without one.
         captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
+        subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: |alpha m|, distance moved by the residual momentum.
         decayed: |weight_decay * w|, distance moved by weight decay.
@@ -44,6 +47,7 @@ class SearchResult(NamedTuple):
     pair_used: bool
     condition: float
     captured_share: float
+    subspace_step: np.ndarray
     moved_inside: float
     moved_outside: float
     decayed: float
