@@ -57,10 +57,9 @@ def pca(
         typer.Option(
             "--plan",
             help="Only print memory, disk, an estimate of the time, and a suggestion, from a sample of the weights. "
-            "Each of "
-            "the newest quarter of the snapshots is left out in turn and reconstructed from the others: suggested are "
-            "the "
-            "earliest first snapshot, and then the fewest directions (the knee), with an error within 5 % of the "
+            "Each of the newest quarter of the snapshots is left out in turn and reconstructed from the others: "
+            "suggested are the earliest first snapshot, and then the fewest directions (the knee), with an error "
+            "within 5 % of the "
             "least.",
         ),
     ] = False,
@@ -141,8 +140,7 @@ def _summary(made: "SubspaceBasis") -> str:
     share = 0.0 if companion is None else float(companion.explained_variance_ratio.sum())
     return (
         f"{made.path}: {made.n_components} directions of {len(made.snapshots)} snapshots of {made.n_weights:,} "
-        f"weights, "
-        f"which explain {share:.2%} of their variance"
+        f"weights, which explain {share:.2%} of their variance"
     )
 
 

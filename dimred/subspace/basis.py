@@ -4,7 +4,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dimred.weights.whole_file import sync_directory, temporary_name
 __all__ = ["SubspaceBasis", "check_out", "fits_checkpoint", "load_basis", "publish"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SubspaceBasis:
     """The basis P of a subspace of weight space, with orthonormal rows.
 
@@ -35,7 +35,7 @@ class SubspaceBasis:
 
     components: np.ndarray
     companion: Companion | None = None
-    path: Path | None = field(default=None, compare=False)
+    path: Path | None = None
 
     @property
     def n_components(self) -> int:
@@ -122,13 +122,13 @@ class SubspaceBasis:
         difference = self.layout.first_difference(layout) if self.layout else None
         if difference:
             raise BasisMismatchError(
-                f"{where} (here) was made for another network (there): {difference}. "
-                "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
+                f"{where} (here) was made for another network (there): {difference}. Use the basis of this network's "
+                "own snapshots: dimred pca --ckpt-dir DIR."
             )
         if self.n_weights != layout.size:
             raise BasisMismatchError(
-                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. "
-                "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
+                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. Use the "
+                "basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
             )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:

@@ -93,15 +93,21 @@ def make_job(matrix: WeightMatrix, kind: str, n_components: int | float, base: S
 
 
 def _rows_of(base: SubspaceBasis, matrix: WeightMatrix) -> list[int]:
-    by_digest = {entry.digest: row for row, entry in enumerate(matrix.entries) if entry.digest}
-    by_name = {entry.file: row for row, entry in enumerate(matrix.entries) if not entry.digest}
-    rows, gone = [], []
+    rows: list[int] = []
+    gone = []
     for source in base.snapshots:
-        row = by_digest.get(source.digest, by_name.get(source.file))
-        if row is None or row in rows:
-            gone.append(source.file)
+        # Repeated snapshots have one digest: the one of the same name is taken first, and none twice.
+        found = [
+            row
+            for row, entry in enumerate(matrix.entries)
+            if row not in rows and (entry.digest or source.digest) == source.digest
+            if entry.digest or entry.file == source.file
+        ]
+        found.sort(key=lambda row: matrix.entries[row].file != source.file)
+        if found:
+            rows.append(found[0])
         else:
-            rows.append(row)
+            gone.append(source.file)
     if gone:
         raise SeriesError(
             f"{len(gone)} of the {len(base.snapshots)} snapshots that {base.path} was made from are gone from "
@@ -145,23 +151,36 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
         BadSnapshotError: a row has a number that is not finite, or not the digest it should have.
         ConfigError: the memory or the disk space does not suffice.
         SeriesError: the snapshots span fewer than k directions.
+        DimredError: the files can't be written.
     """
     n_snapshots, n_columns = job.matrix.shape
     width = block_width(n_snapshots, n_columns, job.most_components, max_memory)
-    with Scratch(target, job.identity) as scratch:
-        try:
-            state = scratch.load()
-            if state:
-                phase = {"gram": "reading", "rows": "writing"}.get(str(state["phase"]), "finished")
-                share = f", {int(state['column']) / n_columns:.0%}" if "column" in state else ""
-                note(f"Going on where an earlier run stopped ({phase}{share}).")
-            _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
-            gram, digests = _gram_stage(job, width, scratch, progress)
-            _rows_stage(job, width, scratch, progress, gram, digests)
-        except (DimredError, BadSnapshotError):
-            scratch.remove()
-            raise
-        _publish(scratch, target)
+    try:
+        with Scratch(target, job.identity) as scratch:
+            _run_in(scratch, job, target, width, progress, note)
+    except OSError as error:
+        raise DimredError(
+            f"Writing {target} failed: {error}. What was done is kept in {target.name}.unfinished: once the cause is "
+            "gone, the same command goes on from there."
+        ) from error
+
+
+def _run_in(
+    scratch: Scratch, job: Job, target: Path, width: int, progress: Progress, note: Callable[[str], None]
+) -> None:
+    n_columns = job.matrix.shape[1]
+    try:
+        state = scratch.load()
+        if state:
+            phase = {"gram": "reading", "rows": "writing"}[str(state["phase"])]
+            note(f"Going on where an earlier run stopped ({phase}, {int(state['column']) / n_columns:.0%}).")
+        _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
+        gram, digests = _gram_stage(job, width, scratch, progress)
+        _rows_stage(job, width, scratch, progress, gram, digests)
+    except (DimredError, BadSnapshotError):
+        scratch.remove()
+        raise
+    _publish(scratch, target)
 
 
 def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: int) -> None:
@@ -169,9 +188,8 @@ def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: i
     missing = result_bytes(n_columns, n_components) - taken - shutil.disk_usage(target.parent).free
     if missing > 0:
         raise ConfigError(
-            f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, "
-            f"or give an --out "
-            "on another disk."
+            f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
+            "--out on another disk."
         )
 
 
@@ -264,7 +282,7 @@ def _rows_stage(
 def _too_collinear(job: Job, result: RowsResult) -> SeriesError:
     rank = int(np.linalg.matrix_rank(result.row_gram, tol=0.5, hermitian=True))
     return SeriesError(
-        f"n_components is {job.n_components}, but only about {rank} directions of the snapshots can be "
-        f"told from rounding "
-        f"(they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different snapshots."
+        f"n_components is {job.n_components}, but only about {rank} directions of the snapshots can be told from "
+        f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
+        "snapshots."
     )

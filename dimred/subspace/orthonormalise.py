@@ -31,9 +31,8 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
     rank = effective_rank(np.linalg.eigvalsh(chosen))
     if rank < n_components:
         raise SeriesError(
-            f"The last {n_components} snapshots span only {rank} directions above rounding (some are "
-            f"repeated or nearly "
-            f"collinear). Ask for n_components = {rank} or fewer, or take different snapshots."
+            f"The last {n_components} snapshots span only {rank} directions above rounding (some are repeated or "
+            f"nearly collinear). Ask for n_components = {rank} or fewer, or take different snapshots."
         )
     coefficients = np.zeros((n_components, len(gram)))
     coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))

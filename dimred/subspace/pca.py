@@ -69,6 +69,7 @@ def fit_basis(
         SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         BasisMismatchError: ``append`` to a basis of another network.
+        DimredError: ``out`` can't be written; what was done is kept for the next call.
     """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
@@ -131,9 +132,8 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
     number = isinstance(n_components, int) and not isinstance(n_components, bool) and n_components >= 1
     if n_components is not None and not share and not number:
         raise ConfigError(
-            f"n_components is {n_components!r}; give a whole number of at least 1, or (for pca) a share "
-            f"of the variance "
-            "between 0 and 1, such as 0.95."
+            f"n_components is {n_components!r}; give a whole number of at least 1, or (for pca) a share of the "
+            "variance between 0 and 1, such as 0.95."
         )
 
 

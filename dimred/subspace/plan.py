@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.errors import SeriesError
+from dimred.errors import ConfigError, SeriesError
 from dimred.subspace.job import result_bytes
 from dimred.subspace.passes import STRIP, block_width, working_bytes
 from dimred.weights.checkpoint_io import open_checkpoint
@@ -64,8 +64,10 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     """Estimate the cost of a basis with ``n_components`` rows in ``folder``; reads about a hundredth of a large series.
 
     Raises:
-        ConfigError: not even the narrowest block fits into ``max_memory`` bytes.
+        ConfigError: there is no such folder, or not even the narrowest block fits into ``max_memory`` bytes.
     """
+    if not folder.is_dir():
+        raise ConfigError(f"--out lies in {str(folder)!r}, but there is no such folder; make it first.")
     n_snapshots, n_weights = matrix.shape
     width = block_width(n_snapshots, n_weights, n_components, max_memory)
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components

@@ -58,7 +58,7 @@ def check_orthonormal(components: np.ndarray, path: Path, strip: int = 16_384) -
         i, j = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
         what = f"row {i} has squared length" if i == j else f"rows {i} and {j} have inner product"
         raise BasisMismatchError(
-            f"{path} is not an orthonormal basis: {what} {row_gram[i, j]:.6g} instead of {int(i == j)} "
-            f"(tolerance {_FOREIGN_TOLERANCE}). It may be transposed, unnormalised, or damaged."
+            f"{path} is not an orthonormal basis: {what} {row_gram[i, j]:.6g} instead of {int(i == j)} (tolerance "
+            f"{_FOREIGN_TOLERANCE}). It may be transposed, unnormalised, or damaged."
         )
     return found

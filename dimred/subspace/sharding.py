@@ -21,7 +21,7 @@ def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
     """
     if n_columns < 0 or group_size < 1 or not 0 <= rank < group_size:
         raise ConfigError(
-            f"rank {rank} of group_size {group_size} can't own a part of {n_columns} columns; "
-            "rank must be 0 to group_size - 1."
+            f"rank {rank} of group_size {group_size} can't own a part of {n_columns} columns; rank must be 0 to "
+            "group_size - 1."
         )
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

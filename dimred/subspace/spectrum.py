@@ -64,8 +64,8 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
     if k > rank:
         raise SeriesError(
             f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions above rounding (some are "
-            f"repeated or nearly collinear). Ask for n_components = {rank} or fewer, or take more and "
-            f"different snapshots."
+            f"repeated or nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
+            "snapshots."
         )
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)

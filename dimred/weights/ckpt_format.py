@@ -91,9 +91,8 @@ class _Cursor:
 
     def error(self, what: str) -> CheckpointError:
         return CheckpointError(
-            f"{self._path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of "
-            f"{self.size}). "
-            "It may be truncated, damaged, encrypted, or of another kind; save it again."
+            f"{self._path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of {self.size}). It may "
+            "be truncated, damaged, encrypted, or of another kind; save it again."
         )
 
 

@@ -157,8 +157,8 @@ class WeightLayout:
         longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")
         common = min(len(self.names), len(other.names))
         return (
-            f"{len(self.names)} parameters here and {len(other.names)} there; "
-            f"{longer.names[common]!r} {longer.shapes[common]} is only {where}"
+            f"{len(self.names)} parameters here and {len(other.names)} there; {longer.names[common]!r} "
+            f"{longer.shapes[common]} is only {where}"
         )
 
 

@@ -108,15 +108,14 @@ def scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
     matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     if not matches:
         raise SeriesError(
-            f"{directory} has no manifest.json and no file named like 'resnet-70_625.ckpt' "
-            f"(name-epoch_step); "
-            "give the folder that stage 1 wrote its snapshots to."
+            f"{directory} has no manifest.json and no file named like 'resnet-70_625.ckpt' (name-epoch_step); give the "
+            "folder that stage 1 wrote its snapshots to."
         )
     prefixes = sorted({match["prefix"] for match in matches})
     if len(prefixes) > 1:
         raise SeriesError(
-            f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. "
-            "Move each run to a folder of its own."
+            f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
+            "folder of its own."
         )
     matches.sort(key=lambda match: (int(match["epoch"]), int(match["step"])))
     steps = [int(match["step"]) for match in matches]

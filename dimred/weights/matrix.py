@@ -3,9 +3,9 @@
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +49,8 @@ class WeightMatrix:
 
     Args:
         series: the snapshots; each becomes a row, oldest first.
-        layout: which parameters, in which order. Default: the series' own; and for a folder without a manifest the
-            parameters of the first snapshot that ``trainable_names`` takes for weights.
+        layout: which parameters, in which order. Default: the series' own; and for a folder without a manifest what
+            ``trainable_names`` takes for weights in the snapshot that has most of them.
         skip_bad: leave out snapshots that can't be used, instead of raising.
 
     Raises:
@@ -62,22 +62,34 @@ class WeightMatrix:
         self.directory = series.directory
         self.skipped: tuple[Skipped, ...] = ()
         self.ignored: tuple[str, ...] = ()
-        chosen = layout or series.layout
+        indexes: list[tuple[SnapshotEntry, Path, Mapping[str, StoredTensor], _Stamp]] = []
         rows: list[_Row] = []
         for entry, path in zip(series.entries, series.paths, strict=True):
             try:
-                index, stamp = _read_index(entry, path)
-                if chosen is None:
-                    chosen, self.ignored = trainable_names(index, path)
-                rows.append(_Row(entry, path, stamp, _select(index, chosen, path)))
+                indexes.append((entry, path, *_read_index(entry, path)))
             except CheckpointError as error:
-                if not skip_bad:
-                    raise
-                self.skipped += (Skipped(entry, str(error)),)
-        if chosen is None or not rows:
-            raise SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
-        self.layout: WeightLayout = chosen
+                self._skip(entry, error, skip_bad)
+        if not indexes:
+            raise _none_left(series)
+        chosen = layout or series.layout
+        if chosen is None:
+            chosen, self.ignored = _guess(indexes)
+        for entry, path, index, stamp in indexes:
+            try:
+                # The manifest's digest is of the weights in the manifest's order.
+                known = entry if chosen == series.layout else replace(entry, digest="")
+                rows.append(_Row(known, path, stamp, _select(index, chosen, path)))
+            except CheckpointError as error:
+                self._skip(entry, error, skip_bad)
+        if not rows:
+            raise _none_left(series)
+        self.layout = chosen
         self._rows = tuple(rows)
+
+    def _skip(self, entry: SnapshotEntry, error: CheckpointError, skip_bad: bool) -> None:
+        if not skip_bad:
+            raise error
+        self.skipped += (Skipped(entry, str(error)),)
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
@@ -112,8 +124,8 @@ class WeightMatrix:
             with open_checkpoint(row.path) as file:
                 if _stamp(file.fileno()) != row.stamp:
                     raise CheckpointError(
-                        f"{row.path} changed while it was being read. Nothing may write to the folder meanwhile; "
-                        "run the command again."
+                        f"{row.path} changed while it was being read. Nothing may write to the folder meanwhile; run "
+                        "the command again."
                     )
                 self._read_row(file.fileno(), row, start, target)
 
@@ -166,13 +178,25 @@ def _hash_chunks(row: np.ndarray, first_chunk: int, digests: np.ndarray) -> None
         digests[number] = np.frombuffer(hashlib.sha256(row[column : column + CHUNK].data).digest(), np.uint8)
 
 
+def _none_left(series: CheckpointSeries) -> SeriesError:
+    return SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
+
+
+def _guess(
+    indexes: Sequence[tuple[SnapshotEntry, Path, Mapping[str, StoredTensor], _Stamp]],
+) -> tuple[WeightLayout, tuple[str, ...]]:
+    """The layout of the snapshot with most weights: one that was cut between two tensors has fewer, and is found."""
+    guesses = [trainable_names(index, path) for _, path, index, _ in indexes]
+    return max(guesses, key=lambda guess: guess[0].size)
+
+
 def _read_index(entry: SnapshotEntry, path: Path) -> tuple[Mapping[str, StoredTensor], _Stamp]:
     with open_checkpoint(path) as file:
         stamp = _stamp(file.fileno())
     if stamp[0] != entry.bytes:
         raise CheckpointError(
-            f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; "
-            "restore it, or leave it out with --skip-bad."
+            f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
+            "or leave it out with --skip-bad."
         )
     return read_index(path), stamp
 

@@ -43,9 +43,8 @@ def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict
     header_bytes = int.from_bytes(os.pread(file.fileno(), 8, 0), "little") if size >= 8 else 0
     if size < 8 or header_bytes > min(size - 8, _LARGEST_HEADER):
         raise CheckpointError(
-            f"{path} is not a whole safetensors file: its header claims {header_bytes} bytes, the file "
-            f"has {size}. "
-            "It may be truncated, damaged, or of another kind; save it again."
+            f"{path} is not a whole safetensors file: its header claims {header_bytes} bytes, the file has {size}. It "
+            "may be truncated, damaged, or of another kind; save it again."
         )
     try:
         header = json.loads(os.pread(file.fileno(), header_bytes, 8), object_pairs_hook=_unique)

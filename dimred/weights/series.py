@@ -111,16 +111,15 @@ class CheckpointSeries:
             )
         if self._entries and step <= self._entries[-1].step:
             raise SeriesError(
-                f"step is {step}, but {self.directory} has snapshots up to step {self._entries[-1].step}. "
-                f"To go on from "
-                f"an earlier checkpoint call rewind({step - 1}) first; for another run use another folder."
+                f"step is {step}, but {self.directory} has snapshots up to step {self._entries[-1].step}. To go on "
+                f"from an earlier checkpoint call rewind({step - 1}) first; for another run use another folder."
             )
         layout = WeightLayout.from_weights(weights)
         difference = None if self._layout is None else self._layout.first_difference(layout)
         if difference:
             raise SeriesError(
-                f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. "
-                "Use another folder for another network."
+                f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
+                "folder for another network."
             )
         digest = WeightDigest()
         arrays = {name: as_array(value) for name, value in weights.items()}

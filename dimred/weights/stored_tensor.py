@@ -72,9 +72,8 @@ def tensor_of(
         fits = math.prod(shape) * itemsize == total
     if not fits:
         raise CheckpointError(
-            f"{path} is damaged: the parameter {name!r} of shape {shape} needs "
-            f"{math.prod(shape) * itemsize} bytes "
-            f"and has {total}. Save it again."
+            f"{path} is damaged: the parameter {name!r} of shape {shape} needs {math.prod(shape) * itemsize} bytes and "
+            f"has {total}. Save it again."
         )
     return tensor
 

@@ -118,3 +118,14 @@ def test_what_can_not_be_appended_to_is_refused(tmp_path):
     fit_basis(small, 3, out=tmp_path / "small.npy")
     with pytest.raises(BasisMismatchError, match="another network"):
         fit_basis(series, 3, out=tmp_path / "small.npy", append=True)
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_repeated_snapshots_are_told_apart_by_name(tmp_path, manifest):
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(write_series(tmp_path / "s", SNAPSHOTS[[0, 1, 1, 2, 0, 3]]), 2, out=out)
+    series = write_series(tmp_path / "s", SNAPSHOTS[[3, 4]], first_step=7)
+    if not manifest:
+        (tmp_path / "s" / "manifest.json").unlink()
+        series = CheckpointSeries.open(tmp_path / "s")
+    same(fit_basis(series, out=out, append=True), fit_basis(series, 2))

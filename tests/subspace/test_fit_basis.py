@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -272,3 +275,32 @@ def test_block_width_keeps_within_the_memory():
         width = block_width(40, 10**8, 32, int(limit))
         assert width % CHUNK == 0
         assert working_bytes(40, 10**8, 32, width) <= limit
+
+
+def test_the_networks_order_decides_not_the_manifests(walk):
+    series, snapshots = walk
+    layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
+    basis = fit_basis(series, 3, layout=layout)
+    assert basis.layout == layout
+    turned = basis.layout.unflatten(basis.mean)
+    straight = series.layout.unflatten(snapshots.astype(np.float64).mean(axis=0).astype(np.float32))
+    assert all(np.array_equal(turned[name], straight[name]) for name in straight)
+
+
+def test_a_failing_disk_is_one_clear_line_and_the_work_is_kept(walk, tmp_path):
+    """A real limit on the size of files, in a process of its own."""
+    series, _ = walk
+    code = (
+        "import resource, sys\n"
+        "from dimred.cli.main import app\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "app()"
+    )
+    out = tmp_path / "a.npy"
+    command = [sys.executable, "-c", code, "pca", "--ckpt-dir", series.directory, "--out", out, "--n-components", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: Writing {out} failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy.unfinished"]
+    assert fit_basis(series, 3, out=out).n_components == 3

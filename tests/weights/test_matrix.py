@@ -157,3 +157,23 @@ def test_a_file_that_changes_between_two_reads_is_refused(tmp_path, change):
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"net-2_2\.ckpt (changed|can't be read)"):
         matrix.read(0, np.empty((2, 50), np.float32))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_file_cut_between_two_tensors_is_found_even_if_it_is_the_first(tmp_path, cut):
+    """Such a file is a whole checkpoint of fewer parameters."""
+    snapshots = random_walk(3, 60)
+    for step, vector in enumerate(snapshots, 1):
+        weights = as_weights(vector)
+        if step == cut:
+            del weights["fc"]
+        write_checkpoint(tmp_path / f"n-{step}_1.ckpt", weights)
+    with pytest.raises(CheckpointError, match=rf"n-{cut}_1\.ckpt has no parameter 'fc'"):
+        WeightMatrix(CheckpointSeries.open(tmp_path))
+
+
+def test_another_order_than_the_manifests_has_no_digest_to_compare(tmp_path):
+    series = write_series(tmp_path, random_walk(2, 60))
+    layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
+    assert [entry.digest for entry in WeightMatrix(series, layout).entries] == ["", ""]
+    assert all(entry.digest for entry in WeightMatrix(series, series.layout).entries)
