@@ -51,8 +51,12 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
     return TrainStep(build_loss(config, network), optimizer)
 
 
-def build_search_step(config: StageTwoConfig, network: nn.Cell, basis: Basis) -> SubspaceTrainStep:
-    """Stage 2's step."""
+def build_search_step(
+    config: StageTwoConfig, network: nn.Cell, basis: Basis, steps_per_epoch: int
+) -> SubspaceTrainStep:
+    """Stage 2's step. The rate of ``sgd`` and ``average`` stays, or falls linearly to 0 at the end."""
+    n_steps = config.epochs * steps_per_epoch
+    falls = config.learning_rate_schedule == "linear"
     return SubspaceTrainStep(
         build_loss(config, network),
         basis,
@@ -66,7 +70,8 @@ def build_search_step(config: StageTwoConfig, network: nn.Cell, basis: Basis) ->
         curvature_pair=config.curvature_pair,
         damping=config.damping,
         initial_scaling=config.initial_scaling,
-        learning_rate=config.learning_rate,
+        max_step=config.max_step,
+        learning_rate=warmup_then_linear(config.learning_rate, 0, n_steps) if falls else config.learning_rate,
         momentum=config.momentum,
         weight_decay=[config.weight_decay if decays(weight) else 0.0 for weight in network.trainable_params()],
     )

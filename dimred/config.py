@@ -49,7 +49,7 @@ class CooldownConfig(_Strict):
 
 
 class ScheduleConfig(_Strict):
-    """Learning rate: 0 to ``peak`` over the warm-up, then linearly to 0 at ``total_epochs``, or sooner in a cooldown."""
+    """Learning rate: 0 to ``peak`` in the warm-up, then linearly to 0 at ``total_epochs``, or sooner in a cooldown."""
 
     peak: Annotated[float, Field(gt=0)] = 0.8
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
@@ -132,7 +132,9 @@ class StageTwoConfig(StageConfig):
     curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
     damping: bool = False
     initial_scaling: bool = False
+    max_step: Annotated[float, Field(gt=0)] | Literal["trajectory"] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    learning_rate_schedule: Literal["linear", "constant"] = "linear"
     momentum: Fraction = 0.9
     weight_decay: Fraction = 0.0
     reestimate_batch_norm: bool = True

@@ -28,8 +28,10 @@ from dimred.runtime.run_folder import run_folder
 from dimred.search.cell import SubspaceTrainStep
 from dimred.search.result import SearchResult
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.path import make_path
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 from dimred.weights.whole_file import write_whole
 
@@ -53,20 +55,21 @@ def stage_2(
     network = build_network(settings)
     from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
     with run_folder(out):
-        basis = _basis(network, pca_mat, weights.parent / "checkpoint_pca", settings.n_components, out)
-        search_step = build_search_step(settings, network, basis)
-        save_config(settings, out / "config.yaml")
+        basis = _basis(settings, network, pca_mat, weights.parent / "checkpoint_pca", out)
         run = _Run(settings, out, network, data)
+        search_step = build_search_step(settings, network, basis, run.search_images.steps_per_epoch)
+        save_config(settings, out / "config.yaml")
         run.start(basis)
-        run.search(search_step)
+        run.search(search_step, basis)
         run.finish(basis)
 
 
-def _basis(network: nn.Cell, given: Path | None, snapshots: Path, n_components: int, out: Path) -> SubspaceBasis:
+def _basis(settings: StageTwoConfig, network: nn.Cell, given: Path | None, snapshots: Path, out: Path) -> SubspaceBasis:
     """The basis that was given, or one fitted on the snapshots beside the weights."""
     if given is not None:
         return load_basis(given, network=network)
-    return fit_basis(CheckpointSeries.open(snapshots), n_components, out=out / "pca_mat.npy", network=network)
+    series, kind = CheckpointSeries.open(snapshots), "snapshots" if settings.search == "average" else "pca"
+    return fit_basis(series, settings.n_components, out=out / "pca_mat.npy", kind=kind, network=network)
 
 
 class _Run:
@@ -103,11 +106,13 @@ class _Run:
         self.result["accuracy_start"] = self._take_stock("start")
         print(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}", flush=True)
 
-    def search(self, step: SubspaceTrainStep) -> None:
-        """The epochs; a checkpoint after each."""
+    def search(self, step: SubspaceTrainStep, basis: SubspaceBasis) -> None:
+        """The epochs; a checkpoint after each, and with alpha = 0 the path: k numbers for each step."""
         started = time.perf_counter()
         totals = {"steps": 0, "accepted_steps": 0, "trials": 0, "gradients": 0}
         self.result["accuracy_by_epoch"] = {}
+        start = WeightLayout.from_network(self.network).flatten(to_arrays(self.network.trainable_params()))
+        path = []
         per_epoch = self.search_images.steps_per_epoch
         with MetricsLog(self.metrics_file) as metrics, progress_bar() as bar:
             task = bar.add_task("stage 2", total=self.settings.epochs * per_epoch, status="")
@@ -117,10 +122,13 @@ class _Run:
                 for index, (images, labels) in enumerate(batches.create_tuple_iterator(num_epochs=1), start=1):
                     found = step(images, labels)
                     _count(totals, found)
+                    path.append(found.subspace_step)
                     metrics.write(epoch=epoch, step=(epoch - 1) * per_epoch + index, **_telemetry(found))
                     bar.update(task, advance=1, status=f"loss {found.loss_after:.4f}")
                 print(f"epoch: {epoch} step: {per_epoch} loss is {found.loss_after}", flush=True)
                 self.result["accuracy_by_epoch"][str(epoch)] = self._take_stock(str(epoch))
+                if self.settings.alpha == 0 and self.settings.weight_decay == 0:
+                    make_path(path, start, basis).save(self.checkpoints / "subspace_path.json")
         self.result |= totals | {"search_seconds": time.perf_counter() - started}
 
     def finish(self, basis: SubspaceBasis) -> None:
@@ -193,7 +201,12 @@ def _count(totals: dict[str, int], found: SearchResult) -> None:
 
 
 def _telemetry(found: SearchResult) -> dict[str, Any]:
-    return found._asdict() | {"loss": float(found.loss.asnumpy()), "outcome": found.outcome.name.lower()}
+    """One record of ``metrics.jsonl``: the whole result, as numbers and words."""
+    return found._asdict() | {
+        "loss": float(found.loss.asnumpy()),
+        "outcome": found.outcome.name.lower(),
+        "subspace_step": found.subspace_step.tolist(),
+    }
 
 
 if __name__ == "__main__":

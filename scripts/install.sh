@@ -1,4 +1,4 @@
-# Sourced by the other scripts: sets REPOSITORY and PYTHON, and installs into .venv once.
+# Sourced by the other scripts: sets REPOSITORY and PYTHON; install() fills .venv, once.
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON=$REPOSITORY/.venv/bin/python
@@ -6,8 +6,7 @@ PYTHON=$REPOSITORY/.venv/bin/python
 find_python() {
     local candidate
     for candidate in python3.11 python3.12 python3 python; do
-        if command -v "$candidate" >/dev/null 2>&1 &&
-            "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -16,16 +15,19 @@ find_python() {
     return 1
 }
 
-# install [EXTRAS]: nothing happens where the same pyproject.toml was installed with the same extras before.
+# Nothing happens where this pyproject.toml was installed before. The mark is written last, so that an install which was
+# interrupted is done again.
 install() {
-    local extras=${1:-} wanted stamp=$REPOSITORY/.venv/.installed${1:-} base
+    local wanted mark=$REPOSITORY/.venv/.installed python
     wanted=$(cksum <"$REPOSITORY/pyproject.toml")
-    if [ -x "$PYTHON" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    if [ -x "$PYTHON" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
-    base=$(find_python) || return
     echo "installing into $REPOSITORY/.venv (about 3 GB, a few minutes; only the first time)" >&2
-    [ -x "$PYTHON" ] || "$base" -m venv "$REPOSITORY/.venv" || return
-    (cd "$REPOSITORY" && "$PYTHON" -m pip install --quiet --disable-pip-version-check --editable ".$extras") || return
-    echo "$wanted" >"$stamp"
+    if [ ! -x "$PYTHON" ]; then
+        python=$(find_python) || return
+        "$python" -m venv "$REPOSITORY/.venv" || return
+    fi
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check --editable "$REPOSITORY[test]" || return
+    echo "$wanted" >"$mark"
 }

@@ -3,6 +3,6 @@
 # usage: bash scripts/test.sh [pytest arguments]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/install.sh"
-install '[test]'
+install
 cd "$REPOSITORY"
 exec "$PYTHON" -m pytest "$@"

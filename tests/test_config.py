@@ -1,5 +1,6 @@
 """Configuration: what is refused, and how it is said."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_cooldown_ends_the_schedule_sooner() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none.yaml"):
+    with pytest.raises(ConfigError, match="none"):
         load_config(StageOneConfig, tmp_path / "none.yaml")
 
 
@@ -77,7 +78,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    try:
+    with contextlib.suppress(ConfigError):
         load_config(StageTwoConfig, path)
-    except ConfigError:
-        pass

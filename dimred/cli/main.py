@@ -4,6 +4,7 @@ import typer
 
 from dimred.cli.data import data
 from dimred.cli.pca import pca
+from dimred.cli.rebuild import rebuild
 from dimred.cli.show import show
 from dimred.runtime.console import run_app
 
@@ -16,6 +17,7 @@ typer_app = typer.Typer(
 typer_app.add_typer(data, name="data")
 typer_app.command()(pca)
 typer_app.command()(show)
+typer_app.command()(rebuild)
 
 
 def app() -> None:

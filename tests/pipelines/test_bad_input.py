@@ -85,15 +85,23 @@ def test_a_matrix_of_the_wrong_shape(
 def test_weights_of_another_network(two_stages: TwoStages, tmp_path: Path) -> None:
     snapshot = two_stages.snapshots / "resnet_small-3_74.ckpt"
     done = program(
-        "stage_2", two_stages.data, snapshot, two_stages.matrix, "--config", STAGE_2, "--out", tmp_path / "out", cwd=tmp_path
+        "stage_2",
+        two_stages.data,
+        snapshot,
+        two_stages.matrix,
+        "--config",
+        STAGE_2,
+        "--out",
+        tmp_path / "out",
+        cwd=tmp_path,
     )
     assert_refused(done, tmp_path / "out", "moving_mean")
 
 
 def test_a_number_outside_its_range(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
-        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=rho=1.5", cwd=tmp_path,
+        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2,
+        "--out", tmp_path / "out", "--set=rho=1.5", cwd=tmp_path,
     )  # fmt: skip
     assert_refused(done, tmp_path / "out", "rho", "1.5", "less than 1")
 

@@ -49,14 +49,25 @@ def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -
     assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
 
 
-def test_going_on_from_a_checkpoint_gives_what_the_uninterrupted_run_gives(two_stages: TwoStages, tmp_path: Path) -> None:
+def test_going_on_from_a_checkpoint_gives_what_the_uninterrupted_run_gives(
+    two_stages: TwoStages, tmp_path: Path
+) -> None:
     first = program(
         "stage_1", two_stages.data, "--config", STAGE_1, "--out", tmp_path / "a", *SHORT, "--set=epochs=1", cwd=tmp_path
     )
     assert first.returncode == 0, first.stderr
     checkpoint = tmp_path / "a" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
     rest = program(
-        "stage_1", two_stages.data, "--config", STAGE_1, "--out", tmp_path / "b", "--from", checkpoint, *SHORT, cwd=tmp_path
+        "stage_1",
+        two_stages.data,
+        "--config",
+        STAGE_1,
+        "--out",
+        tmp_path / "b",
+        "--from",
+        checkpoint,
+        *SHORT,
+        cwd=tmp_path,
     )
     assert rest.returncode == 0, rest.stderr
     resumed = read_checkpoint(tmp_path / "b" / "checkpoint_stage_1" / "resnet_small-3_74.ckpt")

@@ -10,7 +10,7 @@ import pytest
 from dimred.runtime.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
-from tests.pipelines.conftest import N_SNAPSHOTS, STAGE_2, TwoStages, program
+from tests.pipelines.conftest import N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
 
 EPOCHS, STEPS = 2, 18
 
@@ -55,7 +55,7 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
     basis = load_basis(two_stages.matrix)
     assert basis.layout is not None
     assert basis.mean is not None
-    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
+    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt")
     moved = basis.layout.flatten(final).astype(np.float64) - basis.mean
     inside = np.linalg.norm(basis.project(moved))
     assert inside > 1e-3
@@ -72,6 +72,52 @@ def test_a_matrix_fitted_on_the_way_is_the_one_that_the_command_fits(two_stages:
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     records = read_metrics(two_stages.stage_1 / "metrics.jsonl")
     assert result["accuracy_start"] == records[-1]["accuracy"]
+
+
+def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
+    folder = searched / "checkpoint_stage_2"
+    arguments = (
+        folder / "subspace_path.json",
+        "--start",
+        folder / "resnet_small-start.ckpt",
+        "--basis",
+        two_stages.matrix,
+    )
+    for step, saved in ((STEPS, "resnet_small-1_18.ckpt"), (EPOCHS * STEPS, "resnet_small-2_18.ckpt")):
+        out = tmp_path / f"{step}.ckpt"
+        done = dimred("rebuild", *arguments, "--step", step, "--out", out, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        rebuilt, expected = read_checkpoint(out), read_checkpoint(folder / saved)
+        assert rebuilt.keys() == expected.keys()
+        for name in read_checkpoint(two_stages.snapshots / "resnet_small-3_74.ckpt"):
+            np.testing.assert_allclose(rebuilt[name], expected[name], atol=2e-5)
+    again = dimred("rebuild", *arguments, "--out", out, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
+def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
+        "--set=epochs=1", "--set=search=average", "--set=search_split=val", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = dimred("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
+    assert "raw snapshots" in shown.stdout
+    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
+
+
+def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
+    two_stages: TwoStages, searched: Path
+) -> None:
+    result = json.loads((searched / "result.json").read_text())
+    scores = result["val_accuracy"]
+    assert list(scores) == ["start", "1", "2"]
+    assert scores[result["kept"]] == max(scores.values())
+    point = result["kept"] if result["kept"] == "start" else f"{result['kept']}_18"
+    kept = read_checkpoint(searched / "checkpoint_stage_2" / f"resnet_small-{point}.ckpt")
+    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
+    np.testing.assert_array_equal(final["classifier.weight"], kept["classifier.weight"])
 
 
 def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoStages, searched: Path) -> None:

@@ -1,0 +1,53 @@
+"""The README's commands and its program, run as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, section: str) -> str:
+    text = re.search(rf"^## {section}\n(.*?)(?=^## )", README, re.MULTILINE | re.DOTALL)
+    assert text, section
+    found = re.findall(rf"^```{language}\n(.*?)^```", text[1], re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, section
+    return found[0]
+
+
+def test_the_commands_step_by_step(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").symlink_to(REPOSITORY / "pipelines")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", blocks("bash", "Step by step")],
+        cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 2
+    assert (tmp_path / "device0_stage_2" / "result.json").exists()
+
+
+def test_the_program_for_your_own_network(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", blocks("python", "Your own network")],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    losses = [float(loss) for loss in re.findall(r"loss is (\S+)", done.stdout)]
+    assert len(losses) == 2 * 8
+    assert max(losses) < 1
+
+
+def test_ci_runs_the_very_command_that_the_readme_gives_for_the_tests() -> None:
+    command = re.search(r"^(bash scripts/test\.sh)\b", blocks("bash", "Try it"), re.MULTILINE)
+    assert command
+    assert command[1] in (REPOSITORY / ".ci" / "run").read_text().splitlines()
+
+
+def test_the_map_names_every_room() -> None:
+    rooms = [path.name for path in (REPOSITORY / "dimred").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    for room in rooms:
+        assert f"{room}/`" in README, room
