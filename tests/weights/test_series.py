@@ -217,5 +217,17 @@ def test_a_writer_killed_at_any_moment_leaves_a_series_that_opens(tmp_path):
         assert len(series) == min(3, series.entries[-1].step)
         for entry, path in zip(series.entries, series.paths, strict=True):
             assert np.array_equal(read_checkpoint(path)["w"], np.full(20_000, entry.step, np.float32))
-    CheckpointSeries(tmp_path, keep=3)
-    assert not list(tmp_path.glob(".writing-*")), "leftovers of killed writers stay for ever"
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    code = (
+        "import sys, time\nfrom dimred.weights.whole_file import whole_file\n"
+        "with whole_file(sys.argv[1]):\n    print('writing', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "net-1_1.ckpt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert len(list(tmp_path.iterdir())) == 1
+    CheckpointSeries(tmp_path)
+    assert list(tmp_path.iterdir()) == []
