@@ -25,7 +25,7 @@ def problem() -> tuple[nn.Cell, np.ndarray, np.ndarray]:
 
 
 def twin(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, rates: np.ndarray) -> tuple:
-    """v <- mu v + g + decay w;  w <- w - rate v   (Sutskever et al. 2013, as MindSpore has it); no decay on the bias."""
+    """v <- mu v + g + decay w;  w <- w - rate v   (Sutskever et al., 2013); the bias does not decay."""
     weight, bias = weight.astype(np.float64), bias.astype(np.float64)
     v_weight, v_bias, losses = 0.0, 0.0, []
     for rate in rates:
