@@ -129,3 +129,10 @@ def test_repeated_snapshots_are_told_apart_by_name(tmp_path, manifest):
         (tmp_path / "s" / "manifest.json").unlink()
         series = CheckpointSeries.open(tmp_path / "s")
     same(fit_basis(series, out=out, append=True), fit_basis(series, 2))
+
+
+def test_a_repeated_snapshot_that_is_there_only_once_is_gone_once(tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(write_series(tmp_path / "s", SNAPSHOTS[[0, 1, 1, 2]]), 2, out=out)
+    with pytest.raises(SeriesError, match=r"1 of the 4 snapshots .* the first is net-3_3\.ckpt"):
+        fit_basis(write_series(tmp_path / "t", SNAPSHOTS[[0, 1, 2, 3]]), out=out, append=True)

@@ -161,6 +161,7 @@ W, V = (_ckpt_record(name, b"\x08\x02", b"Float32", b"\0" * 8) for name in (b"w"
         ("overflow.ckpt", _ckpt_record(b"w", b"\x08" + b"\xff" * 8 + b"\x7f", b"Float32", b"\0" * 8), "needs"),
         ("kind.ckpt", _ckpt_record(b"w", b"\x08\x02", b"Object", b"\0" * 8), "'Object'"),
         ("twice.ckpt", W + V + W, "appears twice"),
+        ("inner.ckpt", W[:6] + bytes([W[6] - 1]) + W[7:], "contradict each other"),
         ("small.safetensors", b"\1\2\3", "claims 0 bytes"),
         ("huge.safetensors", (10**12).to_bytes(8, "little") + b"{}", "claims 1000000000000 bytes"),
         ("text.safetensors", b"\x05\0\0\0\0\0\0\0hello", "damaged safetensors header"),
