@@ -71,6 +71,7 @@ def build_search_step(
         damping=config.damping,
         initial_scaling=config.initial_scaling,
         max_step=config.max_step,
+        max_rejected_steps=config.max_rejected_steps,
         learning_rate=warmup_then_linear(config.learning_rate, 0, n_steps) if falls else config.learning_rate,
         momentum=config.momentum,
         weight_decay=[config.weight_decay if decays(weight) else 0.0 for weight in network.trainable_params()],

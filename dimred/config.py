@@ -132,6 +132,7 @@ class StageTwoConfig(StageConfig):
     curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
     damping: bool = False
     initial_scaling: bool = False
+    max_rejected_steps: Count = 100
     max_step: Annotated[float, Field(gt=0)] | Literal["trajectory"] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.1
     learning_rate_schedule: Literal["linear", "constant"] = "linear"

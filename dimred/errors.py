@@ -9,6 +9,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DimredError",
+    "NothingAcceptedError",
     "SearchError",
     "SeriesError",
 ]
@@ -39,4 +40,8 @@ class BasisMismatchError(DimredError):
 
 
 class SearchError(DimredError):
-    """A search that can't go on: nothing accepted for too long, or no finite loss to start from."""
+    """A search that can't go on as it is."""
+
+
+class NothingAcceptedError(SearchError):
+    """No step was accepted for too long."""

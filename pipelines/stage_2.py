@@ -5,7 +5,7 @@ python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/di
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from mindspore import Tensor, nn
 from dimred.build import build_data, build_network, build_search_step
 from dimred.config import StageTwoConfig, load_config, save_config
 from dimred.data.image_folder import check_data
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.runtime.console import progress_bar, run_program
@@ -109,27 +109,41 @@ class _Run:
     def search(self, step: SubspaceTrainStep, basis: SubspaceBasis) -> None:
         """The epochs; a checkpoint after each, and with alpha = 0 the path: k numbers for each step."""
         started = time.perf_counter()
-        totals = {"steps": 0, "accepted_steps": 0, "trials": 0, "gradients": 0}
         self.result["accuracy_by_epoch"] = {}
         start = WeightLayout.from_network(self.network).flatten(to_arrays(self.network.trainable_params()))
-        path = []
+        found: list[SearchResult] = []
         per_epoch = self.search_images.steps_per_epoch
         with MetricsLog(self.metrics_file) as metrics, progress_bar() as bar:
             task = bar.add_task("stage 2", total=self.settings.epochs * per_epoch, status="")
             for epoch in range(1, self.settings.epochs + 1):
-                step.set_train(True)
-                batches = self.search_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
-                for index, (images, labels) in enumerate(batches.create_tuple_iterator(num_epochs=1), start=1):
-                    found = step(images, labels)
-                    _count(totals, found)
-                    path.append(found.subspace_step)
-                    metrics.write(epoch=epoch, step=(epoch - 1) * per_epoch + index, **_telemetry(found))
-                    bar.update(task, advance=1, status=f"loss {found.loss_after:.4f}")
-                print(f"epoch: {epoch} step: {per_epoch} loss is {found.loss_after}", flush=True)
+                try:
+                    for result in self._steps(step, epoch):
+                        found.append(result)
+                        metrics.write(epoch=epoch, step=len(found), **_telemetry(result))
+                        bar.update(task, advance=1, status=f"loss {result.loss_after:.4f}")
+                except NothingAcceptedError as stop:
+                    self.result["stopped"] = str(stop)
+                    print(f"the search stops in epoch {epoch}: {stop}", flush=True)
+                    break
+                print(f"epoch: {epoch} step: {per_epoch} loss is {found[-1].loss_after}", flush=True)
+                print(_epoch_line(found[-per_epoch:]), flush=True)
                 self.result["accuracy_by_epoch"][str(epoch)] = self._take_stock(str(epoch))
                 if self.settings.alpha == 0 and self.settings.weight_decay == 0:
-                    make_path(path, start, basis).save(self.checkpoints / "subspace_path.json")
-        self.result |= totals | {"search_seconds": time.perf_counter() - started}
+                    path = make_path([result.subspace_step for result in found], start, basis)
+                    path.save(self.checkpoints / "subspace_path.json")
+        self.result |= {
+            "steps": len(found),
+            "accepted_steps": sum(result.accepted for result in found),
+            "trials": sum(result.n_trials for result in found),
+            "gradients": sum(result.n_gradients for result in found),
+            "search_seconds": time.perf_counter() - started,
+        }
+
+    def _steps(self, step: SubspaceTrainStep, epoch: int) -> Iterator[SearchResult]:
+        step.set_train(True)
+        batches = self.search_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
+        for images, labels in batches.create_tuple_iterator(num_epochs=1):
+            yield step(images, labels)
 
     def finish(self, basis: SubspaceBasis) -> None:
         """The network to keep, both its accuracies, the result file."""
@@ -193,11 +207,15 @@ def explained_share(basis: SubspaceBasis, n_components: int) -> float | None:
     return float(np.sum(basis.explained_variance_ratio[:n_components]))
 
 
-def _count(totals: dict[str, int], found: SearchResult) -> None:
-    totals["steps"] += 1
-    totals["accepted_steps"] += found.accepted
-    totals["trials"] += found.n_trials
-    totals["gradients"] += found.n_gradients
+def _epoch_line(found: Sequence[SearchResult]) -> str:
+    """An epoch for people."""
+    inside = 100 * float(np.nanmean([result.captured_share for result in found]))
+    return (
+        f"  accepted {sum(result.accepted for result in found)} of {len(found)} steps, "
+        f"{np.mean([result.n_trials for result in found]):.1f} trials a step; {inside:.1f} % of the gradient inside "
+        f"the subspace; moved {sum(result.moved_inside for result in found):.3g} inside it, "
+        f"{sum(result.moved_outside for result in found):.3g} outside"
+    )
 
 
 def _telemetry(found: SearchResult) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.errors import SearchError
+from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search.basis_check import Basis, leading_components
 from dimred.search.clock import Clock
 from dimred.search.direction import DirectionRule, Proposal
@@ -258,7 +258,7 @@ class SubspaceTrainStep(nn.Cell):
 
     def _give_up_after_too_many(self) -> None:
         if self.state.n_rejected_in_a_row >= self.max_rejected_steps:
-            raise SearchError(
+            raise NothingAcceptedError(
                 f"no step was accepted {self.state.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
                 "start may already be a minimum in this subspace, the batches too small or noisy, or the loss not "
                 "finite: try a larger batch, more trials (max_trials), or a smaller sigma"

@@ -96,6 +96,21 @@ def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, sear
     assert "exists already" in again.stderr
 
 
+def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
+    two_stages: TwoStages, tmp_path: Path
+) -> None:
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2,
+        "--out", tmp_path / "out", "--set=sigma=0.999", "--set=max_trials=1", "--set=max_rejected_steps=3",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no step was accepted 3 times in a row" in done.stdout
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert "max_trials" in result["stopped"]
+    assert result["kept"] == "start"
+
+
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
