@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from dimred.data import digits as digits_module
+from dimred.data import image_tree
+from dimred.data.digits import SPLITS, write_digits
+from dimred.errors import DataError
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("data") / "some digits é"
+    return out, write_digits(out, seed=3)
+
+
+def scan_of(path: Path) -> int:
+    return int(path.name[4:8])
+
+
+def test_counts_and_classes(written):
+    out, counts = written
+    assert counts == {split.name: split.n_scans * split.n_variants for split in SPLITS}
+    assert sum(split.n_scans for split in SPLITS) == 1797
+    for name, count in counts.items():
+        assert len(list((out / name).rglob("*.png"))) == count
+        assert sorted(p.name for p in (out / name).iterdir()) == [str(digit) for digit in range(10)]
+
+
+def test_no_scan_is_in_two_splits_and_each_lies_in_its_class(written):
+    out, _ = written
+    target = load_digits().target
+    scans = {}
+    for split in SPLITS:
+        paths = list((out / split.name).rglob("*.png"))
+        scans[split.name] = {scan_of(path) for path in paths}
+        assert len(scans[split.name]) == split.n_scans
+        assert all(target[scan_of(path)] == int(path.parent.name) for path in paths)
+    assert len(set.union(*scans.values())) == 1797
+
+
+def test_an_image_is_its_scan_shifted_and_noisy(tmp_path):
+    write_digits(tmp_path / "clean", seed=3, noise=0.0)
+    scans = load_digits().images
+    positions = set()
+    for path in sorted((tmp_path / "clean" / "val").rglob("*.png"))[:100]:
+        pixels = np.asarray(Image.open(path)).astype(float)
+        assert pixels.shape == (16, 16)
+        expected = 64 + 128 * scans[scan_of(path)] / 16
+        places = [
+            (top, left)
+            for top in range(9)
+            for left in range(9)
+            if np.abs(pixels[top : top + 8, left : left + 8] - expected).max() <= 0.5
+        ]
+        assert places
+        positions.add(places[0])
+    assert len(positions) > 30
+
+
+def test_noise_is_on_every_pixel(written):
+    out, _ = written
+    corner = [np.asarray(Image.open(path))[0, 0] for path in (out / "val").rglob("*.png")]
+    assert np.std(corner) == pytest.approx(0.32 * 128, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_bytes(written, tmp_path):
+    out, _ = written
+    write_digits(tmp_path / "again", seed=3)
+    write_digits(tmp_path / "other", seed=4)
+    digest = {
+        name: hashlib.sha256(repr(tree(f)).encode()).hexdigest()
+        for name, f in [("first", out), ("again", tmp_path / "again")]
+    }
+    assert digest["first"] == digest["again"]
+    assert tree(out) != tree(tmp_path / "other")
+
+
+def test_label_noise_reaches_the_training_images_only(written, tmp_path):
+    noisy = tmp_path / "noisy"
+    write_digits(noisy, seed=3, label_noise=0.4)
+    out, _ = written
+    for name in ("val", "test"):
+        assert tree(noisy / name) == tree(out / name)
+    target = load_digits().target
+    paths = list((noisy / "train").rglob("*.png"))
+    assert len(paths) == 1197 * 4
+    wrong = np.mean([target[scan_of(path)] != int(path.parent.name) for path in paths])
+    assert wrong == pytest.approx(0.4 * 0.9, abs=0.03)
+    with pytest.raises(DataError, match=r"--label-noise is 1.5"):
+        write_digits(tmp_path / "x", label_noise=1.5)
+
+
+def test_refusals_name_what_was_given_and_write_nothing(tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"OUT is .*full.*exists already"):
+        write_digits(full)
+    assert [p.name for p in full.iterdir()] == ["mine.txt"]
+    with pytest.raises(DataError, match=r"--seed is -1"):
+        write_digits(tmp_path / "new", seed=-1)
+    with pytest.raises(DataError, match=r"can't be written"):
+        write_digits(full / "mine.txt" / "below")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
+
+
+def test_a_write_cut_off_midway_leaves_nothing(tmp_path, monkeypatch):
+    written = []
+
+    def fail_at_the_hundredth(pixels, path):
+        written.append(path)
+        if len(written) == 100:
+            raise KeyboardInterrupt
+        image_tree.save_image(pixels, path)
+
+    monkeypatch.setattr(digits_module, "save_image", fail_at_the_hundredth)
+    with pytest.raises(KeyboardInterrupt):
+        write_digits(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_folder_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits_module, "SPLITS", (digits_module.Split("train", 50, 1),))
+    out = tmp_path / "empty"
+    out.mkdir()
+    write_digits(out)
+    assert (out / "train" / "0").is_dir()
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]

@@ -1,0 +1,133 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dimred.data.image_folder import ImageFolder, check_data, class_names
+from dimred.errors import ConfigError, DataError
+
+N_IMAGES = 23
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Images whose every pixel is their number, in classes named so that text order differs from number order."""
+    root = tmp_path_factory.mktemp("tree with blanks é")
+    for split in ("train", "val"):
+        for number in range(N_IMAGES):
+            folder = root / split / ("10", "9", "ant")[number % 3]
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = np.full((8, 8, 3), number * 10, np.uint8)
+            pixels[:, 4:] += 5  # a left and a right half
+            Image.fromarray(pixels).save(folder / f"{number:03d}.png")
+    (root / "train" / "ant" / "notes.txt").write_text("not an image")
+    return root
+
+
+def folder(root, split="train", **options) -> ImageFolder:
+    options = {"image_size": 8, "batch_size": 5, "mean": (10.0,) * 3, "std": (2.0,) * 3, "resize": False} | options
+    return ImageFolder(root / split, **options)
+
+
+def read(batches):
+    """(number, label) of every image, in order; and the batch sizes."""
+    pairs, sizes = [], []
+    for images, labels in batches.create_tuple_iterator(num_epochs=1, output_numpy=True):
+        numbers = np.rint((images[:, 0, 0, 0] * 2.0 + 10.0) / 10).astype(int)
+        pairs += list(zip(numbers.tolist(), labels.tolist(), strict=True))
+        sizes.append(len(labels))
+    return pairs, sizes
+
+
+def test_evaluation_reads_every_image_once_in_the_order_of_the_files(root):
+    images = folder(root)
+    assert (images.n_images, images.steps_per_epoch, images.classes) == (N_IMAGES, 4, ["10", "9", "ant"])
+    pairs, sizes = read(images.evaluation())
+    assert sizes == [5, 5, 5, 5, 3]
+    assert sorted(number for number, _ in pairs) == list(range(N_IMAGES))
+    assert all(label == number % 3 for number, label in pairs)
+    assert read(images.evaluation())[0] == pairs == sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+
+
+def test_a_training_epoch_depends_on_seed_and_epoch_only(root):
+    first, sizes = read(folder(root).training_epoch(seed=1, epoch=4))
+    assert sizes == [5, 5, 5, 5]  # 3 images are dropped
+    assert max(Counter(first).values()) == 1
+    assert all(label == number % 3 for number, label in first)
+    images = folder(root)
+    read(images.training_epoch(seed=1, epoch=3))
+    assert read(images.training_epoch(seed=1, epoch=4))[0] == first
+    assert read(images.training_epoch(seed=1, epoch=5))[0] != first
+    assert read(images.training_epoch(seed=2, epoch=4))[0] != first
+    dropped = [set(range(N_IMAGES)) - {number for number, _ in read(images.training_epoch(1, e))[0]} for e in range(4)]
+    assert len({tuple(sorted(numbers)) for numbers in dropped}) > 1
+
+
+def test_another_batch_size_covers_the_whole_split(root):
+    pairs, sizes = read(folder(root).training_epoch(seed=1, epoch=1, batch_size=N_IMAGES))
+    assert sizes == [N_IMAGES]
+    assert sorted(number for number, _ in pairs) == list(range(N_IMAGES))
+
+
+@pytest.mark.parametrize("augmentation", ["pad_crop", "random_resized_crop"])
+def test_augmentation_can_be_replayed_and_differs_between_epochs(root, augmentation):
+    def pixels(epoch):
+        images = folder(root, augmentation=augmentation, workers=2)
+        batches = images.training_epoch(seed=1, epoch=epoch)
+        return np.concatenate([b[0] for b in batches.create_tuple_iterator(num_epochs=1, output_numpy=True)])
+
+    first = pixels(1)
+    assert first.shape == (20, 3, 8, 8)
+    np.testing.assert_array_equal(first, pixels(1))
+    assert not np.array_equal(first, pixels(2))
+    plain = folder(root).training_epoch(seed=1, epoch=1)
+    plain = np.concatenate([b[0] for b in plain.create_tuple_iterator(num_epochs=1, output_numpy=True)])
+    assert not np.array_equal(first, plain)
+
+
+def test_images_are_normalised_and_channels_come_first(root):
+    images, _ = next(folder(root).evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True))
+    assert (images.shape, images.dtype) == ((5, 3, 8, 8), np.float32)
+    np.testing.assert_allclose(images[0, :, :, :4], (0 - 10) / 2)
+    np.testing.assert_allclose(images[0, :, :, 4:], (5 - 10) / 2)
+
+
+def test_resize_cuts_the_centre_of_a_larger_image(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[:, 20:40] = 200
+    Image.fromarray(pixels).save(tmp_path / "train" / "a" / "1.jpg", quality=95)
+    images, _ = next(
+        folder(tmp_path, image_size=16, resize=True).evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True)
+    )
+    assert images.shape == (1, 3, 16, 16)
+    assert images[0, :, :, 6:10].mean() == pytest.approx((200 - 10) / 2, abs=3)
+
+
+def test_errors_name_the_folder(root, tmp_path):
+    with pytest.raises(DataError, match=r"no such data folder: .*nowhere"):
+        class_names(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"has no class folders"):
+        class_names(tmp_path)
+    (tmp_path / "train" / "empty").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"class 'empty' in .* has no images"):
+        class_names(tmp_path / "train")
+    with pytest.raises(ConfigError, match=r"augmentation is 'flip'; allowed: random_resized_crop, pad_crop, none"):
+        folder(root, augmentation="flip")
+
+
+def test_check_data(root, tmp_path):
+    check_data(root, ["train", "val"], 3)
+    check_data(root, ["train", "val"], 1001)
+    with pytest.raises(DataError, match=r"DATA is .*nowhere"):
+        check_data(tmp_path / "nowhere", ["train"], 3)
+    with pytest.raises(DataError, match=r"has 3 classes, but the model has n_classes 2"):
+        check_data(root, ["train"], 2)
+    with pytest.raises(DataError, match=r"no such data folder: .*test"):
+        check_data(root, ["train", "test"], 3)
+    for split, name in (("train", "cat"), ("val", "dog")):
+        (tmp_path / split / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / split / name / "1.png")
+    with pytest.raises(DataError, match=r"'train' and 'val' in .* differ in 2 classes, the first is 'cat'"):
+        check_data(tmp_path, ["train", "val"], 3)

@@ -1,0 +1,131 @@
+"""Small real networks for the search, some with their loss and gradient by hand in NumPy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+
+@dataclass
+class PlainBasis:
+    """What the search asks of a basis, without a file."""
+
+    components: np.ndarray
+    layout: Any = None
+    explained_variance: Any = None
+
+
+def orthonormal_rows(k: int, n_weights: int, seed: int = 0) -> np.ndarray:
+    columns, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n_weights, k)))
+    return np.ascontiguousarray(columns.T.astype(np.float32))
+
+
+def basis_for(network: nn.Cell, k: int = 4, seed: int = 0) -> PlainBasis:
+    return PlainBasis(orthonormal_rows(k, sum(p.size for p in network.trainable_params()), seed))
+
+
+def weight_vector(network: nn.Cell) -> np.ndarray:
+    return np.concatenate([p.asnumpy().ravel() for p in network.trainable_params()])
+
+
+def set_weights(network: nn.Cell, vector: np.ndarray) -> None:
+    first = 0
+    for parameter in network.trainable_params():
+        piece = vector[first : first + parameter.size].reshape(parameter.shape).astype(np.float32)
+        parameter.set_data(Tensor(piece))
+        first += parameter.size
+
+
+def state_bytes(network: nn.Cell, trainable: bool | None = None) -> dict[str, bytes]:
+    """Every parameter's bytes; only those that train, or only those that don't."""
+    chosen = [p for p in network.get_parameters() if trainable is None or p.requires_grad == trainable]
+    return {p.name: p.asnumpy().tobytes() for p in chosen}
+
+
+class Quadratic(nn.Cell):
+    """f(w; b) = w'A w / 2 + b'w, the weights in two parameters of different shapes."""
+
+    def __init__(self, matrix: np.ndarray, start: np.ndarray):
+        super().__init__()
+        self.matrix = Tensor(matrix.astype(np.float32))
+        self.first = Parameter(Tensor(start[:6].reshape(2, 3).astype(np.float32)), name="first")
+        self.second = Parameter(Tensor(start[6:].astype(np.float32)), name="second")
+
+    def construct(self, linear):
+        w = ops.concat((self.first.reshape(-1), self.second))
+        return 0.5 * (w * ops.matmul(self.matrix, w)).sum() + (linear * w).sum()
+
+
+def quadratic_matrix(n: int, condition: float, seed: int = 1) -> np.ndarray:
+    q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))
+    return (q * np.geomspace(2.0 / condition, 2.0, n)) @ q.T
+
+
+def quadratic_function(matrix: np.ndarray):
+    def function(w, batch):
+        (linear,) = batch
+        return 0.5 * w @ matrix @ w + linear @ w, matrix @ w + linear
+
+    return function
+
+
+class TanhMLP(nn.Cell):
+    """Mean squared error of tanh(x W1' + b1) W2' + b2."""
+
+    def __init__(self, n_in: int = 3, n_hidden: int = 5, n_out: int = 2, seed: int = 3):
+        super().__init__()
+        self.hidden = nn.Dense(n_in, n_hidden)
+        self.out = nn.Dense(n_hidden, n_out)
+        rng = np.random.default_rng(seed)
+        set_weights(self, rng.standard_normal(sum(p.size for p in self.trainable_params())) * 0.5)
+
+    def construct(self, x, target):
+        error = self.out(ops.tanh(self.hidden(x))) - target
+        return (error * error).mean()
+
+
+def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2):
+    """Loss and gradient of ``TanhMLP`` by hand; the weights in its order: W1, b1, W2, b2."""
+    shapes = [(n_hidden, n_in), (n_hidden,), (n_out, n_hidden), (n_out,)]
+
+    def function(w, batch):
+        x, target = batch
+        parts, first = [], 0
+        for shape in shapes:
+            parts.append(w[first : first + int(np.prod(shape))].reshape(shape))
+            first += int(np.prod(shape))
+        w1, b1, w2, b2 = parts
+        hidden = np.tanh(x @ w1.T + b1)
+        error = hidden @ w2.T + b2 - target
+        out_grad = 2.0 * error / error.size
+        hidden_grad = (out_grad @ w2) * (1.0 - hidden**2)
+        grads = [hidden_grad.T @ x, hidden_grad.sum(0), out_grad.T @ hidden, out_grad.sum(0)]
+        return (error**2).mean(), np.concatenate([grad.ravel() for grad in grads])
+
+    return function
+
+
+class BatchNormNet(nn.Cell):
+    """Convolution, BatchNorm, dense, cross entropy; one frozen parameter and one counter that each forward raises."""
+
+    def __init__(self, seed: int = 5):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, has_bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.dense = nn.Dense(4, 3)
+        self.loss = nn.CrossEntropyLoss()
+        self.forwards = Parameter(Tensor(0, ms.int32), name="forwards", requires_grad=False)
+        rng = np.random.default_rng(seed)
+        set_weights(self, rng.standard_normal(sum(p.size for p in self.trainable_params())) * 0.3)
+
+    def construct(self, x, labels):
+        self.forwards += 1
+        return self.loss(self.dense(ops.relu(self.norm(self.conv(x))).mean((2, 3))), labels)
+
+
+def image_batch(seed: int, n: int = 8) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    images = rng.standard_normal((n, 1, 6, 6)).astype(np.float32)
+    return Tensor(images), Tensor(rng.integers(0, 3, n).astype(np.int32))

@@ -1,0 +1,119 @@
+"""The whole step against its plain NumPy twin, 50 steps.
+
+Each pair of noisy batches multiplies a rounding difference by up to the condition of H, so two runs of BFGS drift apart
+whatever computes them. So the twin takes over the cell's weights after each step, but nothing else: H, pairs, momenta
+and decisions are its own over all 50 steps. Projected SGD multiplies nothing and runs free.
+"""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from dimred.search.cell import SubspaceTrainStep
+from tests.oracles.search import Twin
+from tests.search.networks import (
+    PlainBasis,
+    Quadratic,
+    TanhMLP,
+    mlp_function,
+    orthonormal_rows,
+    quadratic_function,
+    quadratic_matrix,
+    weight_vector,
+)
+
+N_STEPS = 50
+TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10
+
+# The options of each case; all but the first change one thing about it.
+CASES = {
+    "as_published": {},
+    "alpha_0": {"alpha": 0.0},
+    "other_constants": {"rho": 0.3, "sigma": 0.1, "gamma": 0.5, "alpha": 0.01},
+    "few_trials": {"max_trials": 2, "sigma": 0.5},
+    "same_batch": {"curvature_pair": "same_batch"},
+    "damping": {"damping": True},
+    "initial_scaling": {"initial_scaling": True},
+    "damping_and_scaling": {"damping": True, "initial_scaling": True},
+    "max_step": {"max_step": 0.4},
+    "weight_decay": {"weight_decay": [0.01, 0.0]},
+    "projected_sgd": {"search": "sgd", "learning_rate": 0.2, "momentum": 0.8},
+    "scheduled_sgd": {"search": "average", "learning_rate": [0.3, 0.2, 0.1, 0.05], "alpha": 0.0},
+}
+
+
+def quadratic_case():
+    n, rng = 14, np.random.default_rng(2)
+    start = rng.standard_normal(n)
+    matrix = quadratic_matrix(n, condition=10).astype(np.float32).astype(np.float64)
+    batches = [(rng.standard_normal(n) * 0.1 + 0.5,) for _ in range(N_STEPS)]
+    return Quadratic(matrix, start), quadratic_function(matrix), orthonormal_rows(6, n), batches
+
+
+def mlp_case():
+    network, rng = TanhMLP(), np.random.default_rng(4)
+    n = len(weight_vector(network))
+    batches = [(rng.standard_normal((64, 3)), rng.standard_normal((64, 2))) for _ in range(N_STEPS)]
+    return network, mlp_function(), orthonormal_rows(6, n), batches
+
+
+def follow(network, function, components, batches, options):
+    """Run cell and twin side by side, and compare each step."""
+    batches = [tuple(part.astype(np.float32) for part in batch) for batch in batches]
+    twin_options = dict(options)
+    if "weight_decay" in options:
+        sizes = [p.size for p in network.trainable_params()]
+        twin_options["weight_decay"] = np.repeat(options["weight_decay"], sizes)
+    twin = Twin(function, components, weight_vector(network), **twin_options)
+    step = SubspaceTrainStep(network, PlainBasis(components), **options)
+    outcomes = []
+    for number, batch in enumerate(batches):
+        start = twin.weights
+        expected = twin.step(tuple(part.astype(np.float64) for part in batch))
+        found = step(*(Tensor(part) for part in batch))
+        where = f"step {number}: {found}, twin {expected}"
+        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), where
+        assert (found.n_trials, found.pair_used) == (expected["n_trials"], expected["pair_used"]), where
+        assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=3e-5, abs=1e-5), where
+        assert found.slope == pytest.approx(expected["slope"], rel=TOLERANCE), where
+        length = np.linalg.norm(twin.weights - start)
+        weights = weight_vector(network)
+        np.testing.assert_allclose(weights, twin.weights, rtol=0, atol=TOLERANCE * length + 1e-6, err_msg=where)
+        if twin.search == "bfgs":
+            twin.weights = weights.astype(np.float64)
+        outcomes.append(found)
+    return step, twin, outcomes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_quadratic(case):
+    step, twin, outcomes = follow(*quadratic_case(), CASES[case])
+    if twin.search == "bfgs":
+        np.testing.assert_allclose(
+            step.state.direction.inverse_hessian, twin.h, rtol=0, atol=TOLERANCE * np.abs(twin.h).max()
+        )
+        assert sum(found.pair_used for found in outcomes) > 5
+    if twin.alpha:
+        np.testing.assert_allclose(step.state.residual_momentum.asnumpy(), twin.m, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["as_published", "alpha_0", "same_batch", "damping_and_scaling", "scheduled_sgd"])
+def test_mlp(case):
+    follow(*mlp_case(), CASES[case])
+
+
+@pytest.mark.parametrize("problem", [quadratic_case, mlp_case])
+def test_pynative(problem, pynative):
+    follow(*problem(), CASES["as_published"])
+
+
+def test_the_cases_reach_every_branch():
+    """Without rejected trials, rejected steps, refused and damped pairs the comparison above would show little."""
+    _, _, published = follow(*quadratic_case(), CASES["as_published"])
+    assert {found.n_trials > 1 for found in published} == {True, False}
+    assert {found.pair_used for found in published[2:]} == {True, False}
+    _, _, few = follow(*quadratic_case(), CASES["few_trials"])
+    assert {found.accepted for found in few} == {True, False}
+    _, damped, _ = follow(*quadratic_case(), CASES["damping"])
+    _, plain, _ = follow(*quadratic_case(), CASES["as_published"])
+    assert not np.allclose(damped.h, plain.h)
