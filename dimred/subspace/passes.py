@@ -159,14 +159,14 @@ def rows_pass(
         keep: arrays to be saved with the state, for a resumed run.
     """
     n_columns, n_components = matrix.shape[1], len(coefficients)
-    row_gram = np.zeros((n_components, n_components))
+    multiply = _Multiplier(coefficients, centred)
     digests = np.zeros((-(-n_columns // CHUNK), 32), np.uint8)
     start = 0
     state = scratch.load()
     if state.get("phase") == "rows" and np.array_equal(state["coefficients"], coefficients):
-        start, row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
+        start, multiply.row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
     if start == 0:
-        fresh = {"column": 0, "coefficients": coefficients, "row_gram": row_gram, "digests": digests}
+        fresh = {"column": 0, "coefficients": coefficients, "row_gram": multiply.row_gram, "digests": digests}
         scratch.save(phase="rows", **fresh, **(keep or {}))
     report(start)
     widest = min(width, n_columns - start)
@@ -205,28 +205,35 @@ def rows_pass(
             if len(pending) == 2:
                 pending.pop(0).result()
             block, mean = (buffer[..., : source.shape[1]] for buffer in buffers[number % 2])
-            _multiply(source, coefficients, centred, block, mean, row_gram)
-            pending.append(writer.submit(write, first, block, mean, row_gram.copy()))
+            multiply(source, block, mean)
+            pending.append(writer.submit(write, first, block, mean, multiply.row_gram.copy()))
         for last in pending:
             last.result()
-    return RowsResult(row_gram, digests)
+    return RowsResult(multiply.row_gram, digests)
 
 
-def _multiply(
-    source: np.ndarray,
-    coefficients: np.ndarray,
-    centred: bool,
-    block: np.ndarray,
-    mean: np.ndarray,
-    row_gram: np.ndarray,
-) -> None:
-    for column in range(0, source.shape[1], STRIP):
-        strip = source[:, column : column + STRIP].astype(np.float64)
-        centre = strip.mean(axis=0)
-        mean[column : column + STRIP] = centre
-        if centred:
-            strip -= centre
-        rows = block[:, column : column + STRIP]
-        rows[:] = coefficients @ strip
-        written = rows.astype(np.float64)  # with the rounding to float32 in it
-        row_gram += written @ written.T
+class _Multiplier:
+    """Forms the rows of a block, strip by strip, in buffers that are used again: fresh ones would cost page faults."""
+
+    def __init__(self, coefficients: np.ndarray, centred: bool) -> None:
+        n_components, n_rows = coefficients.shape
+        self.coefficients, self.centred = coefficients, centred
+        self.row_gram = np.zeros((n_components, n_components))
+        self._snapshots = np.empty((n_rows, STRIP))
+        self._rows = np.empty((n_components, STRIP))
+
+    def __call__(self, source: np.ndarray, block: np.ndarray, mean: np.ndarray) -> None:
+        """Write the rows into ``block`` and the mean into ``mean``, float32, and add to P P' what was written."""
+        for column in range(0, source.shape[1], STRIP):
+            columns = slice(column, min(column + STRIP, source.shape[1]))
+            width = columns.stop - column
+            snapshots, rows = self._snapshots[:, :width], self._rows[:, :width]
+            np.copyto(snapshots, source[:, columns])
+            centre = snapshots.mean(axis=0)
+            mean[columns] = centre
+            if self.centred:
+                snapshots -= centre
+            np.matmul(self.coefficients, snapshots, out=rows)
+            block[:, columns] = rows
+            rows[:] = block[:, columns]  # with the rounding to float32 in it
+            self.row_gram += rows @ rows.T
