@@ -21,7 +21,7 @@ from dimred.weights.matrix import WeightMatrix
 __all__ = ["Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]
 
 STRIP = 16_384  # columns multiplied at once; fixed, so that sums form in one order whatever the memory limit
-_WIDEST = 4 * CHUNK  # columns in a block; wider was not faster
+_WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file, long enough for the disk, and little memory
 Report = Callable[[int], None]  # is told how many columns are done
 
 

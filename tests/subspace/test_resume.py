@@ -105,9 +105,15 @@ def test_killed_twice(series, expected, tmp_path):
     assert steps[0][1] >= CHUNK
 
 
+@pytest.mark.parametrize("manifest", [True, False])
 @pytest.mark.parametrize("suffix", [".npy", ".h5"])
-def test_killed_before_a_rename(series, expected, tmp_path, suffix):
-    out = tmp_path / "pca_mat.npy"
+def test_killed_before_a_rename(series, expected, tmp_path, suffix, manifest):
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "pca_mat.npy"
+    if not manifest:
+        for path in series.paths:
+            (tmp_path / path.name).symlink_to(path)
+        series = CheckpointSeries.open(tmp_path)
     kill_at(series, out, "renaming", 0, before="pca_mat" + suffix)
     assert not out.exists()
     basis, steps, _ = resume(series, out)
