@@ -57,7 +57,7 @@ class ResidualMomentum:
         """See ``Residual.move``."""
         outside = grad - self._subspace.back_project(subspace_grad)
         new = outside if momentum is None else along(outside, momentum, self._gamma)
-        distance = self._alpha * math.sqrt(float(ops.reduce_sum(new * new).asnumpy()))
+        distance = self._alpha * math.sqrt(float(ops.matmul(new, new).asnumpy()))
         return along(point, new, -self._alpha), new, distance
 
 

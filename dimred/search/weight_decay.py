@@ -46,7 +46,7 @@ class DecayOfEachWeight:
     def move(self, point: Tensor, start: Tensor) -> tuple[Tensor, float]:
         """See ``WeightDecay.move``."""
         shift = self._decay * start
-        return point - shift, math.sqrt(float(ops.reduce_sum(shift * shift).asnumpy()))
+        return point - shift, math.sqrt(float(ops.matmul(shift, shift).asnumpy()))
 
 
 def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:

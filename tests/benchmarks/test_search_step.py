@@ -1,0 +1,200 @@
+"""What a search step costs: beside its necessary parts, beside MindSpore boost's step, and in memory.
+
+ResNet-18 at 10 classes (11.2 M weights), batch 32, 32 px, k = 32, float32, graph mode. Run with -m benchmark -s.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from dimred.models.resnet import resnet
+from dimred.search.cell import SubspaceTrainStep
+from tests.search.networks import PlainBasis
+
+pytestmark = pytest.mark.benchmark
+
+N_COMPONENTS, BATCH, ROUNDS = 32, 32, 9
+MEGABYTE = 2**20
+
+
+def network_and_batches() -> tuple[nn.Cell, list[tuple[Tensor, Tensor]]]:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_seed(1)
+    with_loss = nn.WithLossCell(resnet("resnet18", 10), nn.CrossEntropyLoss())
+    with_loss.set_train(True)
+    rng = np.random.default_rng(1)
+    batches = [
+        (
+            Tensor(rng.standard_normal((BATCH, 3, 32, 32)).astype(np.float32)),
+            Tensor(rng.integers(0, 10, BATCH).astype(np.int32)),
+        )
+        for _ in range(ROUNDS + 2)
+    ]
+    return with_loss, batches
+
+
+def random_rows(n_weights: int, path: Path) -> np.ndarray:
+    """Rows of length 1, orthogonal but for chance, as a memory-mapped file."""
+    rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(N_COMPONENTS, n_weights))
+    rng = np.random.default_rng(2)
+    for row in rows:
+        row[:] = rng.standard_normal(n_weights, dtype=np.float32) / np.sqrt(n_weights)
+    rows.flush()
+    return np.load(path, mmap_mode="r")
+
+
+def seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+class PlainGradient(nn.Cell):
+    """Loss and gradient, as any training step needs them."""
+
+    def __init__(self, network: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.gradient = ops.value_and_grad(network, None, network.trainable_params())
+
+    def construct(self, images, labels):
+        return self.gradient(images, labels)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.001])
+def test_step_beside_the_sum_of_its_parts(alpha, tmp_path):
+    network, batches = network_and_batches()
+    n_weights = sum(p.size for p in network.trainable_params())
+    step = SubspaceTrainStep(network, PlainBasis(random_rows(n_weights, tmp_path / "p.npy")), alpha=alpha)
+    plain = PlainGradient(network)
+    vector = Tensor(np.ones(n_weights, np.float32))
+    coordinates = np.ones(N_COMPONENTS)
+
+    def parts(batch):
+        return {
+            "gradient": seconds(lambda: plain(*batch)[0].asnumpy()),
+            "forward": seconds(lambda: step._objective.loss(batch)),
+            "project": seconds(lambda: step._subspace.project(vector)),
+            "back_project": seconds(lambda: step._subspace.back_project(coordinates).asnumpy()),
+        }
+
+    for batch in batches[:2]:
+        parts(batch)
+        step(*batch)
+    ratios = []
+    for batch in batches[2:]:
+        before = parts(batch)
+        found = None
+
+        def take(batch=batch):
+            nonlocal found
+            found = step(*batch)
+
+        whole = seconds(take)
+        after = parts(batch)
+        part = {name: (before[name] + after[name]) / 2 for name in before}
+        n_back = 1 if alpha == 0 else 2
+        needed = part["gradient"] + found.n_trials * part["forward"] + part["project"] + n_back * part["back_project"]
+        ratios.append(whole / needed)
+        shares = {name: f"{1e3 * lap:.0f}" for name, lap in found.seconds.items()}
+        print(
+            f"alpha {alpha}: step {1e3 * whole:.0f} ms, parts {1e3 * needed:.0f} ms ({found.n_trials} trials), "
+            f"ratio {ratios[-1]:.2f}; step's laps {shares}; "
+            + ", ".join(f"{name} {1e3 * value:.0f}" for name, value in part.items())
+        )
+    print(f"alpha {alpha}: median ratio {statistics.median(ratios):.3f} (goal at most 1.25)")
+
+
+def boost_step(network: nn.Cell, rows: np.ndarray) -> nn.Cell:
+    """MindSpore boost's own stage-2 step, as ``BoostTrainOneStepCell`` drives it without a loss scale."""
+    from mindspore.boost.dim_reduce import DimReduce
+
+    class BoostStep(nn.Cell):
+        def __init__(self):
+            super().__init__(auto_prefix=False)
+            self.network = network
+            self.weights = ms.ParameterTuple(network.trainable_params())
+            self.clone = self.weights.clone(prefix="weights_clone", init="same")
+            optimizer = nn.SGD(network.trainable_params(), learning_rate=1)
+            self.dim_reduce = DimReduce(
+                network, optimizer, self.weights, np.asarray(rows), N_COMPONENTS, 0.55, 0.9, 0.001, 0.4, 0, 1
+            )
+            self.grad = ops.GradOperation(get_by_list=True)
+            self.sens = Tensor(1.0, ms.float32)
+
+        def construct(self, images, labels):
+            loss = self.network(images, labels)
+            grads = self.grad(self.network, self.weights)(images, labels)
+            return ops.depend(loss, self.dim_reduce(loss, grads, self.sens, self.weights, self.clone, images, labels))
+
+    step = BoostStep()
+    step.set_train(True)
+    return step
+
+
+def test_step_beside_boosts(tmp_path):
+    """Both with boost's two trials and alpha 0.001; boost compiles its step into one graph."""
+    network, batches = network_and_batches()
+    rows = random_rows(sum(p.size for p in network.trainable_params()), tmp_path / "p.npy")
+    other_network, _ = network_and_batches()
+    ours = SubspaceTrainStep(network, PlainBasis(rows), max_trials=2)
+    theirs = boost_step(other_network, rows)
+    for batch in batches[:2]:
+        ours(*batch)
+        theirs(*batch).asnumpy()
+    ratios = []
+    for batch in batches[2:]:
+        our_seconds = seconds(lambda batch=batch: ours(*batch))
+        their_seconds = seconds(lambda batch=batch: theirs(*batch).asnumpy())
+        ratios.append(our_seconds / their_seconds)
+        print(f"ours {1e3 * our_seconds:.0f} ms, boost {1e3 * their_seconds:.0f} ms")
+    print(f"median ratio {statistics.median(ratios):.3f} (goal at most 0.5)")
+
+
+MEMORY = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from tests.benchmarks import test_search_step as bench
+from dimred.search.cell import SubspaceTrainStep
+from tests.search.networks import PlainBasis
+
+def resident():
+    found = re.findall(r"(RssAnon|RssFile|VmHWM):\\s+(\\d+)", Path("/proc/self/status").read_text())
+    return {name: int(kilobytes) // 1024 for name, kilobytes in found}
+
+network, batches = bench.network_and_batches()
+plain = bench.PlainGradient(network)
+for batch in batches[:3]:
+    plain(*batch)[0].asnumpy()
+before = resident()
+step = SubspaceTrainStep(network, PlainBasis(np.load(sys.argv[1], mmap_mode="r")), alpha=float(sys.argv[2]))
+for batch in batches[:3]:
+    step(*batch)
+after = resident()
+print({name: after[name] - before[name] for name in after}, "MB more than three plain gradients took", before)
+"""
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.001])
+def test_memory_beside_a_plain_gradient(alpha, tmp_path):
+    """RssFile is the basis in the page cache; RssAnon what the step allocates: vectors, and MindSpore's own pools."""
+    network, _ = network_and_batches()
+    n_weights = sum(p.size for p in network.trainable_params())
+    random_rows(n_weights, tmp_path / "p.npy")
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path / "p.npy"), str(alpha)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    basis, vector = 4 * N_COMPONENTS * n_weights / MEGABYTE, 4 * n_weights / MEGABYTE
+    print(f"alpha {alpha}: basis {basis:.0f} MB, a vector {vector:.0f} MB; the search took {done.stdout.strip()}")
