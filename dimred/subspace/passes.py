@@ -3,6 +3,7 @@
 Prediction and measurement (2 cores, 60 snapshots, a million columns): float64 instead of float32 costs 0.15 s instead
 of 0.10 s for the Gram matrix and 0.15 s instead of 0.08 s for the rows, less than reading (0.2 s at 1.2 GB/s) and
 writing (0.4 s); so float64 it is, throughout. Strips of 16,384 columns fit the cache: 65,536 took a third longer.
+Reading ahead and writing behind in threads: 2.6 s instead of 2.9 s for 40 snapshots of 4 M weights.
 """
 
 import hashlib
