@@ -124,7 +124,8 @@ def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], b
     row("average of the snapshots", branch_epoch, average["accuracy_reestimated"], before + seconds["average"])
     after = before + seconds["pca"] + seconds["stage_2"]
     epochs = branch_epoch + stage_2["epochs"]
-    row(f"stage 2, from {stage_2['start']}", epochs, stage_2["accuracy"], after)
+    kept = "its start" if stage_2["kept"] == "start" else f"epoch {branch_epoch + int(stage_2['kept'])}"
+    row(f"stage 2, from {stage_2['start']}, kept {kept}", epochs, stage_2["accuracy"], after)
     row("  BatchNorm re-estimated", epochs, stage_2["accuracy_reestimated"], after)
     Console().print(table)
 
