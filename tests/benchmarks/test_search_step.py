@@ -21,7 +21,7 @@ from tests.search.networks import PlainBasis
 
 pytestmark = pytest.mark.benchmark
 
-N_COMPONENTS, BATCH, ROUNDS = 32, 32, 9
+N_COMPONENTS, BATCH, ROUNDS = 32, 32, 7
 MEGABYTE = 2**20
 
 
@@ -88,7 +88,7 @@ def test_step_beside_the_sum_of_its_parts(alpha, tmp_path):
     for batch in batches[:2]:
         parts(batch)
         step(*batch)
-    ratios = []
+    ratios, wholes, needs = [], [], []
     for batch in batches[2:]:
         before = parts(batch)
         found = None
@@ -103,13 +103,18 @@ def test_step_beside_the_sum_of_its_parts(alpha, tmp_path):
         n_back = 1 if alpha == 0 else 2
         needed = part["gradient"] + found.n_trials * part["forward"] + part["project"] + n_back * part["back_project"]
         ratios.append(whole / needed)
+        wholes.append(whole)
+        needs.append(needed)
         shares = {name: f"{1e3 * lap:.0f}" for name, lap in found.seconds.items()}
         print(
             f"alpha {alpha}: step {1e3 * whole:.0f} ms, parts {1e3 * needed:.0f} ms ({found.n_trials} trials), "
             f"ratio {ratios[-1]:.2f}; step's laps {shares}; "
             + ", ".join(f"{name} {1e3 * value:.0f}" for name, value in part.items())
         )
-    print(f"alpha {alpha}: median ratio {statistics.median(ratios):.3f} (goal at most 1.25)")
+    print(
+        f"alpha {alpha}: ratio {statistics.median(ratios):.3f} in the median, {min(wholes) / min(needs):.3f} of the "
+        "fastest rounds, where other programs disturb least (goal at most 1.25)"
+    )
 
 
 def boost_step(network: nn.Cell, rows: np.ndarray) -> nn.Cell:
@@ -149,13 +154,18 @@ def test_step_beside_boosts(tmp_path):
     for batch in batches[:2]:
         ours(*batch)
         theirs(*batch).asnumpy()
-    ratios = []
+    times = []
     for batch in batches[2:]:
         our_seconds = seconds(lambda batch=batch: ours(*batch))
         their_seconds = seconds(lambda batch=batch: theirs(*batch).asnumpy())
-        ratios.append(our_seconds / their_seconds)
+        times.append((our_seconds, their_seconds))
         print(f"ours {1e3 * our_seconds:.0f} ms, boost {1e3 * their_seconds:.0f} ms")
-    print(f"median ratio {statistics.median(ratios):.3f} (goal at most 0.5)")
+    median = statistics.median(our_seconds / their_seconds for our_seconds, their_seconds in times)
+    our_seconds, their_seconds = map(min, zip(*times, strict=True))
+    print(
+        f"ratio {median:.3f} in the median, {our_seconds / their_seconds:.3f} of the fastest rounds, where other "
+        "programs disturb least (goal at most 0.5)"
+    )
 
 
 MEMORY = """
