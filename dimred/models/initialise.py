@@ -15,9 +15,8 @@ _CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
     "xavier_uniform": init.XavierUniform,
     "xavier_normal": init.XavierNormal,
     "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
-    "truncated_normal": lambda: init.TruncatedNormal(sigma=0.02),
+    "truncated_normal": lambda: _truncated_normal(0.02),
 }
-_DENSE_SIGMA = 0.01
 
 
 def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
@@ -40,10 +39,15 @@ def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
         if isinstance(layer, nn.Conv2d):
             _draw(layer.weight, _CONVOLUTION[convolution]())
         elif isinstance(layer, nn.Dense):
-            _draw(layer.weight, init.TruncatedNormal(sigma=_DENSE_SIGMA))
+            _draw(layer.weight, _truncated_normal(0.01))
             if layer.bias is not None:
                 _draw(layer.bias, init.Zero())
 
 
 def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
     parameter.set_data(init.initializer(initializer, parameter.shape, parameter.dtype))
+
+
+def _truncated_normal(sigma: float) -> init.Initializer:
+    """Normal, drawn again beyond two standard deviations; MindSpore's own bounds are absolute numbers."""
+    return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)
