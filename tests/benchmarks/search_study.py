@@ -27,17 +27,16 @@ TASKS: dict[str, Callable[[Path, int], Any]] = {
     "photos": lambda out, seed: write_photos(out, seed),
 }
 OPTIONS = {"digits": [], "noisy": [], "photos": ["model.n_classes=8"]}
+DEFAULTS = "defaults (mean, bfgs, consecutive pairs, batch 256)"
 SETTINGS: dict[str, list[str]] = {
-    "defaults (mean, consecutive pairs, batch 256)": [],
+    DEFAULTS: [],
     "start=last": ["start=last"],
     "curvature_pair=same_batch": ["curvature_pair=same_batch"],
-    "damping and initial_scaling": ["damping=true", "initial_scaling=true"],
-    "alpha=0": ["alpha=0"],
+    "damping, initial_scaling": ["damping=true", "initial_scaling=true"],
     "batch 1024": ["data.batch_size=1024"],
-    "search=sgd": ["search=sgd"],
-    "search=average": ["search=average"],
-    "search_split=val, 10 epochs of 500": ["search_split=val", "data.batch_size=500", "epochs=10"],
-    "keep_best=false": ["keep_best=false"],
+    "search=sgd": ["search=sgd", "learning_rate=0.01"],
+    "search=average": ["search=average", "learning_rate=0.01"],
+    "search_split=val, 10 epochs of batch 500": ["search_split=val", "data.batch_size=500", "epochs=10"],
 }
 COOLDOWNS = (2, 4)
 
@@ -133,7 +132,8 @@ def _readers() -> list[tuple[str, Callable[[Path], float]]]:
     ]
     readers += [(f"cooldown of {epochs} epochs from 70", cooldown(epochs)) for epochs in COOLDOWNS]
     readers += [("average of the 40 snapshots", average)]
-    return readers + [(f"stage 2: {name}", searched(name)) for name in SETTINGS]
+    readers += [(f"stage 2: {name}", searched(name)) for name in SETTINGS]
+    return [*readers, ("defaults, keep_best=false", lambda folder: _result(folder, DEFAULTS)["accuracy_by_epoch"]["2"])]
 
 
 def _result(folder: Path, name: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _passes(out: Path, name: str, tasks: list[str], seeds: list[int]) -> str:
         return name.split()[2]
     if name.startswith("average"):
         return "0"
-    setting = name.removeprefix("stage 2: ")
+    setting = DEFAULTS if name.startswith("defaults") else name.removeprefix("stage 2: ")
     sizes = [int(option.split("=")[1]) for option in SETTINGS[setting] if option.startswith("data.batch_size")]
     costs = []
     for task in tasks:
