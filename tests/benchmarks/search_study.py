@@ -33,9 +33,6 @@ SETTINGS: dict[str, list[str]] = {
     "start=last": ["start=last"],
     "curvature_pair=same_batch": ["curvature_pair=same_batch"],
     "damping, initial_scaling": ["damping=true", "initial_scaling=true"],
-    "batch 1024": ["data.batch_size=1024"],
-    "search=sgd": ["search=sgd", "learning_rate=0.01"],
-    "search=average": ["search=average", "learning_rate=0.01"],
     "search_split=val, 10 epochs of batch 500": ["search_split=val", "data.batch_size=500", "epochs=10"],
 }
 COOLDOWNS = (2, 4)
