@@ -8,6 +8,7 @@ this file is one), mean and standard deviation over the seeds.
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,6 +89,7 @@ def _weights(folder: Path) -> Path:
 
 def _run(out: Path, program: str, *arguments: Any) -> None:
     if not (out / "done").exists():
+        shutil.rmtree(out, ignore_errors=True)  # of a run that was cut off
         _program(program, *arguments, "--out", out)
         (out / "done").touch()
 
