@@ -49,7 +49,9 @@ def stage_2(
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights."""
     settings = load_config(StageTwoConfig, config, overrides or [])
-    check_data(data, sorted({"train", "val", settings.data.eval_split}), settings.model.n_classes)
+    chooser = {"val"} if settings.keep_best else set()
+    splits = {"train", settings.search_split, settings.data.eval_split} | chooser
+    check_data(data, sorted(splits), settings.model.n_classes)
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
@@ -82,9 +84,9 @@ class _Run:
         self.metrics_file = out / "metrics.jsonl"
         self.checkpoints = out / "checkpoint_stage_2"
         self.train_images = build_data(settings.data, data, "train")
-        self.val_images = build_data(settings.data, data, "val")
+        self.val_images = build_data(settings.data, data, "val") if settings.keep_best else None
         self.eval_images = build_data(settings.data, data, settings.data.eval_split)
-        self.search_images = self.train_images if settings.search_split == "train" else self.val_images
+        self.search_images = build_data(settings.data, data, settings.search_split)
         self.accuracy = Accuracy(network)
         self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs}
         self.val_accuracy: dict[str, float] = {}
@@ -167,7 +169,7 @@ class _Run:
     def _take_stock(self, point: str) -> float:
         """Save a checkpoint, note the accuracy on ``val`` to choose by, and return the one on the evaluation split."""
         write_checkpoint(self._checkpoint(point), to_arrays(self.network.get_parameters()))
-        if self.settings.keep_best:
+        if self.val_images is not None:
             self.val_accuracy[point] = self.accuracy(self.val_images.evaluation())
         return self._evaluate()
 
