@@ -49,9 +49,7 @@ def stage_2(
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights."""
     settings = load_config(StageTwoConfig, config, overrides or [])
-    chooser = {"val"} if settings.keep_best else set()
-    splits = {"train", settings.search_split, settings.data.eval_split} | chooser
-    check_data(data, sorted(splits), settings.model.n_classes)
+    check_data(data, _splits(settings), settings.model.n_classes)
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
@@ -60,10 +58,16 @@ def stage_2(
         basis = _basis(settings, network, pca_mat, weights.parent / "checkpoint_pca", out)
         run = _Run(settings, out, network, data)
         search_step = build_search_step(settings, network, basis, run.search_images.steps_per_epoch)
-        save_config(settings, out / "config.yaml")
         run.start(basis)
+        save_config(settings, out / "config.yaml")
         run.search(search_step, basis)
         run.finish(basis)
+
+
+def _splits(settings: StageTwoConfig) -> list[str]:
+    """The splits that this run reads."""
+    chooser = {"val"} if settings.keep_best else set()
+    return sorted({"train", settings.search_split, settings.data.eval_split} | chooser)
 
 
 def _basis(settings: StageTwoConfig, network: nn.Cell, given: Path | None, snapshots: Path, out: Path) -> SubspaceBasis:
@@ -83,10 +87,11 @@ class _Run:
         self.result_file = out / "result.json"
         self.metrics_file = out / "metrics.jsonl"
         self.checkpoints = out / "checkpoint_stage_2"
-        self.train_images = build_data(settings.data, data, "train")
-        self.val_images = build_data(settings.data, data, "val") if settings.keep_best else None
-        self.eval_images = build_data(settings.data, data, settings.data.eval_split)
-        self.search_images = build_data(settings.data, data, settings.search_split)
+        images = {split: build_data(settings.data, data, split) for split in _splits(settings)}
+        self.train_images = images["train"]
+        self.val_images = images["val"] if settings.keep_best else None
+        self.eval_images = images[settings.data.eval_split]
+        self.search_images = images[settings.search_split]
         self.accuracy = Accuracy(network)
         self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs}
         self.val_accuracy: dict[str, float] = {}

@@ -1,15 +1,12 @@
 """Initial weights by name."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import mindspore as ms
 from mindspore import nn
 from mindspore.common import initializer as init
 
 from dimred.errors import ConfigError
-
-ConvInitialisation = Literal["xavier_uniform", "xavier_normal", "kaiming", "truncated_normal"]
 
 _CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
     "xavier_uniform": init.XavierUniform,

@@ -4,7 +4,7 @@ All of it is k x k arithmetic on the host in float64; k is a few dozen, so it co
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from dimred.errors import ConfigError
 from dimred.search.direction import Proposal
 from dimred.search.options import check_number
 
-CurvaturePair = Literal["consecutive", "same_batch"]
 CURVATURE_PAIRS = ("consecutive", "same_batch")
 _POWELL_SHARE = 0.2
 _LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
