@@ -3,20 +3,40 @@
 Every message names the argument as the user typed it, the value received, what is allowed, and what to do next.
 """
 
+import reprlib
+from typing import Any
+
 __all__ = [
     "BasisMismatchError",
     "CheckpointError",
     "ConfigError",
     "DataError",
     "DimredError",
+    "FaultError",
     "NothingAcceptedError",
+    "RunError",
     "SearchError",
     "SeriesError",
+    "StoppedError",
+    "shown",
 ]
 
 
 class DimredError(Exception):
-    """Base of every error that dimred raises on purpose; the command line prints it without a traceback."""
+    """Base of every error that dimred raises on purpose; the command line prints it without a traceback.
+
+    A text may quote what stands in a file: of a text longer than ``LONGEST`` characters the middle is left out.
+    """
+
+    LONGEST = 4_000
+    exit_status = 2
+    """Of the program: 2 where nothing was begun, or what was asked for can't be done."""
+
+    def __init__(self, message: str = "") -> None:
+        if len(message) > self.LONGEST:
+            half = self.LONGEST // 2
+            message = f"{message[:half]} [... {len(message) - 2 * half:,} characters ...] {message[-half:]}"
+        super().__init__(message)
 
 
 class ConfigError(DimredError, ValueError):
@@ -39,9 +59,44 @@ class BasisMismatchError(DimredError):
     """A basis does not belong to the network, the layout, or the options it meets."""
 
 
+class RunError(DimredError):
+    """The folder of a run can't be used, or not gone on from as asked."""
+
+
+class FaultError(DimredError):
+    """A run that had begun can't go on here: a disk, a folder, a file failed. What was complete is kept."""
+
+    exit_status = 3
+
+
+class StoppedError(DimredError):
+    """SIGTERM (status 143) or ctrl-C (status 130) ended a run.
+
+    Args:
+        number: of the signal; the status is 128 more.
+        saved: what was saved, and how to go on.
+    """
+
+    def __init__(self, number: int, saved: str = ""):
+        name = {2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
+        super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""))
+        self.number = number
+        self.exit_status = 128 + number
+
+
 class SearchError(DimredError):
     """A search that can't go on as it is."""
 
 
 class NothingAcceptedError(SearchError):
     """No step was accepted for too long."""
+
+
+def shown(value: Any, longest: int = 80) -> str:
+    """``repr(value)`` for an error text: short, whatever the value is and however it is nested."""
+    brief = reprlib.Repr()
+    brief.maxlevel, brief.maxstring, brief.maxother = 2, longest, longest
+    try:
+        return brief.repr(value)
+    except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"

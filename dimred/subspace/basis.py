@@ -83,6 +83,21 @@ class SubspaceBasis:
         return self.companion.layout if self.companion else None
 
     @property
+    def digest(self) -> str | None:
+        """Of the rows."""
+        return self.companion.digest if self.companion else None
+
+    def in_short(self, n_components: int) -> dict[str, int | float | None]:
+        """What a result tells of it: sizes, and the variance explained by the leading rows (None if not known)."""
+        ratio = self.explained_variance_ratio
+        return {
+            "n_snapshots": len(self.snapshots),
+            "n_components": n_components,
+            "n_weights": self.n_weights,
+            "explained_variance": None if ratio is None else float(np.sum(ratio[:n_components])),
+        }
+
+    @property
     def snapshots(self) -> tuple[Source, ...]:
         """The snapshots it was made from: file, step, digest."""
         return self.companion.snapshots if self.companion else ()

@@ -9,11 +9,12 @@ import h5py
 import numpy as np
 
 from dimred.errors import BasisMismatchError
+from dimred.subspace.file_seal import SEAL_BYTES, check_seal, write_seal
 from dimred.weights.layout import WeightLayout
 
 __all__ = ["KINDS", "Companion", "Source", "companion_path", "read_companion", "write_companion"]
 
-_FORMAT, _VERSION = "dimred basis", 1
+_FORMAT, _VERSION = "dimred basis", 2
 KINDS = ("pca", "snapshots")
 
 
@@ -69,7 +70,7 @@ def companion_path(npy: Path) -> Path:
 def write_companion(path: Path, companion: Companion, block: int = 1 << 20) -> None:
     """Write the ``.h5`` file; the mean is copied in blocks, so that it may be memory-mapped."""
     text = h5py.string_dtype("utf-8")
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", userblock_size=SEAL_BYTES) as file:
         file.attrs.update(
             {
                 "format": _FORMAT,
@@ -89,6 +90,7 @@ def write_companion(path: Path, companion: Companion, block: int = 1 << 20) -> N
         file["snapshots/file"] = np.array([source.file for source in companion.snapshots], dtype=text)
         file["snapshots/step"] = np.array([source.step for source in companion.snapshots], np.int64)
         file["snapshots/digest"] = np.array([source.digest for source in companion.snapshots], dtype=text)
+    write_seal(path)
 
 
 def read_companion(path: Path) -> Companion:
@@ -98,6 +100,7 @@ def read_companion(path: Path) -> Companion:
         BasisMismatchError: it is no such file, damaged, or contradicts itself.
     """
     try:
+        check_seal(path)
         with h5py.File(path, "r") as file:
             return _read(path, file)
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
@@ -122,8 +125,9 @@ def _read(path: Path, file: Any) -> Companion:
     for name, shape in expected.items():
         if file[name].shape != shape:
             raise _damaged(path, f"{name} has shape {file[name].shape} instead of {shape}")
-        if file[name].id.get_storage_size() == 0:  # a claimed size without bytes behind it
-            raise _damaged(path, f"{name} is empty")
+        stored = file[name].id.get_storage_size()
+        if stored == 0 or file[name].nbytes > path.stat().st_size:  # a claimed size without bytes behind it
+            raise _damaged(path, f"{name} claims {file[name].nbytes} bytes, and has {stored}")
     if layout.fingerprint != file.attrs["layout_fingerprint"] or file.attrs["kind"] not in KINDS:
         raise _damaged(path, "its layout or its kind was changed")
     return Companion(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, DimredError, SeriesError
 from dimred.subspace.basis import SubspaceBasis, publish
@@ -128,6 +129,9 @@ def finish_publishing(target: Path) -> bool:
     if not scratch.directory.exists():
         return False
     with scratch:
+        if scratch.is_empty:  # killed while it removed the folder
+            scratch.remove()
+            return False
         if str(scratch.load_any().get("phase")) != "publish":
             return False
         _publish(scratch, target)
@@ -156,7 +160,7 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
     n_snapshots, n_columns = job.matrix.shape
     width = block_width(n_snapshots, n_columns, job.most_components, max_memory)
     try:
-        with Scratch(target, job.identity) as scratch:
+        with threadpool_limits(1, user_api="blas"), Scratch(target, job.identity) as scratch:
             _run_in(scratch, job, target, width, progress, note)
     except OSError as error:
         raise DimredError(

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tokenize
 from pathlib import Path
 from types import TracebackType
 
@@ -10,6 +11,12 @@ import numpy as np
 from dimred.errors import BasisMismatchError
 
 __all__ = ["NpyRows", "open_npy"]
+
+# What NumPy's reader of a header raises for one that is damaged; found by fuzzing it.
+_HEADER_ERRORS = (
+    ValueError, EOFError, AttributeError, SyntaxError, MemoryError, OverflowError, TypeError, KeyError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 
 
 class NpyRows:
@@ -60,7 +67,7 @@ def open_npy(path: Path) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
         expected = array.offset + array.nbytes
-    except (OSError, ValueError, EOFError, AttributeError, SyntaxError, MemoryError, OverflowError) as error:
+    except (OSError, *_HEADER_ERRORS) as error:
         raise BasisMismatchError(
             f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."
         ) from None

@@ -4,25 +4,28 @@ Prediction and measurement (2 cores, 60 snapshots, a million columns): float64 i
 of 0.10 s for the Gram matrix and 0.15 s instead of 0.08 s for the rows, less than reading (0.2 s at 1.2 GB/s) and
 writing (0.4 s); so float64 it is, throughout. Strips of 16,384 columns fit the cache: 65,536 took a third longer.
 Reading ahead and writing behind in threads: 2.6 s instead of 2.9 s for 40 snapshots of 4 M weights.
+
+BLAS works in one thread meanwhile (``job.py``): its second one, having nothing to do between two strips, spins in
+``sched_yield`` on the core that reads, hashes and writes. For 36 snapshots of 11.2 M weights on 2 busy cores the whole
+took 7.0 s of processor time instead of 11.5 s, of which the kernel's share was 1.2 s instead of 5.5 s.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
 from dimred.errors import ConfigError
-from dimred.subspace.npy_file import NpyRows
 from dimred.subspace.scratch import Scratch
+from dimred.subspace.write_behind import AHEAD, SAVE_EVERY, WriteBehind
 from dimred.weights.digest import CHUNK
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]
+__all__ = ["LOST", "Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]
 
 STRIP = 16_384  # columns multiplied at once; fixed, so that sums form in one order whatever the memory limit
-_WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file, long enough for the disk, and little memory
+_WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file is long enough for the disk
+LOST = 3 + 2 * SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, not saved
 Report = Callable[[int], None]  # is told how many columns are done
 
 
@@ -69,6 +72,8 @@ def working_bytes(n_rows: int, n_columns: int, n_components: int, width: int) ->
 def block_width(n_rows: int, n_columns: int, n_components: int, max_memory: int) -> int:
     """The columns in a block, a multiple of ``CHUNK``, with which the passes stay within ``max_memory`` bytes.
 
+    ``LOST`` blocks are no more than the reading of one snapshot, M / N columns, or ``LOST`` chunks where that is less.
+
     Raises:
         ConfigError: not even the narrowest block fits.
     """
@@ -79,7 +84,8 @@ def block_width(n_rows: int, n_columns: int, n_components: int, max_memory: int)
             f"{least / 1e6:.0f} MB. Give at least {(least - max_memory) / 1e6:.0f} MB more, or select fewer snapshots."
         )
     each = working_bytes(n_rows, n_columns, n_components, 2 * CHUNK) - least
-    return min(_WIDEST, (1 + (max_memory - least) // each) * CHUNK)
+    affordable = min(1 + (max_memory - least) // each, n_columns // n_rows // LOST // CHUNK)
+    return min(_WIDEST, max(affordable, 1) * CHUNK)
 
 
 def gram_pass(
@@ -110,7 +116,7 @@ def gram_pass(
     if state.get("phase") == "gram":
         start, products, digests = int(state["column"]), state["products"], state["digests"]
     report(start)
-    strip = np.empty((n_rows, STRIP))
+    saved, strip = start, np.empty((n_rows, STRIP))
     for first, block in matrix.blocks(width, start, dict(zip(hashed, digests, strict=True))):
         with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
             for column in range(0, block.shape[1], STRIP):
@@ -123,8 +129,9 @@ def gram_pass(
             raise NonFiniteError(*_first_non_finite(block, first))
         done = first + block.shape[1]
         report(done)
-        if scratch.is_due and done < n_columns:
+        if done - saved >= SAVE_EVERY * width and done < n_columns:
             scratch.save(phase="gram", column=done, products=products, digests=digests)
+            saved = done
     gram = np.empty((n_rows, n_rows))
     if known:
         gram[np.ix_(old, old)] = known.gram
@@ -153,7 +160,7 @@ def rows_pass(
 ) -> RowsResult:
     """Write the rows ``coefficients @ (X - mean)`` (or ``@ X``) and the mean into the scratch folder, as float32.
 
-    What was written is measured in the same pass. Hashing, writing and flushing happen in a second thread.
+    What was written is measured in the same pass.
 
     Args:
         coefficients: float64 (k, N).
@@ -166,50 +173,22 @@ def rows_pass(
     state = scratch.load()
     if state.get("phase") == "rows" and np.array_equal(state["coefficients"], coefficients):
         start, multiply.row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
+
+    def save(done: int, row_gram: np.ndarray, digests: np.ndarray) -> None:
+        known = {"column": done, "coefficients": coefficients, "row_gram": row_gram, "digests": digests}
+        scratch.save(phase="rows", **known, **(keep or {}))
+
     if start == 0:
-        fresh = {"column": 0, "coefficients": coefficients, "row_gram": multiply.row_gram, "digests": digests}
-        scratch.save(phase="rows", **fresh, **(keep or {}))
+        save(0, multiply.row_gram, digests)
     report(start)
     widest = min(width, n_columns - start)
-    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
-    pending: list[Future[None]] = []
-
-    with (
-        NpyRows(scratch.components, (n_components, n_columns), resume=start > 0) as rows,
-        NpyRows(scratch.mean, (n_columns,), resume=start > 0) as means,
-        ThreadPoolExecutor(1, "write-behind") as writer,
-    ):
-
-        def write(first: int, block: np.ndarray, mean: np.ndarray, row_gram_so_far: np.ndarray) -> None:
-            for column in range(0, mean.size, CHUNK):
-                chunk = hashlib.sha256()
-                for values in block:
-                    chunk.update(values[column : column + CHUNK].data)
-                digests[(first + column) // CHUNK] = np.frombuffer(chunk.digest(), np.uint8)
-            rows.write(first, block)
-            means.write(first, mean)
-            done = first + mean.size
-            if scratch.is_due or done == n_columns:
-                rows.flush()
-                means.flush()
-                scratch.save(
-                    phase="rows",
-                    column=done,
-                    coefficients=coefficients,
-                    row_gram=row_gram_so_far,
-                    digests=digests,
-                    **(keep or {}),
-                )
-            report(done)
-
+    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(AHEAD)]
+    with WriteBehind(scratch, (n_components, n_columns), start, digests, save, report) as behind:
         for number, (first, source) in enumerate(matrix.blocks(width, start) if start < n_columns else ()):
-            if len(pending) == 2:
-                pending.pop(0).result()
-            block, mean = (buffer[..., : source.shape[1]] for buffer in buffers[number % 2])
+            behind.wait_for_buffer()
+            block, mean = (buffer[..., : source.shape[1]] for buffer in buffers[number % AHEAD])
             multiply(source, block, mean)
-            pending.append(writer.submit(write, first, block, mean, multiply.row_gram.copy()))
-        for last in pending:
-            last.result()
+            behind.put(first, block, mean, multiply.row_gram)
     return RowsResult(multiply.row_gram, digests)
 
 

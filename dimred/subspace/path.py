@@ -4,7 +4,6 @@ Without residual momentum (alpha = 0) and weight decay the search never leaves s
 with z_j the sum of the accepted steps. So 32 numbers stand for a network.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ import numpy as np
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import SubspaceBasis
 from dimred.weights.digest import WeightDigest
-from dimred.weights.whole_file import write_whole
+from dimred.weights.sealed_json import read_sealed, write_sealed
 
 __all__ = ["SubspacePath", "make_path", "read_path"]
 
-_FORMAT, _VERSION = "dimred subspace path", 1
+_FORMAT, _VERSION = "dimred subspace path", 2
 _LARGEST_FILE = 1 << 30
 
 
@@ -58,7 +57,7 @@ class SubspacePath:
             raise ConfigError(f"--step is {step}; the path has the steps 0 to {self.n_steps}")
         if _digest(start) != self.start_digest:
             raise BasisMismatchError("the path was searched from other weights; give the checkpoint it started from")
-        if self.basis_digest != _rows_digest(basis) or basis.n_components < self.coordinates.shape[1]:
+        if self.basis_digest != basis.digest or basis.n_components < self.coordinates.shape[1]:
             raise BasisMismatchError("the path was searched in another basis; give the pca_mat.npy it was made with")
         position = self.coordinates[step].astype(np.float32)
         moved: np.ndarray = position @ basis.components[: len(position)]
@@ -73,13 +72,13 @@ class SubspacePath:
             "basis_digest": self.basis_digest,
             "coordinates": self.coordinates.tolist(),
         }
-        write_whole(path, json.dumps(content) + "\n")
+        write_sealed(path, content)
 
 
 def make_path(steps: Sequence[np.ndarray], start: np.ndarray, basis: SubspaceBasis) -> SubspacePath:
     """The path of a search from its accepted steps t d_k, (k,) each, zeros where nothing was accepted."""
     coordinates = np.cumsum([np.zeros_like(steps[0]), *steps], axis=0)
-    return SubspacePath(coordinates, _digest(start), _rows_digest(basis))
+    return SubspacePath(coordinates, _digest(start), basis.digest)
 
 
 def read_path(path: Path) -> SubspacePath:
@@ -89,10 +88,7 @@ def read_path(path: Path) -> SubspacePath:
         CheckpointError: no such file, or not a path.
     """
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise _damaged(path, "it is larger than 1 GB")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return _checked(path, content)
+        return _checked(path, read_sealed(path, _LARGEST_FILE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise _damaged(path, f"{type(error).__name__}: {str(error)[:200]}") from None
 
@@ -118,8 +114,3 @@ def _digest(weights: np.ndarray) -> str:
     digest = WeightDigest()
     digest.update(weights)
     return digest.hexdigest()
-
-
-def _rows_digest(basis: SubspaceBasis) -> str | None:
-    """The digest of a basis' rows; None for a bare ``.npy`` file."""
-    return basis.companion.digest if basis.companion else None

@@ -111,7 +111,7 @@ def fit_basis(
 
 
 def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
-    base = load_basis(target, layout=layout)
+    base = load_basis(target, layout=layout, verify=False)  # its rows are replaced, not used
     if base.companion is None:
         raise ConfigError(
             f"append needs the Gram matrix of {target}, but there is no {companion_path(target).name} beside it."
@@ -138,22 +138,32 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
 
 
 def _same_result(target: Path, job: Job, finished: bool) -> SubspaceBasis | None:
-    """The basis that is at ``target`` already, if it is what the job would make.
+    """The basis that is at ``target`` already, if it is what the job would make."""
+    if not target.exists() or not companion_path(target).exists():
+        return None
+    try:
+        basis = load_basis(target, layout=job.matrix.layout, verify=False)
+    except BasisMismatchError:
+        return None
+    if not _is_of(basis, job, finished):
+        return None
+    try:
+        return load_basis(target, layout=job.matrix.layout)  # reads all rows
+    except BasisMismatchError:
+        return None
+
+
+def _is_of(basis: SubspaceBasis, job: Job, finished: bool) -> bool:
+    """Whether the basis is what the job would make, going by its companion.
 
     Without a manifest the digests of the snapshots are not known before they are read: then names and steps decide
     where the basis was just ``finished``, and nothing does otherwise.
     """
-    if not target.exists() or not companion_path(target).exists():
-        return None
-    try:
-        basis = load_basis(target, layout=job.matrix.layout)
-    except BasisMismatchError:
-        return None
     made_from = [(source.step, source.digest) for source in basis.snapshots]
     wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
     if finished and not any(digest for _, digest in wanted):
         made_from = [(step, "") for step, _ in made_from]
-    return basis if basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components) else None
+    return basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components)
 
 
 def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, SeriesError
 from dimred.subspace.job import result_bytes
@@ -73,7 +74,8 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
     reading = read_bytes / _read_rate(matrix)
     writing = rows_bytes / _write_rate(folder)
-    gram_seconds, rows_seconds = (n_weights / STRIP * seconds for seconds in _strip_seconds(n_snapshots, n_components))
+    with threadpool_limits(1, user_api="blas"):
+        gram_seconds, rows_seconds = (n_weights / STRIP * s for s in _strip_seconds(n_snapshots, n_components))
     # Reading, arithmetic and writing overlap: each pass takes as long as its slowest part.
     seconds = max(reading, gram_seconds) + max(reading, rows_seconds, writing)
     advice = advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None

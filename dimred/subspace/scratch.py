@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import time
 import zipfile
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,8 @@ from dimred.weights.whole_file import remove_leftovers, write_whole
 
 __all__ = ["Scratch"]
 
-_SAVE_SECONDS = 2.0  # a kill costs about this much work; saving takes milliseconds
+
+_LOCK = "lock"
 
 
 class Scratch:
@@ -42,12 +42,11 @@ class Scratch:
         self.companion = self.directory / "companion.h5"
         self._state = self.directory / "state.npz"
         self._job = json.dumps(job, sort_keys=True)
-        self._saved = time.monotonic()
         self._lock: int | None = None
 
     def __enter__(self) -> "Scratch":
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        self._lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -65,6 +64,11 @@ class Scratch:
         if self._lock is not None:
             os.close(self._lock)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but the lock is in the folder."""
+        return [path.name for path in self.directory.iterdir()] == [_LOCK]
+
     def load(self) -> dict[str, np.ndarray]:
         """The arrays that this job saved last; empty when it starts afresh."""
         arrays = self.load_any()
@@ -79,17 +83,15 @@ class Scratch:
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
             return {}
 
-    def save(self, **arrays: Any) -> None:
-        """Replace the saved state, whole or not at all."""
-        buffer = io.BytesIO()
-        np.savez(buffer, job=np.array(self._job), **arrays)
-        write_whole(self._state, buffer.getvalue())
-        self._saved = time.monotonic()
+    def save(self, phase: str, **arrays: Any) -> None:
+        """Replace the saved state, whole or not at all.
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the last saving is so long ago that the next should not wait."""
-        return time.monotonic() - self._saved >= _SAVE_SECONDS
+        While the work goes on, the state is not flushed to the disk: one that a power cut has spoilt is found by its
+        checksums, and the work starts afresh.
+        """
+        buffer = io.BytesIO()
+        np.savez(buffer, job=np.array(self._job), phase=np.array(phase), **arrays)
+        write_whole(self._state, buffer.getvalue(), durable=phase == "publish")
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""

@@ -11,20 +11,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dimred.errors import CheckpointError, ConfigError
-from dimred.weights.ckpt_format import read_ckpt_index, write_ckpt
+from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.weights.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.weights.layout import as_array
-from dimred.weights.safetensors_format import read_safetensors_index, write_safetensors
+from dimred.weights.safetensors_format import check_safetensors_crc, read_safetensors_index, write_safetensors
 from dimred.weights.stored_tensor import StoredTensor
 from dimred.weights.whole_file import whole_file
 
-__all__ = ["SUFFIXES", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
+__all__ = ["SUFFIXES", "check_checksum", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
 
 SUFFIXES = (".ckpt", ".safetensors")
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Read the tensors of a checkpoint: name -> array, in the file's order.
+    """Read the tensors of a checkpoint: name -> array, in the file's order, after comparing it with its checksum.
 
     Numbers are arrays without dimensions, texts too (``.item()`` gives the Python value); bfloat16 becomes
     float32.
@@ -39,6 +39,7 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
     source = Path(path)
     with open_checkpoint(source) as file:
         index, texts = _index_of(file, source)
+        _check_crc(file, source)
         wanted = [*index, *texts] if names is None else list(names)
         values = {}
         for name in wanted:
@@ -47,7 +48,7 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
             elif name in texts:
                 values[name] = np.array(texts[name])
             else:
-                raise CheckpointError(f"{source} has no parameter {name!r}; it has {_some(index)}.")
+                raise CheckpointError(f"{source} has no parameter {shown(name)}; it has {_some(index)}.")
         return values
 
 
@@ -59,6 +60,21 @@ def read_index(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
     """
     with open_checkpoint(path) as file:
         return _index_of(file, Path(path))[0]
+
+
+def check_checksum(path: str | os.PathLike[str]) -> None:
+    """Compare a checkpoint with the checksum it carries, by reading all of it.
+
+    Raises:
+        CheckpointError: as ``read_checkpoint``, or they differ.
+    """
+    with open_checkpoint(path) as file:
+        _index_of(file, Path(path))
+        _check_crc(file, Path(path))
+
+
+def _check_crc(file: BinaryIO, path: Path) -> None:
+    (check_safetensors_crc if path.suffix == ".safetensors" else check_ckpt_crc)(file, path)
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
@@ -122,5 +138,5 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def _some(index: Mapping[str, StoredTensor]) -> str:
-    shown = ", ".join(repr(name) for name in list(index)[:3])
-    return f"{len(index)} parameters ({shown}{', ...' if len(index) > 3 else ''})"
+    first = ", ".join(shown(name) for name in list(index)[:3])
+    return f"{len(index)} parameters ({first}{', ...' if len(index) > 3 else ''})"

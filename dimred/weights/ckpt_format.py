@@ -6,15 +6,16 @@
 """
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from dimred.errors import CheckpointError
-from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor, tensor_of
+from dimred.errors import CheckpointError, shown
+from dimred.weights.stored_tensor import BFLOAT16, MOST_DIMENSIONS, TEXT, StoredTensor, tensor_of
 
-__all__ = ["read_ckpt_index", "write_ckpt"]
+__all__ = ["check_ckpt_crc", "read_ckpt_index", "write_ckpt"]
 
 _TYPES: dict[str, np.dtype | str] = {
     "Float32": np.dtype("<f4"),
@@ -35,11 +36,11 @@ _TYPES: dict[str, np.dtype | str] = {
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
 _DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
-_CRC_MARK, _CRC_BYTES = (
-    b"crc_num",
-    17,
-)  # save_checkpoint(crc_check=True) ends the file with a mark and ten bytes
+# save_checkpoint(crc_check=True) ends the file with a mark, and the CRC-32 of all before it in ten bytes.
+_CRC_MARK, _CRC_BYTES = b"crc_num", 17
 _LONGEST_NAME = 65_536
+_MOST_RECORDS = 1 << 20
+_CRC_PIECE = 1 << 20
 _PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
 
 
@@ -111,12 +112,14 @@ def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredT
         if last is not None:
             index[last[0]] = tensor_of(path, *last[:2], _TYPES[last[2]], tuple(pieces))
 
-    for name, shape, type_name, piece in _records(cursor):
+    for number, (name, shape, type_name, piece) in enumerate(_records(cursor)):
+        if number == _MOST_RECORDS:
+            raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
         if last is not None and name != last[0]:
             close()
             pieces = []
         if name in index:
-            raise cursor.error(f"the parameter {name!r} appears twice")
+            raise cursor.error(f"the parameter {shown(name)} appears twice")
         last = (name, shape, type_name)
         pieces.append(piece)
     close()
@@ -140,18 +143,20 @@ def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple
         raise cursor.error("a record does not start with its name")
     name = cursor.text(end)
     if cursor.position >= end or cursor.take(1)[0] != _TENSOR:
-        raise cursor.error(f"the record {name!r} holds no tensor")
+        raise cursor.error(f"the record {shown(name)} holds no tensor")
     if cursor.length(end) + cursor.position != end:
-        raise cursor.error(f"the lengths in the record {name!r} contradict each other")
+        raise cursor.error(f"the lengths in the record {shown(name)} contradict each other")
     shape: list[int] = []
     type_name, piece = "", None
     while cursor.position < end:
+        if len(shape) > MOST_DIMENSIONS:
+            raise cursor.error(f"the parameter {shown(name)} claims more than {MOST_DIMENSIONS} dimensions")
         field = cursor.take(1)[0]
         if field == _DIM:
             shape.append(cursor.varint())
         elif field == _PACKED_DIMS:
             last = cursor.length(end) + cursor.position
-            while cursor.position < last:
+            while cursor.position < last and len(shape) <= MOST_DIMENSIONS:
                 shape.append(cursor.varint())
         elif field == _TYPE:
             type_name = cursor.text(end)
@@ -160,16 +165,46 @@ def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple
             piece = (cursor.position, length)
             cursor.position += length
         else:
-            raise cursor.error(f"the record {name!r} has an unknown field")
+            raise cursor.error(f"the record {shown(name)} has an unknown field")
     if type_name not in _TYPES:
-        raise cursor.error(f"the parameter {name!r} has the type {type_name!r}, which dimred can't read")
+        raise cursor.error(f"the parameter {shown(name)} has the type {shown(type_name)}, which dimred can't read")
     if piece is None or cursor.position != end:
-        raise cursor.error(f"the record {name!r} is incomplete")
+        raise cursor.error(f"the record {shown(name)} is incomplete")
     return name, tuple(shape), type_name, piece
 
 
+def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
+    """Compare a ``.ckpt`` file with the checksum at its end; nothing to do for one that was saved without.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    size = os.fstat(file.fileno()).st_size
+    end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
+    if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
+        return
+    crc, position, body = 0, 0, size - _CRC_BYTES
+    while position < body:
+        piece = os.pread(file.fileno(), min(_CRC_PIECE, body - position), position)
+        if not piece:
+            raise CheckpointError(f"{path} ends at byte {position}; it was cut while it was read. Save it again.")
+        crc = zlib.crc32(piece, crc)
+        position += len(piece)
+    if crc != int.from_bytes(end[len(_CRC_MARK) :], "big"):
+        raise CheckpointError(
+            f"{path} is damaged: it is not what was written, its checksum is another. Restore it, or save it again."
+        )
+
+
 def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
-    """Write ``values`` (name -> little-endian array, or text) in the ``.ckpt`` format."""
+    """Write ``values`` (name -> little-endian array, or text) in the ``.ckpt`` format, with its checksum."""
+    crc = 0
+
+    def write(data: Any) -> None:
+        nonlocal crc
+        crc = zlib.crc32(data, crc)
+        file.write(data)
+
     for name, value in values.items():
         if isinstance(value, str):
             array, type_name, dims = np.array(value or "\0", dtype=f"<U{max(len(value), 1)}"), "str", (0,)
@@ -181,8 +216,9 @@ def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
             head = b"".join(b"\x08" + _varint(length) for length in dims)
             head += b"\x12" + _sized(type_name.encode()) + b"\x1a" + _varint(len(piece))
             tag = b"\x0a" + _sized(name.encode()) + b"\x12" + _varint(len(head) + len(piece))
-            file.write(b"\x0a" + _varint(len(tag) + len(head) + len(piece)) + tag + head)
-            file.write(piece)
+            write(b"\x0a" + _varint(len(tag) + len(head) + len(piece)) + tag + head)
+            write(piece)
+    file.write(_CRC_MARK + crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big"))
 
 
 def _sized(data: bytes) -> bytes:

@@ -136,7 +136,7 @@ class WeightLayout:
             isinstance(names, list)
             and isinstance(shapes, list)
             and all(isinstance(name, str) for name in names)
-            and all(isinstance(shape, list) and all(_is_length(n) for n in shape) for shape in shapes)
+            and all(isinstance(s, list) and len(s) <= 32 and all(_is_length(n) for n in s) for s in shapes)
         ):
             raise BasisMismatchError(
                 'A stored layout must be {"names": [texts], "shapes": [lists of whole numbers >= 0]}.'
@@ -167,4 +167,4 @@ def _plain(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

@@ -1,6 +1,5 @@
 """``manifest.json``: what a folder of snapshots holds, ordered by step."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -8,15 +7,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dimred.errors import BasisMismatchError, SeriesError
+from dimred.errors import BasisMismatchError, SeriesError, shown
 from dimred.weights.checkpoint_io import SUFFIXES
 from dimred.weights.layout import WeightLayout
-from dimred.weights.whole_file import write_whole
+from dimred.weights.sealed_json import read_sealed, write_sealed
 
 __all__ = ["MANIFEST", "SnapshotEntry", "read_manifest", "scan_names", "write_manifest"]
 
 MANIFEST = "manifest.json"
-_FORMAT, _VERSION = "dimred snapshot series", 1
+_FORMAT, _VERSION = "dimred snapshot series", 2
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
 
 
@@ -47,7 +46,7 @@ def write_manifest(directory: Path, layout: WeightLayout, entries: Sequence[Snap
         "layout": layout.to_json(),
         "entries": [asdict(entry) for entry in entries],
     }
-    write_whole(directory / MANIFEST, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    write_sealed(directory / MANIFEST, content)
 
 
 def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
@@ -58,14 +57,15 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
             order.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_sealed(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if content.get("format") != _FORMAT:
         raise _damaged(path, f"it is not a {_FORMAT!r}")
     if content.get("version") != _VERSION:
         raise SeriesError(
-            f"{path} has version {content.get('version')!r}; this dimred reads version {_VERSION}. Update dimred."
+            f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
+            "dimred, or remove the file to have the folder read by file names."
         )
     try:
         layout = WeightLayout.from_json(content.get("layout"))
@@ -84,10 +84,10 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
 def _entry(path: Path, item: Any) -> SnapshotEntry:
     expected = {field.name: field.type for field in fields(SnapshotEntry)}
     if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
-        raise _damaged(path, f"an entry is {item!r}")
+        raise _damaged(path, f"an entry is {shown(item)}")
     name = item["file"]
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
-        raise SeriesError(f"{path} lists {name!r}, which is not the name of a snapshot in the same folder.")
+        raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
     return SnapshotEntry(**item)
 
 

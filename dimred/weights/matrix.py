@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dimred.errors import CheckpointError, SeriesError
-from dimred.weights.checkpoint_io import open_checkpoint, read_index
+from dimred.weights.checkpoint_io import check_checksum, open_checkpoint, read_index
 from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 from dimred.weights.manifest import SnapshotEntry
@@ -198,6 +198,8 @@ def _read_index(entry: SnapshotEntry, path: Path) -> tuple[Mapping[str, StoredTe
             f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
             "or leave it out with --skip-bad."
         )
+    if not entry.digest:
+        check_checksum(path)  # no manifest tells the weights' digest; the file may tell its own
     return read_index(path), stamp
 
 

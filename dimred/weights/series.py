@@ -1,6 +1,7 @@
 """CheckpointSeries: a rolling window of weight snapshots in one folder."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,8 @@ class CheckpointSeries:
     def rewind(self, step: int) -> None:
         """Forget and remove the snapshots taken after ``step``: training goes on from an earlier checkpoint.
 
+        Files of the series' names that the manifest does not list, as a killed writer leaves them, are removed too.
+
         Raises:
             SeriesError: the series was opened for reading.
         """
@@ -146,6 +149,11 @@ class CheckpointSeries:
             )
         if self._layout is not None:
             self._replace(self._layout, tuple(entry for entry in self._entries if entry.step <= step))
+        listed = {entry.file for entry in self._entries}
+        name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
+        for path in self.directory.iterdir():
+            if name.fullmatch(path.name) and path.name not in listed:
+                path.unlink(missing_ok=True)
 
     def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
         write_manifest(self.directory, layout, entries)

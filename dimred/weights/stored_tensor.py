@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import CheckpointError
+from dimred.errors import CheckpointError, shown
 
-__all__ = ["BFLOAT16", "TEXT", "StoredTensor", "read_exactly", "tensor_of", "to_float32"]
+__all__ = ["BFLOAT16", "MOST_DIMENSIONS", "TEXT", "StoredTensor", "read_exactly", "tensor_of", "to_float32"]
 
 BFLOAT16 = "bfloat16"  # NumPy has no such type: the upper half of a float32, read as two bytes
+MOST_DIMENSIONS = 32  # NumPy 1's limit
 TEXT = "text"  # MindSpore stores texts as UTF-32
 
 
@@ -59,6 +60,8 @@ def tensor_of(
     Raises:
         CheckpointError: they contradict each other.
     """
+    if len(shape) > MOST_DIMENSIONS or any(length >> 63 for length in shape):
+        raise CheckpointError(f"{path} is damaged: the parameter {shown(name)} has the shape {shown(shape)}.")
     total = sum(length for _, length in pieces)
     tensor = StoredTensor(shape, dtype, pieces)
     itemsize = tensor.storage.itemsize
@@ -72,8 +75,8 @@ def tensor_of(
         fits = math.prod(shape) * itemsize == total
     if not fits:
         raise CheckpointError(
-            f"{path} is damaged: the parameter {name!r} of shape {shape} needs {math.prod(shape) * itemsize} bytes and "
-            f"has {total}. Save it again."
+            f"{path} is damaged: the parameter {shown(name)} of shape {shape} needs {math.prod(shape) * itemsize} bytes"
+            f" and has {total}. Save it again."
         )
     return tensor
 

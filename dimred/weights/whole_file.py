@@ -5,7 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,12 +24,15 @@ def temporary_name() -> str:
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def whole_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the
     block ends without an error; then the folder's entry is flushed too. With an error, the temporary file is
     removed.
+
+    Args:
+        durable: wait for the disk. Without it a power cut (no mere kill) may leave an empty or older file.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
@@ -40,17 +43,22 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with temporary.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
         raise
-    sync_directory(target.parent)
+    if durable:
+        sync_directory(target.parent)
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
+def write_whole(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> None:
     """Write ``data`` (text as UTF-8) to ``path``, whole or not at all."""
-    with whole_file(path) as file:
+    with whole_file(path, durable=durable) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 

@@ -7,6 +7,7 @@ import pytest
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, fits_checkpoint, load_basis
 from dimred.subspace.companion import companion_path
+from dimred.subspace.file_seal import write_seal
 from dimred.subspace.pca import fit_basis
 from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
@@ -137,7 +138,7 @@ def test_a_companion_cut_anywhere_is_refused(pair):
     "change",
     [
         lambda f: f.attrs.update(format="other"),
-        lambda f: f.attrs.update(version=2),
+        lambda f: f.attrs.update(version=1),
         lambda f: f.attrs.update(kind="ica"),
         lambda f: f.attrs.update(layout_fingerprint="0"),
         lambda f: f.attrs.pop("rows_digest"),
@@ -154,8 +155,25 @@ def test_a_companion_cut_anywhere_is_refused(pair):
 def test_a_contradictory_companion_is_refused(pair, change):
     with h5py.File(companion_path(pair), "r+") as file:
         change(file)
-    with pytest.raises(BasisMismatchError):
+    with pytest.raises(BasisMismatchError, match="its checksum is another"):
         load_basis(pair)
+    write_seal(companion_path(pair))  # as somebody who means harm would
+    with pytest.raises(BasisMismatchError) as refused:
+        load_basis(pair)
+    assert "checksum" not in str(refused.value)
+
+
+def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
+    for path in (pair, companion_path(pair)):
+        whole = path.read_bytes()
+        for bit in np.random.default_rng(2).integers(8 * len(whole), size=150):
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            with pytest.raises(BasisMismatchError):
+                load_basis(pair)
+        path.write_bytes(whole)
+    load_basis(pair)
 
 
 def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp_path):

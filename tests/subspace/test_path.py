@@ -1,6 +1,5 @@
 """A search's path: start plus k numbers."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import SubspacePath, make_path, read_path
+from dimred.weights.sealed_json import write_sealed
 
 K, M, STEPS = 4, 50, 7
 
@@ -48,17 +48,17 @@ def test_another_start_another_basis_and_a_step_that_was_not_taken_are_refused(s
 
 @given(
     content=st.recursive(
-        st.none() | st.floats() | st.text(max_size=9),
+        st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.fixed_dictionaries(
-                {"format": st.just("dimred subspace path"), "version": st.just(1), "coordinates": inner}
+                {"format": st.just("dimred subspace path"), "version": st.just(2), "coordinates": inner}
             )
         ),
     )
 )
 def test_any_json_is_a_path_or_our_own_error(content, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / "any_path.json"
-    file.write_text(json.dumps(content))
+    write_sealed(file, content if isinstance(content, dict) else {"content": content})
     with pytest.raises(CheckpointError, match="not the path of a search"):
         read_path(file)

@@ -1,22 +1,25 @@
 """A run killed at any moment is gone on from by the same call, and the result is the same to the last bit."""
 
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dimred.errors import ConfigError
 from dimred.subspace.basis import load_basis
-from dimred.subspace.passes import working_bytes
+from dimred.subspace.passes import LOST, working_bytes
 from dimred.subspace.pca import fit_basis
+from dimred.subspace.write_behind import SAVE_EVERY
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
 from tests.oracles.planted import as_weights, random_walk, write_series
 
-N, K, BLOCKS = 6, 3, 8
+N, K, BLOCKS = 6, 3, 20
 M = BLOCKS * CHUNK - 99
 MEMORY = working_bytes(N, M, K, CHUNK)  # so that a block is one chunk of columns
 
@@ -24,19 +27,19 @@ MEMORY = working_bytes(N, M, K, CHUNK)  # so that a block is one chunk of column
 WORKER = """
 import sys, time
 from pathlib import Path
-from dimred.subspace import scratch
 from dimred.subspace.pca import fit_basis
 from dimred.weights.series import CheckpointSeries
-scratch._SAVE_SECONDS = 0.0
 folder, out, memory, append = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "append"
+def bytes_read():
+    return int(Path("/proc/self/io").read_text().split()[1])
 def report(phase, done, total):
-    print(phase.split()[0], done, flush=True)
-    time.sleep(0.05)
+    print(phase.split()[0], done, bytes_read(), flush=True)
+    time.sleep(0.02)
 if sys.argv[5] != "never":
     real = Path.replace
     def stop_before(self, target):
         if str(target).endswith(sys.argv[5]):
-            print("renaming", 0, flush=True)
+            print("renaming", 0, 0, flush=True)
             time.sleep(60)
         return real(self, target)
     Path.replace = stop_before
@@ -54,18 +57,32 @@ def expected(series, tmp_path_factory):
     return fit_basis(series, K, out=tmp_path_factory.mktemp("expected") / "pca_mat.npy")
 
 
+def bytes_read(process="self"):
+    """All bytes the process has read, from files or the page cache."""
+    return int(Path(f"/proc/{process}/io").read_text(encoding="ascii").split()[1])
+
+
 def kill_at(series, out, phase, done, append="fresh", before="never"):
-    """Run the worker until it reports this phase and at least so many columns, then kill it."""
+    """Run the worker until it reports this phase and at least so many columns, then kill it.
+
+    Returns:
+        The bytes it read since its first report, up to its end.
+    """
     command = [sys.executable, "-c", WORKER, str(series.directory), str(out), str(MEMORY), append, before]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        first = None
         for line in process.stdout:
-            seen_phase, seen = line.split()
+            seen_phase, seen, so_far = line.split()
+            first = int(so_far) if first is None else first
             if seen_phase == phase and int(seen) >= done:
+                process.send_signal(signal.SIGSTOP)
+                total = bytes_read(process.pid)
                 process.send_signal(signal.SIGKILL)
                 break
         else:
             pytest.fail("the worker ended before it could be killed")
     assert process.returncode == -signal.SIGKILL
+    return total - first
 
 
 def resume(series, out, **options):
@@ -83,26 +100,34 @@ def check(basis, expected, out):
     assert load_basis(out).n_components == basis.n_components
 
 
-@pytest.mark.parametrize(("phase", "blocks"), [("reading", 2), ("reading", 6), ("writing", 1), ("writing", 7)])
+@pytest.mark.parametrize(("phase", "blocks"), [("reading", 4), ("reading", 19), ("writing", 1), ("writing", 17)])
 def test_killed_and_resumed_equals_uninterrupted(series, expected, tmp_path, phase, blocks):
+    (tmp_path / "uninterrupted").mkdir()
     out = tmp_path / "pca_mat.npy"
-    kill_at(series, out, phase, blocks * CHUNK)
-    assert not out.exists()
+    killed = kill_at(series, out, phase, blocks * CHUNK)
+    before = bytes_read()
     basis, steps, notes = resume(series, out)
+    resumed = bytes_read() - before
+    before = bytes_read()
+    resume(series, tmp_path / "uninterrupted" / "pca_mat.npy")
+    cost = killed + resumed - (bytes_read() - before)
+    shutil.rmtree(tmp_path / "uninterrupted")
     check(basis, expected, out)
+    print(f"the kill cost {cost:,} bytes of reading")
+    assert cost <= LOST * 4 * N * CHUNK + 100_000  # and the state, and what Python itself reads
     first_phase, first_done, _ = steps[0]
     assert first_phase.startswith(phase), "the finished pass was repeated"
-    assert first_done >= (blocks - 1) * CHUNK, "blocks that were done were done again"
+    assert first_done >= (blocks - 2 * SAVE_EVERY) * CHUNK, "more blocks were done again than may be"
     assert "Going on where an earlier run stopped" in notes[0]
 
 
 def test_killed_twice(series, expected, tmp_path):
     out = tmp_path / "pca_mat.npy"
-    kill_at(series, out, "reading", 3 * CHUNK)
-    kill_at(series, out, "writing", 2 * CHUNK)
+    kill_at(series, out, "reading", 8 * CHUNK)
+    kill_at(series, out, "writing", 6 * CHUNK)
     basis, steps, _ = resume(series, out)
     check(basis, expected, out)
-    assert steps[0][1] >= CHUNK
+    assert steps[0][1] >= (6 - 2 * SAVE_EVERY) * CHUNK
 
 
 @pytest.mark.parametrize("manifest", [True, False])
@@ -177,17 +202,27 @@ def test_two_runs_for_one_result_do_not_meet(series, tmp_path):
     assert load_basis(out).n_components == K
 
 
-def test_an_interrupt_keeps_what_was_done(series, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("dimred.subspace.scratch._SAVE_SECONDS", 0.0)
+def test_an_interrupt_keeps_what_was_done(series, expected, tmp_path):
     out = tmp_path / "pca_mat.npy"
 
     def interrupt(phase, done, total):
-        if done >= 4 * CHUNK:
+        if done >= 8 * CHUNK:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fit_basis(series, K, out=out, max_memory=MEMORY, progress=interrupt)
     assert [path.name for path in tmp_path.iterdir()] == ["pca_mat.npy.unfinished"]
     basis, steps, _ = resume(series, out)
-    assert steps[0][1] >= 3 * CHUNK
+    assert steps[0][1] >= (8 - 2 * SAVE_EVERY) * CHUNK
     check(basis, expected, out)
+
+
+def test_a_run_killed_while_it_removed_its_folder_leaves_none_behind_in_the_end(series, expected, tmp_path):
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(series, K, out=out)
+    left = tmp_path / "pca_mat.npy.unfinished"
+    left.mkdir()
+    (left / "lock").touch()
+    resume(series, out)
+    assert not left.exists()
+    check(load_basis(out), expected, out)

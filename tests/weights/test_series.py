@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from dimred.errors import ConfigError, SeriesError
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.digest import CHUNK, WeightDigest
 from dimred.weights.layout import WeightLayout
+from dimred.weights.sealed_json import read_sealed, write_sealed
 from dimred.weights.series import CheckpointSeries
 
 
@@ -153,9 +153,9 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
 
 
 def _edit(manifest, change):
-    content = json.loads(manifest.read_text())
+    content = read_sealed(manifest)
     change(content)
-    manifest.write_text(json.dumps(content))
+    write_sealed(manifest, content)
 
 
 @pytest.mark.parametrize(

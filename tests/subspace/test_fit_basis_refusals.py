@@ -1,0 +1,131 @@
+"""What fit_basis refuses, or leaves out when told to: arguments, snapshots, networks, disks."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dimred.errors import CheckpointError, ConfigError, SeriesError
+from dimred.subspace.passes import LOST, block_width, working_bytes
+from dimred.subspace.pca import fit_basis
+from dimred.weights.digest import CHUNK
+from dimred.weights.layout import WeightLayout
+from tests.oracles.planted import random_walk, write_series
+from tests.subspace.conftest import M
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (
+            {"n_components": 32},
+            SeriesError,
+            r"n_components is 32, which needs at least 33 .* gives 12\. .* 11 or fewer",
+        ),
+        ({"n_components": None}, SeriesError, "at least 33"),
+        ({"n_components": 12}, SeriesError, "at least 13"),
+        ({"n_components": 13, "kind": "snapshots"}, SeriesError, "at least 13"),
+        ({"n_components": 0}, ConfigError, "n_components is 0"),
+        ({"n_components": True}, ConfigError, "n_components is True"),
+        ({"n_components": 1.0}, ConfigError, r"n_components is 1\.0"),
+        ({"n_components": 0.5, "kind": "snapshots"}, ConfigError, r"n_components is 0\.5"),
+        ({"n_components": 3, "kind": "ica"}, ConfigError, "kind is 'ica'"),
+        ({"n_components": 3, "max_memory": 10_000_000}, ConfigError, "max_memory leaves 10 MB"),
+        ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
+        ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
+        ({"n_components": 3, "append": True}, Exception, "is not a whole .npy file"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arguments, error, words):
+    out = tmp_path / arguments.pop("name", "pca_mat.npy")
+    with pytest.raises(error, match=words):
+        fit_basis(walk[0], out=out, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_network_is_refused(walk, tmp_path):
+    layout = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
+    with pytest.raises(CheckpointError, match="no parameter 'other'"):
+        fit_basis(walk[0], 3, out=tmp_path / "a.npy", layout=layout)
+
+
+def spoil(series, number, how):
+    """Make snapshot ``number`` bad in a way that is only seen when it is read in full; its size stays."""
+    path = series.paths[number]
+    content = bytearray(path.read_bytes())
+    content[-21:-17] = {  # the last weight; 17 bytes of checksum follow
+        "nan": b"\0\0\xc0\x7f",
+        "infinite": b"\0\0\x80\x7f",
+        "bit": bytes([content[-21] ^ 1, *content[-20:-17]]),
+    }[how]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("nan", r"net-4_4\.ckpt has a number that is not finite in the parameter 'fc' \(entry 66\)"),
+        ("infinite", r"net-4_4\.ckpt has a number that is not finite in the parameter 'fc' \(entry 66\)"),
+        ("bit", r"net-4_4\.ckpt is not what was written"),
+    ],
+)
+def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words):
+    snapshots = random_walk(8, 107)
+    series = write_series(tmp_path / "s", snapshots)
+    spoil(series, 3, how)
+    out = tmp_path / "pca_mat.npy"
+    with pytest.raises(CheckpointError, match=words):
+        fit_basis(series, 3, out=out)
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    with pytest.warns(UserWarning, match=words):
+        basis = fit_basis(series, 3, out=out, skip_bad=True)
+    clean = fit_basis(write_series(tmp_path / "clean", np.delete(snapshots, 3, axis=0)), 3)
+    assert np.array_equal(basis.components, clean.components)
+    with pytest.raises(SeriesError, match=r"at least 8 snapshots; .* gives 7 \(1 bad ones left out\)"):
+        fit_basis(series, 7, out=tmp_path / "b.npy", skip_bad=True)
+    assert not list(tmp_path.glob("b.npy*"))
+
+
+def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp_path):
+    snapshots = random_walk(4, 500)[[0, 1, 2, 3, 3, 2, 1]]
+    series = write_series(tmp_path / "s", snapshots)
+    with pytest.raises(SeriesError, match="span only 3 directions"):
+        fit_basis(series, 5, out=tmp_path / "a.npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_full_disk_is_said_before_anything_is_read(walk, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1_000})
+    monkeypatch.setattr("dimred.subspace.job.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(ConfigError, match="MB too little free space"):
+        fit_basis(walk[0], 3, out=tmp_path / "a.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_block_width_keeps_within_the_memory_and_what_a_kill_may_cost():
+    for limit in (140e6, 200e6, 1e9):
+        width = block_width(40, 10**8, 32, int(limit))
+        assert width % CHUNK == 0
+        assert working_bytes(40, 10**8, 32, width) <= limit
+        assert LOST * width * 40 <= 10**8
+    assert block_width(60, 25_600_000, 32, 10**9) == CHUNK
+
+
+def test_a_failing_disk_is_one_clear_line_and_the_work_is_kept(walk, tmp_path):
+    """A real limit on the size of files, in a process of its own."""
+    series, _ = walk
+    code = (
+        "import resource, sys\n"
+        "from dimred.cli.main import app\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
+        "app()"
+    )
+    out = tmp_path / "a.npy"
+    command = [sys.executable, "-c", code, "pca", "--ckpt-dir", series.directory, "--out", out, "--n-components", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"error: Writing {out} failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy.unfinished"]
+    assert fit_basis(series, 3, out=out).n_components == 3

@@ -1,0 +1,94 @@
+"""The two files of a basis: what is in them, what they do not depend on, and when they are replaced."""
+
+import numpy as np
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.subspace import job
+from dimred.subspace.basis import load_basis
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import write_checkpoint
+from dimred.weights.digest import CHUNK
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
+from tests.oracles.planted import as_weights
+
+
+def test_where_it_came_from_is_recorded(walk):
+    series, _ = walk
+    basis = fit_basis(series.select(last=8), 3)
+    assert [(s.file, s.step, s.digest) for s in basis.snapshots] == [
+        (entry.file, entry.step, entry.digest) for entry in series.entries[-8:]
+    ]
+    assert basis.layout == series.layout
+    assert basis.kind == "pca"
+
+
+def test_the_result_does_not_depend_on_the_width_of_blocks(walk, tmp_path, monkeypatch):
+    series, _ = walk
+    for name, width in (("narrow", CHUNK), ("wide", 4 * CHUNK)):
+        monkeypatch.setattr(job, "block_width", lambda *_, width=width: width)
+        fit_basis(series, 5, out=tmp_path / f"{name}.npy")
+    assert (tmp_path / "narrow.npy").read_bytes() == (tmp_path / "wide.npy").read_bytes()
+    assert (tmp_path / "narrow.h5").read_bytes() == (tmp_path / "wide.h5").read_bytes()
+
+
+def test_the_order_and_the_kind_of_files_make_no_difference(walk, tmp_path):
+    series, snapshots = walk
+    for number in np.random.default_rng(0).permutation(12):
+        write_checkpoint(tmp_path / f"x-{number}_1.safetensors", as_weights(snapshots[number]))
+    layout = series.layout
+    other = fit_basis(CheckpointSeries.open(tmp_path), 5, layout=layout)
+    assert np.array_equal(other.components, fit_basis(series, 5).components)
+
+
+def test_the_networks_order_decides_not_the_manifests(walk):
+    series, snapshots = walk
+    layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
+    basis = fit_basis(series, 3, layout=layout)
+    assert basis.layout == layout
+    turned = basis.layout.unflatten(basis.mean)
+    straight = series.layout.unflatten(snapshots.astype(np.float64).mean(axis=0).astype(np.float32))
+    assert all(np.array_equal(turned[name], straight[name]) for name in straight)
+
+
+def test_boost_reads_the_file(walk, tmp_path):
+    base = pytest.importorskip("mindspore.boost.base")
+    series, _ = walk
+    fit_basis(series, 5, out=tmp_path / "pca_mat.npy")
+    local = base._get_local_pca_mat_path(str(series.directory), str(tmp_path / "pca_mat.npy"), 5, 1, None)
+    assert np.array_equal(base._load_local_pca_mat(local, 1), load_basis(tmp_path / "pca_mat.npy").components)
+
+
+def test_nothing_but_the_two_files_is_left(walk, tmp_path):
+    fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pca_mat.h5", "pca_mat.npy"]
+
+
+def test_the_same_result_is_not_made_twice(walk, tmp_path):
+    series, _ = walk
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(series, 3, out=out)
+    stamps = [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))]
+    notes = []
+    again = fit_basis(series, 3, out=out, note=notes.append)
+    assert again.n_components == 3
+    assert "nothing to do" in notes[0]
+    assert [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))] == stamps
+
+
+@pytest.mark.parametrize("change", [{"n_components": 4}, {"kind": "snapshots"}, {"n_components": 0.5}])
+def test_another_result_is_never_replaced_without_being_told_to(walk, tmp_path, change):
+    series, _ = walk
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(series, 3, out=out)
+    before = (out.read_bytes(), out.with_suffix(".h5").read_bytes())
+    arguments = {"n_components": 3, **change}
+    with pytest.raises(ConfigError, match="--force to replace"):
+        fit_basis(series, out=out, **arguments)
+    with pytest.raises(ConfigError, match="--force to replace"):
+        fit_basis(series.select(skip_first=1), 3, out=out)
+    assert (out.read_bytes(), out.with_suffix(".h5").read_bytes()) == before
+    assert len(list(tmp_path.iterdir())) == 2
+    made = fit_basis(series, out=out, overwrite=True, **arguments)
+    assert load_basis(out).companion.digest == made.companion.digest
