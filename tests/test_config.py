@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dimred.config import StageOneConfig, StageTwoConfig, load_config, save_config
+from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[1] / "pipelines" / "configs"
@@ -19,7 +19,7 @@ CONFIGS = Path(__file__).parents[1] / "pipelines" / "configs"
 def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:
     config = load_config(stage, CONFIGS / name, ["seed=11", "data.batch_size=8"])
     assert (config.seed, config.data.batch_size) == (11, 8)
-    save_config(config, tmp_path / "saved.yaml")
+    (tmp_path / "saved.yaml").write_text(config_text(config))
     assert load_config(stage, tmp_path / "saved.yaml") == config
 
 
@@ -80,3 +80,8 @@ def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factor
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(ConfigError):
         load_config(StageTwoConfig, path)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("resnet50", "resnet50"), ("my.networks:Holder.build", "Holder.build")])
+def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, prefix: str) -> None:
+    assert ModelConfig(name=name).file_prefix == prefix

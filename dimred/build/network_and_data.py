@@ -1,0 +1,97 @@
+"""The network, its loss, and the data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mindspore import nn
+
+from dimred.config import DataConfig, StageConfig
+from dimred.data.image_folder import ImageFolder, check_data, split_folder
+from dimred.data.own_dataset import OwnDataset
+from dimred.errors import ConfigError
+from dimred.models.factory import load_factory, make_network
+from dimred.models.resnet import resnet
+from dimred.ranks import ALONE, Ranks
+from dimred.train_step.precision import with_precision
+
+
+def build_network(config: StageConfig) -> nn.Cell:
+    """The network with fresh weights, in the precision asked for."""
+    model = config.model
+    if ":" in model.name:
+        network = make_network(model.name, model.n_classes)
+    else:
+        network = resnet(model.name, model.n_classes, model.initialisation)
+    return with_precision(
+        network,
+        config.precision.level,
+        dtype=config.precision.dtype,
+        keep_batch_norm=config.precision.keep_batch_norm,
+        black_list=config.precision.black_list,
+        white_list=config.precision.white_list,
+        casts=config.precision.casts,
+    )
+
+
+def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None:
+    """Check, before any expensive work, that the data have these splits and fit the network.
+
+    Raises:
+        DataError: names the first split that does not; ConfigError: there is no such dataset.
+    """
+    if config.data.dataset is None:
+        check_data(data, splits, config.model.n_classes)
+    else:
+        for split in splits:
+            build_data(config.data, data, split)
+
+
+def build_data(
+    config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1
+) -> ImageFolder | OwnDataset:
+    """This rank's part of one split of the data; a training batch is a group of ``accumulation`` micro-batches."""
+    if config.dataset is not None:
+        return OwnDataset(
+            load_factory(config.dataset, "data.dataset"),
+            data,
+            split,
+            batch_size=config.batch_size,
+            workers=config.workers,
+            rank=ranks.rank,
+            group_size=ranks.group_size,
+            accumulation=accumulation,
+        )
+    return ImageFolder(
+        split_folder(data, split),
+        image_size=config.image_size,
+        batch_size=config.batch_size,
+        mean=config.mean,
+        std=config.std,
+        augmentation=config.augmentation,
+        resize=config.resize,
+        workers=config.workers,
+        damaged=config.damaged,
+        rank=ranks.rank,
+        group_size=ranks.group_size,
+        accumulation=accumulation,
+    )
+
+
+def check_ranks(ranks: Ranks, config: StageConfig, images: ImageFolder | OwnDataset) -> None:
+    """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
+
+    Raises:
+        DimredError: the ranks differ; ConfigError: no batch.
+    """
+    ranks.check_same("configuration", config.model_dump_json().encode())
+    ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
+    if images.steps_per_epoch == 0:
+        raise ConfigError(
+            f"data.batch_size is {images.batch_size} on each of {ranks.group_size} ranks, but there are only "
+            f"{images.n_images} training images; lower it"
+        )
+
+
+def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
+    """Images, labels -> mean cross entropy with label smoothing."""
+    return nn.WithLossCell(network, nn.CrossEntropyLoss(label_smoothing=config.label_smoothing))

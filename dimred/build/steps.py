@@ -1,0 +1,97 @@
+"""The steps of both stages, with their parts."""
+
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from dimred.build.network_and_data import build_loss
+from dimred.config import LossScaleConfig, ScheduleConfig, StageConfig, StageOneConfig, StageTwoConfig
+from dimred.ranks import ALONE, Ranks
+from dimred.search.cell import Basis, SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.decay_groups import decays
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
+from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.schedule import make_rates, with_cooldown
+from dimred.train_step.step import TrainStep
+
+
+def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
+    """The parts that both steps take, by the names of their arguments; None where a part is off."""
+    clipping, ema = config.clipping, config.ema
+    return {
+        "loss_scale": build_loss_scale(config.loss_scale),
+        "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None,
+        "clipping": None
+        if clipping.norm is None and clipping.value is None
+        else Clipping(clipping.norm, clipping.value),
+        "ema": None if ema.decay is None else EMA(network, ema.decay, ema.ramp),
+    }
+
+
+def build_loss_scale(config: LossScaleConfig) -> NoLossScale | None:
+    """The loss scale; None for none."""
+    if config.kind == "none":
+        return None
+    if config.kind == "static":
+        return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
+    initial = 2.0**16 if config.scale is None else config.scale
+    return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)
+
+
+def build_rates(schedule: ScheduleConfig, steps_per_epoch: int) -> np.ndarray:
+    """The learning rate of each update."""
+    rates = make_rates(
+        schedule.name,
+        schedule.peak,
+        schedule.warmup_epochs * steps_per_epoch,
+        schedule.total_epochs * steps_per_epoch,
+        [epoch * steps_per_epoch for epoch in schedule.milestones],
+        schedule.step_factor,
+    )
+    if schedule.cooldown is None:
+        return rates
+    return with_cooldown(
+        rates, schedule.cooldown.after_epoch * steps_per_epoch, schedule.cooldown.epochs * steps_per_epoch
+    )
+
+
+def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
+    """Stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
+    options = config.optimizer.model_dump(exclude={"name"})
+    rates = build_rates(config.schedule, steps_per_epoch).tolist()
+    optimizer = make_optimizer(config.optimizer.name, network.trainable_params(), rates, **options)
+    return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
+
+
+def build_search_step(
+    config: StageTwoConfig, network: nn.Cell, basis: Basis, steps_per_epoch: int, ranks: Ranks = ALONE
+) -> SubspaceTrainStep:
+    """Stage 2's step. The rate of ``sgd`` and ``average`` stays, or falls linearly to 0 at the end."""
+    n_steps = config.epochs * steps_per_epoch
+    falls = config.learning_rate_schedule == "linear"
+    return SubspaceTrainStep(
+        build_loss(config, network),
+        basis,
+        rho=config.rho,
+        gamma=config.gamma,
+        alpha=config.alpha,
+        sigma=config.sigma,
+        n_components=config.n_components,
+        max_trials=config.max_trials,
+        search=config.search,
+        curvature_pair=config.curvature_pair,
+        damping=config.damping,
+        initial_scaling=config.initial_scaling,
+        max_step=config.max_step,
+        max_rejected_steps=config.max_rejected_steps,
+        learning_rate=make_rates("linear", config.learning_rate, 0, n_steps) if falls else config.learning_rate,
+        momentum=config.momentum,
+        ranks=ranks,
+        weight_decay=[
+            config.weight_decay if decays(weight, config.no_decay) else 0.0 for weight in network.trainable_params()
+        ],
+        **build_parts(config, network),
+    )

@@ -1,0 +1,24 @@
+"""One validated model per stage, loaded from YAML; an unknown key is an error."""
+
+from dimred.config.files import config_text, load_config
+from dimred.config.model_and_data import DataConfig, ModelConfig
+from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
+from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
+from dimred.config.training import CooldownConfig, OptimizerConfig, ScheduleConfig
+
+__all__ = [
+    "ClippingConfig",
+    "CooldownConfig",
+    "DataConfig",
+    "EmaConfig",
+    "LossScaleConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PrecisionConfig",
+    "ScheduleConfig",
+    "StageConfig",
+    "StageOneConfig",
+    "StageTwoConfig",
+    "config_text",
+    "load_config",
+]

@@ -1,0 +1,104 @@
+"""A configuration from a YAML file and overrides, and back into a file."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from dimred.config.stages import StageConfig
+from dimred.errors import ConfigError, shown
+
+Stage = TypeVar("Stage", bound=StageConfig)
+_LARGEST_FILE = 100_000
+
+
+def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -> Stage:
+    """The configuration of a stage: the file, then each ``key=value`` override, validated as a whole.
+
+    Args:
+        stage: ``StageOneConfig`` or ``StageTwoConfig``.
+        path: a YAML file.
+        overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
+
+    Raises:
+        ConfigError: names every key that is unknown or has a value that is not allowed.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config is {str(path)!r}, which can't be read ({error}); name a YAML file") from error
+    if len(text) > _LARGEST_FILE:
+        raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
+    values = _parse(text, f"--config {str(path)!r}")
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return stage.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(stage, error))) from error
+
+
+def config_text(config: StageConfig) -> str:
+    """The resolved configuration as YAML, to stand beside a run; ``load_config`` reads it back to an equal one."""
+    return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+# What PyYAML's constructors raise for values such as ``!!int ""``, ``!!bool x``, ``!!timestamp x``.
+_CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, TypeError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain values only. An alias may stand for its anchor a million times in a million; no key needs one."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias (*name) is not allowed; write the value out")
+        return super().compose_node(parent, index)
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a safe loader, and less
+    except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS) as error:
+        where = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{source} is not valid YAML: {where}") from error
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set is {override!r}; expected key=value, such as epochs=2 or data.batch_size=64")
+    *parents, name = key.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")
+    values[name] = _parse(text, f"--set {key}")
+
+
+def _explain(stage: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            nearest = difflib.get_close_matches(key[:80], list(_keys(stage)), n=1, cutoff=0.0)
+            yield f"unknown key {shown(key)}; did you mean {nearest[0]!r}?"
+        elif key:
+            yield f"{key} is {shown(problem['input'])}: {problem['msg'].removeprefix('Value error, ')}"
+        else:
+            yield problem["msg"].removeprefix("Value error, ")
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _keys(part, f"{prefix}{name}.")

@@ -1,0 +1,144 @@
+"""One model for each stage."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from dimred.config.base import SPARED, Count, Fraction, OpenFraction, Strict
+from dimred.config.model_and_data import DataConfig, ModelConfig
+from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
+from dimred.config.training import OptimizerConfig, ScheduleConfig
+
+
+class CheckpointConfig(Strict):
+    """Full checkpoints: weights, statistics, optimizer state."""
+
+    every_epochs: Count = 10
+    """Epochs from one full checkpoint to the next; the last epoch has one always."""
+    keep: Count = 10
+    """How many of the newest stay."""
+
+
+class SnapshotConfig(Strict):
+    """The rolling series for PCA: trainable weights only."""
+
+    per_epoch: Count = 1
+    """Snapshots taken in each epoch, at equal distances."""
+    first_epoch: Count = 1
+    """The first epoch that gives snapshots; earlier ones hold weights from far away."""
+    keep: Count = 40
+    """How many of the newest stay; 32 directions need 33."""
+
+
+class StageConfig(Strict):
+    """What both stages have."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+    """Seed of the initial weights, the order of the images and their augmentation."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    summary: bool = False
+    """Write MindSpore's summary files too, into summary/ beside metrics.jsonl."""
+    label_smoothing: Fraction = 0.1
+    """Label smoothing of the cross entropy."""
+    all_reduce_split: tuple[Count, ...] = ()
+    """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses all into one."""
+    accumulation: Count = 1
+    """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
+    save_every_steps: Count | None = None
+    """Steps from one state for --resume to the next; each epoch ends with one anyway. null: no others."""
+    precision: PrecisionConfig = PrecisionConfig()
+    loss_scale: LossScaleConfig = LossScaleConfig()
+    clipping: ClippingConfig = ClippingConfig()
+    ema: EmaConfig = EmaConfig()
+
+
+class StageOneConfig(StageConfig):
+    """Stage 1: ordinary training that keeps a series of snapshots."""
+
+    epochs: Count = 70
+    """Where the run stops; the schedule may be longer."""
+    evaluate_every: Count = 1
+    """Epochs from one evaluation to the next."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    snapshots: SnapshotConfig = SnapshotConfig()
+
+    @model_validator(mode="after")
+    def _epochs_fit(self) -> "StageOneConfig":
+        cooldown = self.schedule.cooldown
+        end = self.schedule.total_epochs if cooldown is None else cooldown.after_epoch + cooldown.epochs
+        if self.epochs > end:
+            raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
+        if end > self.schedule.total_epochs:
+            raise ValueError(
+                f"schedule.cooldown ends after epoch {end}, past schedule.total_epochs {self.schedule.total_epochs}"
+            )
+        if self.schedule.warmup_epochs >= self.schedule.total_epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs is {self.schedule.warmup_epochs}; it must be below schedule.total_epochs"
+            )
+        if (self.schedule.name == "step") != bool(self.schedule.milestones):
+            raise ValueError("schedule.milestones goes with schedule.name step: give both, or neither")
+        return self
+
+
+class StageTwoConfig(StageConfig):
+    """Stage 2: the search in the subspace. The options' meaning: ``dimred.SubspaceTrainStep``."""
+
+    epochs: Count = 2
+    """Passes over the searched split."""
+    start: str = "best"
+    """Where the search begins: best (on the val split, of last and the means of all or the latest snapshots), the
+    mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
+    search_split: Literal["train", "val"] = "train"
+    """The split that gives directions and line-search losses."""
+    keep_best: bool = True
+    """Keep the best of the start and every epoch on the val split, not the last."""
+    search: Literal["bfgs", "sgd", "average"] = "bfgs"
+    """bfgs; sgd: momentum in the subspace, no line search; average: the same on a basis of raw snapshots."""
+    n_components: Count = 32
+    """Leading directions to search in."""
+    rho: OpenFraction = 0.55
+    """Line search: each trial is this much shorter than the one before."""
+    gamma: Fraction = 0.9
+    """Momentum of what the subspace cannot express."""
+    alpha: Annotated[float, Field(ge=0)] = 0.001
+    """Step size of what the subspace cannot express; 0 turns it off."""
+    sigma: OpenFraction = 0.4
+    """Line search: the share of the expected decrease that a trial must reach."""
+    max_trials: Count = 10
+    """Line search: trials before the step is given up."""
+    curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
+    """Gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
+    damping: bool = False
+    """Powell's damping of the curvature pair."""
+    initial_scaling: bool = False
+    """The inverse Hessian starts as y's / y'y, not as 1."""
+    max_rejected_steps: Count = 100
+    """Steps without an accepted trial, in a row, before the search ends."""
+    max_step: Annotated[float, Field(gt=0)] | Literal["trajectory"] | None = None
+    """Longest step: a distance; trajectory, the snapshots' own spread; null for no bound."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate of sgd and average."""
+    learning_rate_schedule: Literal["linear", "constant"] = "linear"
+    """Of the learning rate: linear to 0 at the end, or constant."""
+    momentum: Fraction = 0.9
+    """Momentum of sgd and average."""
+    weight_decay: Fraction = 0.0
+    """Weight decay with each accepted step, of every parameter that no_decay doesn't spare."""
+    no_decay: tuple[str, ...] = SPARED
+    """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
+    reestimate_batch_norm: bool = True
+    """Show the accuracy with re-estimated BatchNorm statistics too."""
+    reestimate_batches: Count = 50
+    """Training batches for that."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_n_component(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "n_component" in data:
+            data = dict(data)
+            data.setdefault("n_components", data.pop("n_component"))
+        return data

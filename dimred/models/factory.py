@@ -1,0 +1,59 @@
+"""Somebody's own network or data, by the name ``package.module:factory``."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mindspore import nn
+
+from dimred.errors import ConfigError
+
+
+def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
+    """The function that ``package.module:factory`` names; the working folder is searched too.
+
+    Args:
+        name: as the user typed it.
+        key: what it was typed for, for the error.
+
+    Raises:
+        ConfigError: the name is not of this form, the module can't be imported, or has no such function.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise ConfigError(f"{key} is {name!r}; your own is named package.module:factory")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"{key} is {name!r}, but {module_name!r} can't be imported ({type(error).__name__}: {error}); run from the "
+            "folder that holds it, or put that folder on PYTHONPATH"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(f"{key} is {name!r}, which is no function: it is {found!r}"[:300])
+    return found
+
+
+def make_network(name: str, *arguments: Any) -> nn.Cell:
+    """Call the factory that ``package.module:factory`` names, and check that it returns a network.
+
+    Raises:
+        ConfigError: see ``load_factory``; or it fails, or returns something else.
+    """
+    factory = load_factory(name)
+    try:
+        network = factory(*arguments)
+    except Exception as error:
+        raise ConfigError(f"model is {name!r}, which failed with {type(error).__name__}: {error}") from error
+    if not isinstance(network, nn.Cell):
+        raise ConfigError(f"model is {name!r}, which returned {type(network).__name__}; it must return an nn.Cell")
+    return network

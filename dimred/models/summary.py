@@ -1,0 +1,144 @@
+"""What a network is made of: layers, shapes, parameters, and the cost of one forward pass."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from dimred.errors import ConfigError
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
+Shape = tuple[int, ...]
+
+
+class Layer(NamedTuple):
+    """One cell without cells below it, in the order of the forward pass.
+
+    Attributes:
+        name: in the network.
+        kind: its class.
+        input_shape, output_shape: of its first input and its output.
+        n_parameters: numbers that train; a layer used twice counts them once.
+        n_other: numbers that don't train, such as BatchNorm's statistics.
+        flops: multiplications and additions of one forward pass; 0 for what only moves or compares numbers.
+    """
+
+    name: str
+    kind: str
+    input_shape: Shape
+    output_shape: Shape
+    n_parameters: int
+    n_other: int
+    flops: int
+
+
+class Summary(NamedTuple):
+    """A network at one input size.
+
+    Attributes:
+        layers: in the order they ran.
+        input_shape: of the batch.
+        n_parameters, n_other: of the whole network, those outside any layer included.
+        flops: of all layers; operations that a cell computes by functions, outside any layer, are not seen.
+    """
+
+    layers: list[Layer]
+    input_shape: Shape
+    n_parameters: int
+    n_other: int
+    flops: int
+
+
+def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
+    """Run the network once on zeros, in evaluation mode, and note what each layer does.
+
+    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
+    this.
+
+    Args:
+        network: one input; its mode is put back afterwards.
+        input_shape: of the input, batch included.
+
+    Raises:
+        ConfigError: the network can't take such an input.
+    """
+    layers: list[Layer] = []
+    counted: set[int] = set()
+    handles = []
+    for name, cell in network.cells_and_names():
+        if not cell.name_cells():
+            handles.append(cell.register_forward_hook(_note(name or "network", layers, counted)))
+    mode, was_training = ms.get_context("mode"), network.training
+    try:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        network.set_train(False)
+        network(ops.zeros(tuple(input_shape), ms.float32))
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"the network can't take an input of the shape {tuple(input_shape)}: {reason}; give --input-shape"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        network.set_train(was_training)
+        ms.set_context(mode=mode)
+    parameters = list(network.get_parameters())
+    return Summary(
+        layers=layers,
+        input_shape=tuple(input_shape),
+        n_parameters=sum(parameter.size for parameter in parameters if parameter.requires_grad),
+        n_other=sum(parameter.size for parameter in parameters if not parameter.requires_grad),
+        flops=sum(layer.flops for layer in layers),
+    )
+
+
+def _note(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
+    def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
+        own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
+        counted.update(id(parameter) for parameter in own)
+        taken, given = _shape(inputs), _shape(output)
+        layers.append(
+            Layer(
+                name=name,
+                kind=type(cell).__name__,
+                input_shape=taken,
+                output_shape=given,
+                n_parameters=sum(parameter.size for parameter in own if parameter.requires_grad),
+                n_other=sum(parameter.size for parameter in own if not parameter.requires_grad),
+                flops=_flops(cell, taken, given),
+            )
+        )
+
+    return hook
+
+
+def _shape(values: Any) -> Shape:
+    """Of the first tensor."""
+    while isinstance(values, tuple | list) and values:
+        values = values[0]
+    return tuple(values.shape) if isinstance(values, Tensor) else ()
+
+
+def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
+    """Of one forward pass."""
+    n_taken, n_given = math.prod(taken), math.prod(given)
+    if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
+        return n_given * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_given)
+    if isinstance(cell, _TRANSPOSED):  # every input number is spread over one kernel
+        return n_taken * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_given)
+    if isinstance(cell, nn.Dense):
+        return n_given * 2 * cell.in_channels + _bias(cell, n_given)
+    if isinstance(cell, (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)):
+        return 2 * n_given  # scale and shift
+    if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
+        return n_taken
+    return 0
+
+
+def _bias(cell: nn.Cell, n_given: int) -> int:
+    return n_given if cell.has_bias else 0
