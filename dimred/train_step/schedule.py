@@ -1,33 +1,71 @@
 """Learning rates, one number for each update."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from dimred.errors import ConfigError
+from dimred.train_step.options import check_number
+
+# Name -> share of the peak rate, as a function of x, the part of the way from the warm-up's end to the schedule's.
+_SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: (1 + np.cos(np.pi * x)) / 2,
+    "constant": lambda x: np.ones_like(x),
+}
+SCHEDULE_NAMES = (*_SHAPES, "step")
 
 
-def warmup_then_linear(peak: float, warmup_steps: int, total_steps: int) -> np.ndarray:
-    """Linear from 0 to ``peak`` over the warm-up, then linearly to 0 at ``total_steps``.
+def make_rates(
+    name: str,
+    peak: float,
+    warmup_steps: int,
+    total_steps: int,
+    milestones: Sequence[int] = (),
+    step_factor: float = 0.1,
+) -> np.ndarray:
+    """Linear from 0 to ``peak`` over the warm-up, then by name, with x = (i - warmup) / (total - warmup)::
 
-    rate(i) = peak (i + 1) / warmup_steps                            for i < warmup_steps
-    rate(i) = peak (total_steps - i) / (total_steps - warmup_steps)  from there on
+        rate(i) = peak (i + 1) / warmup                           for i < warmup
+        linear:   peak (1 - x)
+        cosine:   peak (1 + cos(pi x)) / 2      (Loshchilov & Hutter, SGDR, 2017, equation 5, without restarts)
+        step:     peak step_factor^(milestones at or before i)
+        constant: peak
 
     Args:
+        name: ``linear``, ``cosine``, ``step``, ``constant``.
         peak: largest rate, above 0.
         warmup_steps: updates of the warm-up; 0 for none.
-        total_steps: updates until the rate is 0; more than ``warmup_steps``.
+        total_steps: updates of the schedule; more than ``warmup_steps``.
+        milestones: of ``step``: updates after which the rate falls, rising numbers.
+        step_factor: of ``step``: what the rate is multiplied with, between 0 and 1.
 
     Returns:
         (total_steps,) float32.
 
     Raises:
-        ConfigError: the warm-up does not end before the schedule.
+        ConfigError: an unknown name, an option outside its range, or the warm-up does not end before the schedule.
     """
+    if name not in SCHEDULE_NAMES:
+        raise ConfigError(f"schedule.name is {name!r}; allowed: {', '.join(SCHEDULE_NAMES)}")
+    check_number("schedule.peak", peak, above=0)
     if not 0 <= warmup_steps < total_steps:
         raise ConfigError(f"warmup_steps is {warmup_steps}; it must be at least 0 and below total_steps {total_steps}")
+    if name == "step":
+        check_number("schedule.step_factor", step_factor, above=0, below=1, usual="0.1 is usual")
+        if not milestones or list(milestones) != sorted(set(milestones)) or milestones[0] < 1:
+            raise ConfigError(
+                f"schedule.milestones is {list(milestones)}; the step schedule needs rising numbers above 0"
+            )
+    elif milestones:
+        raise ConfigError(f"schedule.milestones is given, but schedule.name is {name!r}; they are for 'step'")
     step = np.arange(total_steps)
-    warmup = peak * (step + 1) / max(warmup_steps, 1)
-    decay = peak * (total_steps - step) / (total_steps - warmup_steps)
-    return np.where(step < warmup_steps, warmup, decay).astype(np.float32)
+    warmup = (step + 1) / max(warmup_steps, 1)
+    if name == "step":
+        share = step_factor ** np.searchsorted(np.asarray(milestones), step, side="right").astype(np.float64)
+    else:
+        share = _SHAPES[name]((step - warmup_steps) / (total_steps - warmup_steps))
+    return (peak * np.where(step < warmup_steps, warmup, share)).astype(np.float32)
 
 
 def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, dataset, nn
 
 from dimred.train_step.decay_groups import decay_groups, decays
-from dimred.train_step.schedule import warmup_then_linear, with_cooldown
+from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
 
 DECAY, MOMENTUM, STEPS = 0.1, 0.9, 6
@@ -40,7 +40,7 @@ def twin(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, rat
 
 def test_the_step_is_momentum_sgd_with_decay_groups_and_schedule() -> None:
     network, x, y = problem()
-    rates = warmup_then_linear(0.3, 2, STEPS)
+    rates = make_rates("linear", 0.3, 2, STEPS)
     weight, bias, losses = twin(network.weight.asnumpy(), network.bias.asnumpy(), x, y, rates)
     groups = decay_groups(network.trainable_params(), DECAY)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), nn.Momentum(groups, rates.tolist(), MOMENTUM))
@@ -61,7 +61,7 @@ def test_mindspore_s_model_trains_with_it_and_its_callback_sees_the_loss(capsys:
 
 
 def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
-    rates = warmup_then_linear(0.8, 5, 90)
+    rates = make_rates("linear", 0.8, 5, 90)
     np.testing.assert_allclose(rates[:5], [0.16, 0.32, 0.48, 0.64, 0.8], rtol=1e-6)
     np.testing.assert_allclose(np.diff(rates[5:]), -0.8 / 85, rtol=1e-4)
     assert rates[5] == pytest.approx(0.8)
@@ -69,7 +69,7 @@ def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
 
 
 def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing() -> None:
-    rates = warmup_then_linear(0.8, 5, 90)
+    rates = make_rates("linear", 0.8, 5, 90)
     cooled = with_cooldown(rates, 70, 2)
     np.testing.assert_array_equal(cooled[:71], rates[:71])
     np.testing.assert_allclose(cooled[70:], [rates[70], rates[70] / 2], rtol=1e-6)

@@ -1,0 +1,72 @@
+"""Gradients that are too long are shortened."""
+
+import math
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from dimred.errors import ConfigError
+from dimred.train_step.options import check_number
+
+
+class NoClipping(nn.Cell):
+    """Gradients stay as they are, and no norm is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.unknown = Tensor(math.nan, ms.float32)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        return gradients, self.unknown
+
+
+class Clipping(nn.Cell):
+    """Clip by value, then by global norm.
+
+    g <- min(max(g, -value), value);   g <- g min(1, norm / |g|), |g| over all parameters together
+
+    (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1, for the norm.)
+
+    Args:
+        norm: longest global norm, above 0; None leaves the norm.
+        value: largest entry in magnitude, above 0; None leaves the entries.
+
+    Inputs:
+        gradients: a tuple of float32 tensors.
+
+    Outputs:
+        the clipped gradients, and the global norm from before, () float32.
+
+    Raises:
+        ConfigError: neither is given, or one is outside its range.
+    """
+
+    def __init__(self, norm: float | None = None, value: float | None = None):
+        super().__init__(auto_prefix=False)
+        if norm is None and value is None:
+            raise ConfigError("clipping has neither norm nor value; give one of them")
+        for name, limit in (("clipping.norm", norm), ("clipping.value", value)):
+            if limit is not None:
+                check_number(name, limit, above=0, usual="1.0 is usual for the norm")
+        self.norm = norm
+        self.value = value
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        before = _global_norm(gradients)
+        length = before
+        if self.value is not None:
+            gradients = tuple([ops.clamp(gradient, -self.value, self.value) for gradient in gradients])
+            if self.norm is not None:
+                length = _global_norm(gradients)
+        if self.norm is not None:
+            factor = self.norm / ops.maximum(length, self.norm)
+            gradients = tuple([gradient * factor for gradient in gradients])
+        return gradients, before
+
+
+def _global_norm(gradients: tuple[Tensor, ...]) -> Tensor:
+    """|g| over all of them, () float32."""
+    square = 0.0
+    for gradient in gradients:
+        square = square + ops.reduce_sum(gradient * gradient)
+    return ops.sqrt(square)

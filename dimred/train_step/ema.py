@@ -1,0 +1,84 @@
+"""An exponential moving average of weights and BatchNorm statistics, beside the raw ones."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.options import check_number
+
+RAMP_UPDATES = 2000.0
+
+
+class NoEMA(nn.Cell):
+    """No average is kept."""
+
+    def construct(self) -> bool:
+        return True
+
+
+class EMA(nn.Cell):
+    """average <- d_t average + (1 - d_t) value, once for each applied update t = 1, 2, ...
+
+    d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which lets early weights go sooner
+    (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
+
+    It keeps the trainable weights and BatchNorm's moving statistics, as parameters named ``ema.<name>``, and the number
+    of updates as ``ema.updates``; a checkpoint of the cell holds it all.
+
+    Args:
+        network: what is averaged; the average starts from its values.
+        decay: 0 <= decay < 1.
+        ramp: whether the decay ramps up.
+
+    Attributes:
+        statistics: the averages of BatchNorm's statistics, which ranks average over each other like the statistics.
+
+    Raises:
+        ConfigError: ``decay`` outside its range.
+    """
+
+    def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
+        super().__init__(auto_prefix=False)
+        check_number("ema.decay", decay, at_least=0, below=1, usual="0.9999 is usual")
+        weights, statistics = network.trainable_params(), moving_statistics(network)
+        tracked = [*weights, *statistics]
+        self.decay = float(decay)
+        self.ramp = ramp
+        self.values = ms.ParameterTuple(tracked)
+        self.averages = ms.ParameterTuple(
+            [Parameter(value.value().copy(), name=f"ema.{value.name}", requires_grad=False) for value in tracked]
+        )
+        self.statistics = list(self.averages)[len(weights) :]
+        self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
+
+    def construct(self) -> bool:
+        """One update."""
+        n_updates = self.n_updates + 1
+        keep = self.decay * ops.ones((), ms.float32)
+        if self.ramp:
+            keep = self.decay * (1.0 - ops.exp(n_updates.astype(ms.float32) * (-1.0 / RAMP_UPDATES)))
+        for average, value in zip(self.averages, self.values):  # noqa: B905  (a graph's zip knows no strict)
+            ops.assign(average, average * keep + value * (1.0 - keep))
+        ops.assign(self.n_updates, n_updates)
+        return True
+
+    def restart(self) -> None:
+        """Begin again from the values as they are now."""
+        for average, value in zip(self.averages, self.values, strict=True):
+            ops.assign(average, value)
+        ops.assign(self.n_updates, Tensor(0, ms.int32))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside the block the network has the averages; afterwards its own values again, byte for byte."""
+        raw = [Tensor(value.asnumpy().copy()) for value in self.values]
+        try:
+            for average, value in zip(self.averages, self.values, strict=True):
+                ops.assign(value, average)
+            yield
+        finally:
+            for value, own in zip(self.values, raw, strict=True):
+                ops.assign(value, own)

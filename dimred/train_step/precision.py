@@ -1,0 +1,141 @@
+"""Mixed precision: which cells compute in half precision. Weights and their updates stay float32."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import NamedTuple
+
+import mindspore as ms
+from mindspore import Tensor, amp, nn, ops
+
+from dimred.errors import ConfigError
+from dimred.train_step.moving_statistics import BATCH_NORMS
+
+LEVELS = ("O0", "O1", "O2", "O3")
+HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}
+TYPES = HALF_TYPES | {"float32": ms.float32}
+
+
+def with_precision(
+    network: nn.Cell,
+    level: str = "O0",
+    *,
+    dtype: str = "float16",
+    keep_batch_norm: bool | None = None,
+    black_list: Sequence[str] = (),
+    white_list: Sequence[str] = (),
+    casts: Mapping[str, str] | None = None,
+) -> nn.Cell:
+    """The network with cells that compute in half precision; its output is float32.
+
+    O0 nothing; O1 the cells of the white list (convolutions, dense and recurrent layers), each giving float32 again; O2
+    everything but the black list (normalisation layers); O3 everything. The lists are those of ``mindspore.amp``, and
+    so is the conversion in O2 and O3; in O1 it would write a rewritten program into the working folder. The parameters
+    are the same ones, and stay float32.
+
+    Args:
+        network: without its loss, which then sees float32; may be changed in place, use what is returned.
+        level: ``O0``, ``O1``, ``O2``, ``O3``.
+        dtype: ``float16`` or ``bfloat16``.
+        keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
+        black_list: more cells of ``mindspore.nn`` that stay float32, by name, such as ``Softmax``.
+        white_list: in O1, more cells that don't, by name.
+        casts: pattern of a cell's name in the network (``*`` and ``?``) -> type it computes in, whatever the level
+            says; such as ``{"classifier": "float32"}``.
+
+    Raises:
+        ConfigError: an unknown name, a pattern that fits no cell, or a type that the device can't compute in.
+    """
+    casts = dict(casts or {})
+    _check_choice("precision.level", level, LEVELS)
+    _check_choice("precision.dtype", dtype, list(HALF_TYPES))
+    for pattern, name in casts.items():
+        _check_choice(f"precision.casts.{pattern}", name, list(TYPES))
+    if white_list and level != "O1":
+        raise ConfigError(f"precision.white_list is for level O1, and precision.level is {level}; remove one of them")
+    used = {dtype} if level != "O0" else set()
+    for name in sorted((used | set(casts.values())) - {"float32"}):
+        _check_device(network, name)
+    listed = [_cell_type("precision.black_list", name) for name in black_list]
+    if level == "O1":
+        white = [kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in listed]
+        white += [_cell_type("precision.white_list", name) for name in white_list]
+        _replace([place for place in _places(network) if isinstance(place.cell, tuple(white))], dtype)
+    elif level in ("O2", "O3"):
+        keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
+        standard = [kind for kind in amp.get_black_list() if kind not in BATCH_NORMS] if level == "O2" else []
+        black = [*standard, *(BATCH_NORMS if keep else ()), *listed]
+        network = amp.custom_mixed_precision(network, black_list=black, dtype=HALF_TYPES[dtype])
+    for pattern, name in casts.items():
+        fitting = [place for place in _places(network) if fnmatch(place.path, pattern)]
+        if not fitting:
+            raise ConfigError(f"precision.casts has {pattern!r}, which fits no cell of the network; see dimred summary")
+        _replace(fitting, name)
+    return network
+
+
+class _ComputesIn(nn.Cell):
+    """A cell that computes in one type, and gives float32."""
+
+    def __init__(self, cell: nn.Cell, dtype: ms.Type):
+        super().__init__(auto_prefix=False)
+        self.cell = cell.to_float(dtype)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return ops.cast(self.cell(*inputs), ms.float32)
+
+
+class _Place(NamedTuple):
+    """Where a cell stands in its network."""
+
+    path: str
+    owner: nn.Cell
+    name: str
+    cell: nn.Cell
+
+
+def _places(network: nn.Cell) -> list[_Place]:
+    """Every cell below the network; wrappers of ``mindspore.amp`` don't show in the paths."""
+    return [
+        _Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
+        for path, owner in network.cells_and_names()
+        for name, cell in owner.name_cells().items()
+    ]
+
+
+def _replace(places: Sequence[_Place], dtype: str) -> None:
+    """Let these cells compute in the type."""
+    for place in places:
+        # Not by setattr, which would rename the parameters.
+        place.owner._cells[place.name] = _ComputesIn(place.cell, TYPES[dtype])
+        if isinstance(place.owner, nn.SequentialCell):
+            place.owner.cell_list = list(place.owner.cells())
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _cell_type(option: str, name: str) -> type[nn.Cell]:
+    kind = getattr(nn, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Cell)):
+        nearest = difflib.get_close_matches(name, dir(nn), n=1, cutoff=0.0)[0]
+        raise ConfigError(f"{option} has {name!r}, which is no cell of mindspore.nn; did you mean {nearest!r}?")
+    return kind
+
+
+def _check_device(network: nn.Cell, dtype: str) -> None:
+    """Try what the network is made of, once, in this type; a device that lacks it would fail much later."""
+    kinds = {type(cell) for _, cell in network.cells_and_names()}
+    ones = ops.ones((1, 1, 1, 1), TYPES[dtype])
+    try:
+        if any(issubclass(kind, nn.Conv2d) for kind in kinds):
+            ops.conv2d(ones, ones).astype(ms.float32).asnumpy()
+        ops.matmul(ones[0, 0], ones[0, 0]).astype(ms.float32).asnumpy()
+    except (RuntimeError, TypeError) as error:
+        device = ms.get_context("device_target")
+        raise ConfigError(
+            f"precision asks for {dtype}, in which the device {device} can't compute this network's layers; use "
+            "float16, or level O0"
+        ) from error

@@ -1,0 +1,95 @@
+"""Plain NumPy twins of a training step's parts, float64, written from the equations and not from the code."""
+
+import numpy as np
+
+
+def clip(gradients, norm=None, value=None):
+    """Each entry to +-value; then all as one vector to a length of at most norm (Pascanu et al., 2013, algorithm 1)."""
+    before = np.sqrt(sum((g**2).sum() for g in gradients))
+    if value is not None:
+        gradients = [np.clip(g, -value, value) for g in gradients]
+    if norm is not None:
+        length = np.sqrt(sum((g**2).sum() for g in gradients))
+        if length > norm:
+            gradients = [g * norm / length for g in gradients]
+    return gradients, before
+
+
+def ema(start, values, decay, ramp):
+    """sum over updates s of (1 - d_s) prod_{r > s} d_r value_s, and prod d_r start: the recursion solved."""
+    steps = np.arange(1, len(values) + 1)
+    decays = decay * (1 - np.exp(-steps / 2000)) if ramp else np.full(len(values), decay)
+    total = start * np.prod(decays)
+    for index, value in enumerate(values):
+        total = total + (1 - decays[index]) * np.prod(decays[index + 1 :]) * value
+    return total
+
+
+class LossScaleTwin:
+    """Micikevicius et al. (2018), section 3.2, with bounds."""
+
+    def __init__(self, scale, factor, window, smallest, largest):
+        self.scale, self.factor, self.window = scale, factor, window
+        self.smallest, self.largest = smallest, largest
+        self.good = self.overflows = 0
+
+    def step(self, finite):
+        if not finite:
+            self.overflows, self.good = self.overflows + 1, 0
+            self.scale = max(self.scale / self.factor, self.smallest)
+            return
+        self.good += 1
+        if self.good == self.window:
+            self.scale, self.good = min(self.scale * self.factor, self.largest), 0
+
+
+class Optimizer:
+    """One update rule over a list of arrays, each with its own weight decay."""
+
+    def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-6):
+        self.name, self.decays, self.rates = name, decays, rates
+        self.momentum = {"momentum": 0.9, "sgd": 0.0}.get(name, 0.0) if momentum is None else momentum
+        self.nesterov, self.beta1, self.beta2, self.eps = nesterov, beta1, beta2, eps
+        self.first = [0.0] * len(decays)
+        self.second = [0.0] * len(decays)
+        self.t = 0
+
+    def step(self, weights, gradients):
+        rate = self.rates[min(self.t, len(self.rates) - 1)]
+        self.t += 1
+        return [
+            self._one(i, w, g, self.decays[i], rate) for i, (w, g) in enumerate(zip(weights, gradients, strict=True))
+        ]
+
+    def _one(self, i, w, g, decay, rate):
+        if self.name in ("momentum", "sgd"):  # Sutskever et al. (2013), with L2 decay in the gradient
+            g = g + decay * w
+            self.first[i] = self.momentum * self.first[i] + g
+            return w - rate * (g + self.momentum * self.first[i] if self.nesterov else self.first[i])
+        self.first[i] = self.beta1 * self.first[i] + (1 - self.beta1) * g
+        self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
+        if self.name == "adamw":  # Loshchilov & Hutter (2019), algorithm 2, without lines 9 and 10 (bias correction)
+            return w - rate * (self.first[i] / (np.sqrt(self.second[i]) + self.eps) + decay * w)
+        first = self.first[i] / (1 - self.beta1**self.t)  # LAMB: You et al. (2020), algorithm 2
+        second = self.second[i] / (1 - self.beta2**self.t)
+        u = first / (np.sqrt(second) + self.eps) + decay * w
+        ratio = np.linalg.norm(w) / np.linalg.norm(u) if np.linalg.norm(w) * np.linalg.norm(u) > 0 else 1.0
+        return w - rate * ratio * u
+
+
+def rates(name, peak, warmup, total, milestones=(), factor=0.1):
+    """One at a time, from the definitions."""
+    found = []
+    for i in range(total):
+        x = (i - warmup) / (total - warmup)
+        if i < warmup:
+            found.append(peak * (i + 1) / warmup)
+        elif name == "linear":
+            found.append(peak * (1 - x))
+        elif name == "cosine":
+            found.append(peak * 0.5 * (1 + np.cos(np.pi * x)))
+        elif name == "step":
+            found.append(peak * factor ** sum(i >= m for m in milestones))
+        else:
+            found.append(peak)
+    return np.array(found)

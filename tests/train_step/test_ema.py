@@ -1,0 +1,110 @@
+"""EMA: its closed form over 100 steps, through a kill and a resume; evaluation with it leaves the raw weights."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+from dimred.errors import ConfigError
+from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.train_step.ema import EMA
+from dimred.train_step.step import TrainStep
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from tests.oracles.train_step import ema
+from tests.search.networks import BatchNormNet, TanhMLP, image_batch, state_bytes, weight_vector
+from tests.train_step.problems import batches, tensors
+
+N_STEPS, KILLED_AFTER, DECAY = 100, 57, 0.95
+
+
+def averaged(ramp: bool) -> tuple[TanhMLP, TrainStep]:
+    network = TanhMLP()
+    optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
+    return network, TrainStep(network, optimizer, ema=EMA(network, DECAY, ramp))
+
+
+def train_until_killed(checkpoint: str) -> None:
+    """What the killed process runs: a checkpoint every 10 steps, and death between two of them."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    _, step = averaged(ramp=True)
+    for number, batch in enumerate(batches(N_STEPS), start=1):
+        step(*tensors(batch))
+        if number % 10 == 0:
+            write_checkpoint(checkpoint, to_arrays(step.get_parameters()), {"step": number})
+        if number == KILLED_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@functools.cache
+def uninterrupted(ramp: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The average after all steps, and the closed form of it from the path of the weights."""
+    network, step = averaged(ramp)
+    start, path = weight_vector(network), []
+    for batch in batches(N_STEPS):
+        step(*tensors(batch))
+        path.append(weight_vector(network))
+    found = np.concatenate([value.asnumpy().ravel() for value in step.ema.averages])
+    return found, ema(start.astype(np.float64), np.array(path, np.float64), DECAY, ramp)
+
+
+@pytest.mark.parametrize("ramp", [True, False], ids=["ramp", "fixed"])
+def test_a_hundred_steps_give_the_closed_form(ramp, pynative):
+    found, expected = uninterrupted(ramp)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_a_killed_and_resumed_run_gives_the_same_average_byte_for_byte(tmp_path, pynative):
+    found, _ = uninterrupted(True)
+    checkpoint = tmp_path / "step.ckpt"
+    code = f"from tests.train_step.test_ema import train_until_killed as run; run({str(checkpoint)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    saved = read_checkpoint(checkpoint)
+    assert int(saved["step"]) == 50
+    _, step = averaged(ramp=True)
+    from_arrays(step.get_parameters(), saved, str(checkpoint))
+    for batch in batches(N_STEPS)[50:]:
+        step(*tensors(batch))
+    resumed = np.concatenate([value.asnumpy().ravel() for value in step.ema.averages])
+    np.testing.assert_array_equal(resumed, found)
+
+
+def test_in_place_the_network_is_the_average_and_afterwards_itself(mode):
+    network = BatchNormNet()
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), ema=EMA(network, 0.5, ramp=False))
+    step.set_train(True)
+    for number in range(3):
+        step(*image_batch(number))
+    step.set_train(False)
+    raw, loss = state_bytes(network), float(network(*image_batch(9)).asnumpy())
+    raw["forwards"] = network.forwards.asnumpy().tobytes()
+    with step.ema.in_place():
+        assert float(network(*image_batch(9)).asnumpy()) != loss
+        for value, average in zip(step.ema.values, step.ema.averages, strict=True):
+            np.testing.assert_array_equal(value.asnumpy(), average.asnumpy())
+    network.forwards.set_data(ms.Tensor(np.frombuffer(raw["forwards"], np.int32)[0]))
+    assert state_bytes(network) == raw
+    with pytest.raises(KeyError), step.ema.in_place():
+        raise KeyError
+    assert state_bytes(network) == raw
+    assert float(network(*image_batch(9)).asnumpy()) == loss
+
+
+def test_it_averages_batch_norm_statistics_but_no_counter():
+    network = BatchNormNet()
+    names = {value.name for value in EMA(network).values}
+    assert {"norm.moving_mean", "norm.moving_variance", "conv.weight"} <= names
+    assert "forwards" not in names
+
+
+@pytest.mark.parametrize("decay", [1.0, -0.1, float("nan")])
+def test_a_decay_outside_its_range_is_named(decay):
+    with pytest.raises(ConfigError, match=r"ema\.decay is"):
+        EMA(TanhMLP(), decay)

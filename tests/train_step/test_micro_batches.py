@@ -1,0 +1,150 @@
+"""A batch in micro-batches is the batch: in the ordinary step and in the search."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from dimred.errors import ConfigError
+from dimred.search.cell import SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.gradient import BatchGradient, GroupGradient
+from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.step import TrainStep
+from tests.search.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
+
+N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
+SIZES = [8, 4, 2, 1]
+RATE, MOMENTUM = 0.05, 0.9
+CLIP_NORM = 0.8  # of gradients between 0.5 and 3
+
+
+def batches(n: int = N_STEPS, last: int = LAST_ROWS) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(4)
+    sizes = [last if number % 4 == 3 else ROWS for number in range(n)]
+    return [tuple(rng.standard_normal((rows, width)).astype(np.float32) for width in (3, 2)) for rows in sizes]
+
+
+def tensors(batch: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(part) for part in batch)
+
+
+def momentum_by_hand(clip_norm: float = np.inf) -> np.ndarray:
+    w, v = weight_vector(TanhMLP()).astype(np.float64), 0.0
+    for batch in batches():
+        _, g = mlp_function()(w, batch)
+        g = g * min(1.0, clip_norm / np.linalg.norm(g))
+        v = MOMENTUM * v + g
+        w = w - RATE * v
+    return w
+
+
+@pytest.mark.parametrize(("size", "graph"), [(2, False), *((size, True) for size in [None, *SIZES])])
+def test_twenty_ordinary_steps_are_the_same_whatever_the_micro_batch(size, graph):
+    ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)
+    network = TanhMLP()
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), RATE, MOMENTUM), micro_batch_size=size)
+    for batch in batches():
+        loss = step(*tensors(batch)).loss
+    assert (loss.shape, loss.dtype) == ((), ms.float32)
+    np.testing.assert_allclose(weight_vector(network), momentum_by_hand(), atol=3e-5)  # they moved by about 1
+
+
+PARTS = {
+    "clipping": lambda: {"clipping": Clipping(norm=CLIP_NORM)},
+    "scale": lambda: {"loss_scale": StaticLossScale(1024)},
+    "both": lambda: {"clipping": Clipping(norm=CLIP_NORM), "loss_scale": StaticLossScale(1024)},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("parts", PARTS)
+def test_twenty_ordinary_steps_are_the_same_with_clipping_and_with_a_static_scale(parts, size, pynative):
+    network = TanhMLP()
+    optimizer = nn.Momentum(network.trainable_params(), RATE, MOMENTUM)
+    step = TrainStep(network, optimizer, micro_batch_size=size, **PARTS[parts]())
+    for batch in batches():
+        assert bool(step(*tensors(batch)).applied.asnumpy())
+    clip_norm = np.inf if parts == "scale" else CLIP_NORM
+    np.testing.assert_allclose(weight_vector(network), momentum_by_hand(clip_norm), atol=3e-5)
+
+
+def test_twenty_search_steps_are_the_same_whatever_the_micro_batch():
+    ends, found = [], []
+    for size in (None, 4, 1):
+        network = TanhMLP()
+        step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, search="sgd", micro_batch_size=size)
+        found.append([step(*tensors(batch)) for batch in batches()])
+        ends.append(weight_vector(network))
+    for end, results in zip(ends[1:], found[1:], strict=True):
+        np.testing.assert_allclose(end, ends[0], rtol=2e-5, atol=2e-6)
+        for one, whole in zip(results, found[0], strict=True):
+            assert one.loss_after == pytest.approx(whole.loss_after, rel=1e-5)
+            assert float(one.loss.asnumpy()) == pytest.approx(float(whole.loss.asnumpy()), rel=1e-5)
+
+
+def test_the_line_search_asks_for_the_loss_of_the_whole_group():
+    """On micro-batches that contradict each other only the group's mean loss decides."""
+    network, batch = TanhMLP(), batches(4)[3]
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, micro_batch_size=2)
+    start = weight_vector(network)
+    loss, _ = mlp_function()(start.astype(np.float64), batch)
+    found = step(*tensors(batch))
+    loss_after, _ = mlp_function()(weight_vector(network).astype(np.float64), batch)
+    assert found.accepted
+    assert float(found.loss.asnumpy()) == pytest.approx(loss, rel=1e-5)
+    assert found.loss_after == pytest.approx(loss_after, rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_batch_norm_statistics_move_once_for_the_group_by_the_mean_of_its_micro_batches(stage):
+    left = []
+    for rows in (slice(0, 4), slice(4, 6)):
+        network = BatchNormNet()
+        network.set_train(True)
+        network(*[part[rows] for part in image_batch(0, 6)])
+        left.append(network.norm.moving_mean.asnumpy())
+    network = BatchNormNet()
+    if stage == 1:
+        step = TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=4)
+        step.set_train(True)
+    else:
+        step = SubspaceTrainStep(network, basis_for(network, 8), micro_batch_size=4)
+    step(*image_batch(0, 6))
+    np.testing.assert_allclose(network.norm.moving_mean.asnumpy(), (4 * left[0] + 2 * left[1]) / 6, rtol=1e-5)
+
+
+def test_each_micro_batch_has_its_own_dropout_masks_and_keeps_them_through_the_search():
+    """One input repeated in every row, so only masks tell the micro-batches apart."""
+    network = nn.SequentialCell(nn.Dense(3, 40), nn.Dropout(p=0.5), nn.Dense(40, 1))
+    with_loss = nn.WithLossCell(network, nn.MSELoss())
+    x, y = Tensor(np.ones((4, 3), np.float32)), Tensor(np.ones((4, 1), np.float32))
+    step = SubspaceTrainStep(with_loss, basis_for(network, 5), alpha=0.0, micro_batch_size=2)
+    group = step._objective._group
+    assert float(group.loss((x, y)).asnumpy()) == float(group.loss((x, y)).asnumpy())
+    loss_of = GroupGradient(BatchGradient(with_loss, network.trainable_params()), None)
+    masks = []
+    for number in (0, 1):
+        step._draw_masks(number)
+        masks.append(float(loss_of.loss((x[:2], y[:2])).asnumpy()))
+    assert masks[0] != masks[1]
+    assert float(group.loss((x, y)).asnumpy()) == pytest.approx(np.mean(masks), rel=1e-5)
+    found = step(x, y)  # its first step checks that the loss can be repeated
+    assert float(found.loss.asnumpy()) == pytest.approx(np.mean(masks), rel=1e-5)
+
+
+@pytest.mark.parametrize("shapes", [[(4, 3), (3, 2)], [(4, 3), ()], [(0, 3), (0, 2)]])
+def test_inputs_that_can_not_be_cut_are_named(shapes):
+    network = TanhMLP()
+    step = TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=2)
+    with pytest.raises(ConfigError, match="micro_batch_size is 2, but the step's inputs have the shapes"):
+        step(*[Tensor(np.ones(shape, np.float32)) if 0 not in shape else ms.ops.zeros(shape) for shape in shapes])
+
+
+@pytest.mark.parametrize("size", [0, 1.5, True])
+def test_a_micro_batch_has_a_whole_number_of_rows(size):
+    network = TanhMLP()
+    with pytest.raises(ConfigError, match="micro_batch_size is"):
+        TrainStep(network, nn.SGD(network.trainable_params(), 0.1), micro_batch_size=size)
+    with pytest.raises(ConfigError, match="micro_batch_size is"):
+        SubspaceTrainStep(network, basis_for(network), micro_batch_size=size)

@@ -1,0 +1,157 @@
+"""Optimizers, schedules, clipping and loss scales by themselves, against their plain twins."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mindspore import Parameter, Tensor
+
+from dimred.errors import ConfigError
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.decay_groups import decays
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.schedule import make_rates
+from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
+from tests.train_step.problems import RATES
+
+OPTIONS = [
+    ("momentum", {}),
+    ("momentum", {"momentum": 0.5}),
+    ("sgd", {"momentum": 0.5, "nesterov": True}),
+    ("sgd", {}),
+    ("sgd", {"momentum": 0.8}),
+    ("adamw", {}),
+    ("adamw", {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}),
+    ("lamb", {}),
+    ("lamb", {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_an_optimizer_is_its_twin(name, options, pynative):
+    rng = np.random.default_rng(3)
+    shapes = {"dense.weight": (3, 2), "norm.gamma": (3,), "dense.bias": (2,)}
+    weights = [rng.standard_normal(shape) for shape in shapes.values()]
+    parameters = [Parameter(Tensor(w.astype(np.float32)), name=n) for n, w in zip(shapes, weights, strict=True)]
+    step = make_optimizer(name, parameters, RATES, weight_decay=0.1, no_decay=["*gamma", "*bias"], **options)
+    twin = Optimizer(name, [0.1, 0.0, 0.0], RATES, **options)
+    for _ in range(6):
+        gradients = [rng.standard_normal(shape) for shape in shapes.values()]
+        step(tuple(Tensor(g.astype(np.float32)) for g in gradients))
+        weights = twin.step(weights, gradients)
+    for parameter, expected in zip(parameters, weights, strict=True):
+        np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lamb_leaves_a_weight_of_zeros_to_adam_s_step(pynative):
+    weight = Parameter(Tensor(np.zeros(4, np.float32)), name="w")
+    make_optimizer("lamb", [weight], 0.1)((Tensor(np.array([1, -1, 2, 0], np.float32)),))
+    np.testing.assert_allclose(weight.asnumpy(), [-0.1, 0.1, -0.1, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("adam", {}, "optimizer.name is 'adam'; allowed: momentum, sgd, adamw, lamb"),
+        ("momentum", {"nesterov": True}, "optimizer.nesterov is not an option of momentum"),
+        (
+            "adamw",
+            {"momentum": 0.9},
+            "not an option of adamw; it has beta1, beta2, eps: set it to null",
+        ),
+        ("lamb", {"beta1": 1.0}, "optimizer.beta1 is 1.0; it must be a number at least 0 and below 1"),
+        ("lamb", {"eps": 0.0}, "optimizer.eps is 0.0; it must be a number above 0"),
+        ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
+        ("sgd", {"weight_decay": 1.0}, "optimizer.weight_decay is 1.0"),
+    ],
+)
+def test_what_an_optimizer_does_not_take_is_named(name, options, said):
+    with pytest.raises(ConfigError) as refused:
+        make_optimizer(name, [Parameter(Tensor(np.ones(2, np.float32)), name="w")], 0.1, **options)
+    assert said in str(refused.value)
+
+
+def test_the_rule_of_the_decay_groups_is_a_list_of_patterns():
+    weight = Parameter(Tensor(np.ones(2, np.float32)), name="blocks.0.conv.weight")
+    assert decays(weight)
+    assert not decays(weight, ["blocks.*"])
+    assert decays(Parameter(Tensor(np.ones(2, np.float32)), name="norm.gamma"), [])
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant", "step"])
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_a_schedule_is_its_twin(name, warmup):
+    milestones = [10, 20] if name == "step" else []
+    found = make_rates(name, 0.8, warmup, 30, milestones, 0.3)
+    np.testing.assert_allclose(found, rates(name, 0.8, warmup, 30, milestones, 0.3), rtol=1e-6)
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("exponential", 0.1, 0, 9), "schedule.name is 'exponential'; allowed: linear, cosine, constant, step"),
+        (("linear", 0.0, 0, 9), "schedule.peak is 0.0"),
+        (("linear", 0.1, 9, 9), "warmup_steps is 9"),
+        (("step", 0.1, 0, 9), "schedule.milestones is []"),
+        (("step", 0.1, 0, 9, [5, 3]), "schedule.milestones is [5, 3]"),
+        (("step", 0.1, 0, 9, [5], 1.5), "schedule.step_factor is 1.5"),
+        (("cosine", 0.1, 0, 9, [5]), "they are for 'step'"),
+    ],
+)
+def test_what_a_schedule_does_not_take_is_named(arguments, said):
+    with pytest.raises(ConfigError) as refused:
+        make_rates(*arguments)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("norm", [None, 0.5, 100.0])
+@pytest.mark.parametrize("value", [None, 0.3])
+def test_clipping_is_its_twin(norm, value, pynative):
+    if norm is None and value is None:
+        with pytest.raises(ConfigError, match="neither norm nor value"):
+            Clipping()
+        return
+    rng = np.random.default_rng(1)
+    gradients = [rng.standard_normal(shape) for shape in ((3, 2), (4,))]
+    found, before = Clipping(norm, value)(tuple(Tensor(g.astype(np.float32)) for g in gradients))
+    expected, length = clip(gradients, norm, value)
+    assert float(before) == pytest.approx(length, rel=1e-5)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.asnumpy(), other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_of_zeros_is_clipped_to_zeros(pynative):
+    found, before = Clipping(1.0)((Tensor(np.zeros(3, np.float32)),))
+    assert (float(before), found[0].asnumpy().tolist()) == (0.0, [0.0, 0.0, 0.0])
+
+
+@given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))
+@settings(max_examples=15, deadline=None)
+def test_the_dynamic_scale_is_its_twin(finite, window, factor):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    scale = DynamicLossScale(16.0, factor, window, smallest=4.0, largest=128.0)
+    twin = LossScaleTwin(16.0, factor, window, 4.0, 128.0)
+    for each in finite:
+        scale(Tensor(each))
+        twin.step(each)
+        assert float(scale.current()) == twin.scale
+    assert int(scale.overflows()) == twin.overflows
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: StaticLossScale(0.0), "loss_scale.scale is 0.0"),
+        (lambda: DynamicLossScale(factor=1.0), "loss_scale.factor is 1.0"),
+        (lambda: DynamicLossScale(window=0), "loss_scale.window is 0"),
+        (lambda: DynamicLossScale(initial=2.0, smallest=4.0), "loss_scale.initial is 2.0; it must lie between"),
+    ],
+)
+def test_what_a_loss_scale_does_not_take_is_named(make, said):
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert said in str(refused.value)

@@ -1,0 +1,92 @@
+"""A gradient that overflows leaves no trace, in any precision, with any optimizer, in both stages."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dimred.search.cell import SubspaceTrainStep
+from dimred.search.result import Outcome
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+from dimred.train_step.optimizers import OPTIMIZER_NAMES, make_optimizer
+from dimred.train_step.precision import with_precision
+from dimred.train_step.step import TrainStep
+from tests.search.networks import BatchNormNet, basis_for, image_batch
+from tests.train_step.problems import RATES, changed, overflowing, values
+
+LEVELS = ("O1", "O2", "O3")
+SCALE_STATE = {"loss_scale.scale", "loss_scale.good_steps", "loss_scale.overflows"}
+
+
+def step_with(level: str, optimizer: str, scale, micro_batch_size: int | None = None) -> TrainStep:
+    network = with_precision(BatchNormNet(), level)
+    update = make_optimizer(optimizer, network.trainable_params(), RATES, weight_decay=0.01)
+    step = TrainStep(
+        network,
+        update,
+        loss_scale=scale,
+        clipping=Clipping(1.0),
+        ema=EMA(network, 0.9),
+        micro_batch_size=micro_batch_size,
+    )
+    step.set_train(True)
+    return step
+
+
+def check(make: Callable[[], TrainStep]) -> None:
+    """Good, overflow, good; beside it the two good ones alone."""
+    step, undisturbed = make(), make()
+    assert bool(step(*image_batch(0)).applied)
+    before = values(step)
+    found = step(*overflowing(1))
+    assert not bool(found.applied)
+    assert int(found.n_overflows) == 1
+    assert changed(before, values(step)) <= SCALE_STATE
+    assert "loss_scale.overflows" in changed(before, values(step))
+    assert bool(step(*image_batch(2)).applied)
+    after = values(step)
+    weights = {"conv.weight", "norm.moving_mean", "ema.conv.weight", "forwards", "global_step"}
+    assert weights <= changed(before, after)
+    undisturbed(*image_batch(0))
+    undisturbed(*image_batch(2))
+    assert changed(after, values(undisturbed)) <= SCALE_STATE
+
+
+@pytest.mark.parametrize(("level", "optimizer"), list(itertools.product(LEVELS, OPTIMIZER_NAMES)))
+def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happened(level, optimizer, pynative):
+    check(lambda: step_with(level, optimizer, StaticLossScale(128.0)))
+
+
+@pytest.mark.parametrize(
+    ("level", "optimizer", "rows"),
+    [("O1", "sgd", None), ("O2", "momentum", None), ("O3", "lamb", None), ("O2", "adamw", 4)],
+)
+def test_in_graph_mode_too(level, optimizer, rows):
+    check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))
+
+
+def test_a_static_scale_can_be_told_to_apply_whatever_comes(pynative):
+    step = step_with("O2", "momentum", StaticLossScale(128.0, drop_overflow=False))
+    found = step(*overflowing(1))
+    assert (bool(found.applied), int(found.n_overflows)) == (True, 0)
+    assert not np.isfinite(values(step)["conv.weight"]).all()
+
+
+@pytest.mark.parametrize("rows", [None, 4])
+def test_a_search_step_that_overflows_is_skipped_and_the_scale_shrinks(rows):
+    network = with_precision(BatchNormNet(), "O2")
+    ema = EMA(network, 0.9)
+    step = SubspaceTrainStep(
+        network, basis_for(network, 8), loss_scale=DynamicLossScale(128.0), ema=ema, micro_batch_size=rows
+    )
+    assert step(*image_batch(0)).loss_scale == 128.0
+    before, memory = values(step), step.state
+    found = step(*overflowing(1))
+    assert found.outcome is Outcome.NON_FINITE_GRADIENT
+    assert found.n_overflows == 1
+    assert changed(before, values(step)) <= SCALE_STATE
+    assert step.state == memory._replace(n_steps=2, n_rejected_in_a_row=memory.n_rejected_in_a_row + 1)
+    assert step(*image_batch(2)).loss_scale == 64.0

@@ -1,0 +1,111 @@
+"""The parts together: none, each, every pair, and all, against their plain twins in one fixed order."""
+
+import itertools
+
+import numpy as np
+import pytest
+from mindspore import dataset
+from mindspore.train import LossMonitor, Model
+
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.decay_groups import decays
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.precision import with_precision
+from dimred.train_step.step import TrainStep
+from tests.oracles.train_step import Optimizer, clip, ema
+from tests.search.networks import TanhMLP, mlp_function, weight_vector
+from tests.train_step.problems import RATES, batches, tensors
+
+N_STEPS = 5
+CLIP, DECAY, KEEP = {"norm": 0.1, "value": 0.08}, 0.1, 0.7
+PARTS = ("precision", "loss_scale", "micro_batches", "clipping", "ema", "adamw")
+CHOICES = [set(chosen) for n in (0, 1, 2, len(PARTS)) for chosen in itertools.combinations(PARTS, n)]
+
+
+def build(parts: set[str]) -> tuple[TanhMLP, TrainStep]:
+    network = TanhMLP()
+    used = with_precision(network, "O1") if "precision" in parts else network
+    optimizer = make_optimizer(
+        "adamw" if "adamw" in parts else "momentum", used.trainable_params(), RATES, weight_decay=DECAY
+    )
+    step = TrainStep(
+        used,
+        optimizer,
+        loss_scale=DynamicLossScale(1024.0, window=2) if "loss_scale" in parts else None,
+        micro_batch_size=3 if "micro_batches" in parts else None,
+        clipping=Clipping(**CLIP) if "clipping" in parts else None,
+        ema=EMA(network, KEEP, ramp=False) if "ema" in parts else None,
+    )
+    return network, step
+
+
+def twin(parts: set[str]) -> tuple[list[float], list[float], np.ndarray, np.ndarray]:
+    """Losses, norms before clipping, final weights, their average."""
+    network = TanhMLP()
+    parameters = network.trainable_params()
+    shapes = [parameter.shape for parameter in parameters]
+    ends = np.cumsum([parameter.size for parameter in parameters])[:-1]
+    optimizer = Optimizer(
+        "adamw" if "adamw" in parts else "momentum", [DECAY if decays(p) else 0.0 for p in parameters], RATES
+    )
+    start = w = weight_vector(network).astype(np.float64)
+    losses, norms, path = [], [], []
+    for batch in batches(N_STEPS):
+        loss, g = mlp_function()(w, batch)
+        gradients = [part.reshape(shape) for part, shape in zip(np.split(g, ends), shapes, strict=True)]
+        gradients, norm = clip(gradients, **CLIP) if "clipping" in parts else (gradients, np.nan)
+        weights = [part.reshape(shape) for part, shape in zip(np.split(w, ends), shapes, strict=True)]
+        w = np.concatenate([part.ravel() for part in optimizer.step(weights, gradients)])
+        losses, norms, path = [*losses, loss], [*norms, norm], [*path, w]
+    return losses, norms, w, ema(start, path, KEEP, ramp=False)
+
+
+def compare(parts: set[str]) -> None:
+    network, step = build(parts)
+    results = [step(*tensors(batch)) for batch in batches(N_STEPS)]
+    losses, norms, weights, average = twin(parts)
+    half = "precision" in parts
+    close = {"rtol": 2e-2, "atol": 2e-2} if half else {"rtol": 2e-4, "atol": 2e-5}
+    np.testing.assert_allclose([float(result.loss.asnumpy()) for result in results], losses, **close)
+    np.testing.assert_allclose([float(result.grad_norm) for result in results], norms, **close)
+    np.testing.assert_allclose(weight_vector(network), weights, **close)
+    if half:
+        assert np.abs(weight_vector(network) - weights).max() > 1e-6
+    if "ema" in parts:
+        found = np.concatenate([value.asnumpy().ravel() for value in step.ema.averages])
+        np.testing.assert_allclose(found, average, **close)
+    if "loss_scale" in parts:
+        assert [float(result.loss_scale) for result in results] == [1024, 1024, 2048, 2048, 4096]
+    assert all(bool(result.applied) for result in results)
+
+
+@pytest.mark.parametrize("parts", CHOICES, ids=lambda parts: "+".join(sorted(parts)) or "none")
+def test_the_step_is_its_twin(parts, pynative):
+    compare(parts)
+
+
+@pytest.mark.parametrize("parts", [set(), set(PARTS), set(PARTS) - {"micro_batches"}], ids=len)
+def test_in_graph_mode_too(parts):
+    compare(parts)
+
+
+def test_mindspore_s_model_trains_with_all_of_them(capsys):
+    network, step = build(set(PARTS))
+    columns = [np.concatenate(parts) for parts in zip(*batches(N_STEPS), strict=True)]
+    data = dataset.NumpySlicesDataset(tuple(columns), shuffle=False).batch(8)
+    Model(step).train(1, data, callbacks=[LossMonitor(1)])
+    assert capsys.readouterr().out.count("loss is") == N_STEPS
+    np.testing.assert_allclose(weight_vector(network), twin(set(PARTS))[2], atol=2e-2)
+
+
+def test_clipping_comes_after_unscaling_and_accumulation(pynative):
+    """Clipped before either, the update would be another one: these norms differ by the scale, and by piece."""
+    ends = []
+    for parts in ({"clipping"}, {"clipping", "loss_scale", "micro_batches"}):
+        network, step = build(parts)
+        for batch in batches(N_STEPS):
+            step(*tensors(batch))
+        ends.append(weight_vector(network))
+    np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)

@@ -1,0 +1,98 @@
+"""Mixed precision: which cells compute in which type, and what is refused."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from dimred.errors import ConfigError
+from dimred.train_step.precision import with_precision
+
+
+class SeenType(nn.Cell):
+    """Passes on what it gets, and remembers its type."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = None
+
+    def construct(self, x):
+        self.seen = x.dtype
+        return x
+
+
+def network() -> nn.Cell:
+    """Convolution, what it gave, BatchNorm, what that gave, ReLU, dense."""
+    return nn.SequentialCell(
+        nn.Conv2d(1, 4, 3), SeenType(), nn.BatchNorm2d(4), SeenType(), nn.ReLU(), nn.Flatten(), nn.Dense(4 * 36, 3)
+    )
+
+
+CASES = [
+    ({"level": "O0"}, "float32", "float32"),
+    ({"level": "O1"}, "float32", "float32"),
+    ({"level": "O2"}, "float16", "float16"),
+    ({"level": "O3"}, "float16", "float16"),
+    ({"level": "O0", "casts": {"0": "float16"}}, "float32", "float32"),
+]
+
+
+@pytest.mark.parametrize(("options", "after_convolution", "after_norm"), CASES, ids=str)
+def test_types_between_the_layers_and_float32_at_the_end(options, after_convolution, after_norm, pynative):
+    plain = network()
+    names = [parameter.name for parameter in plain.get_parameters()]
+    images = Tensor(np.random.default_rng(0).standard_normal((2, 1, 6, 6)).astype(np.float32))
+    plain.set_train(True)
+    exact = plain(images).asnumpy()
+    used = with_precision(plain, **options)
+    used.set_train(True)
+    found = used(images)
+    seen = [cell.seen for _, cell in used.cells_and_names() if isinstance(cell, SeenType)]
+    assert seen == [getattr(ms, after_convolution), getattr(ms, after_norm)]
+    assert found.dtype == ms.float32
+    np.testing.assert_allclose(found.asnumpy(), exact, atol=2e-2)
+    assert (options["level"] == "O0" and not options.get("casts")) == np.array_equal(found.asnumpy(), exact)
+    assert [parameter.name for parameter in used.get_parameters()] == names
+    assert {parameter.dtype for parameter in used.get_parameters()} == {ms.float32}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"level": "O2"}, True),
+        ({"level": "O2", "keep_batch_norm": False}, False),
+        ({"level": "O3"}, False),
+        ({"level": "O3", "keep_batch_norm": True}, True),
+        ({"level": "O3", "black_list": ["BatchNorm2d"]}, True),
+        ({"level": "O3", "casts": {"2": "float32"}}, True),
+    ],
+    ids=str,
+)
+def test_batch_norm_is_kept_in_float32_or_not(options, kept, pynative):
+    used = with_precision(network(), **options)
+    (norm,) = [cell for _, cell in used.cells_and_names() if isinstance(cell, nn.BatchNorm2d)]
+    assert norm.fp16 == (not kept)
+
+
+def test_the_white_list_takes_more_cells_and_the_black_list_keeps_some(pynative):
+    used = with_precision(network(), "O1", white_list=["ReLU"], black_list=["Conv2d"])
+    wrapped = {type(cell.cell).__name__ for _, cell in used.cells_and_names() if type(cell).__name__ == "_ComputesIn"}
+    assert wrapped == {"ReLU", "Dense"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"level": "O4"}, "precision.level is 'O4'; allowed: O0, O1, O2, O3"),
+        ({"level": "O2", "dtype": "float8"}, "precision.dtype is 'float8'; allowed: float16, bfloat16"),
+        ({"level": "O2", "dtype": "bfloat16"}, "precision asks for bfloat16, in which the device CPU can't compute"),
+        ({"level": "O2", "black_list": ["BatchNorm"]}, "which is no cell of mindspore.nn; did you mean 'BatchNorm"),
+        ({"level": "O2", "white_list": ["ReLU"]}, "precision.white_list is for level O1, and precision.level is O2"),
+        ({"level": "O2", "casts": {"classifier": "float32"}}, "precision.casts has 'classifier', which fits no cell"),
+        ({"level": "O2", "casts": {"0": "int8"}}, "precision.casts.0 is 'int8'; allowed: float16, bfloat16, float32"),
+    ],
+)
+def test_what_is_refused_is_named(options, said):
+    with pytest.raises(ConfigError) as refused:
+        with_precision(network(), **options)
+    assert said in str(refused.value)
