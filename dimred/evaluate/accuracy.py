@@ -1,7 +1,17 @@
 """Top-1 accuracy."""
 
 import mindspore as ms
-from mindspore import Tensor, dataset, nn, ops
+from mindspore import Tensor, nn, ops
+
+from dimred.evaluate.over_images import MeanOverImages
+from dimred.ranks import ALONE, Ranks
+
+
+class Accuracy(MeanOverImages):
+    """Share of a dataset's images that the network classifies right, as a fraction; see ``MeanOverImages``."""
+
+    def __init__(self, network: nn.Cell, ranks: Ranks = ALONE):
+        super().__init__(network, CountCorrect(network), ranks)
 
 
 class CountCorrect(nn.Cell):
@@ -14,26 +24,3 @@ class CountCorrect(nn.Cell):
     def construct(self, images: Tensor, labels: Tensor) -> Tensor:
         predicted = ops.argmax(self.network(images), 1).astype(ms.int32)
         return ops.equal(predicted, labels).astype(ms.int32).sum()
-
-
-class Accuracy:
-    """Share of a dataset's images that the network classifies right, in evaluation mode.
-
-    Args:
-        network: images (n, 3, height, width) -> logits (n, n_classes); its training mode is put back afterwards.
-    """
-
-    def __init__(self, network: nn.Cell):
-        self._network = network
-        self._count_correct = CountCorrect(network)
-
-    def __call__(self, batches: dataset.Dataset) -> float:
-        """Accuracy as a fraction, over every image of ``batches``, the uneven last batch included."""
-        was_training = self._network.training
-        self._count_correct.set_train(False)
-        correct = total = 0
-        for images, labels in batches.create_tuple_iterator(num_epochs=1):
-            correct += int(self._count_correct(images, labels).asnumpy())
-            total += len(labels)
-        self._count_correct.set_train(was_training)
-        return correct / total

@@ -12,7 +12,7 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:
@@ -31,7 +31,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     Raises:
         ConfigError: there were no batches.
     """
-    layers = [layer for _, layer in network.cells_and_names() if isinstance(layer, _BATCH_NORMS)]
+    layers = [layer for _, layer in network.cells_and_names() if isinstance(layer, BATCH_NORMS)]
     moving = [(layer, value) for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
     totals = [np.zeros(value.shape, np.float64) for _, value in moving]
     was_training = network.training

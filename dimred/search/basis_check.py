@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Parameter
 
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.search.options import check_number
+from dimred.train_step.options import check_number
 
 
 class Basis(Protocol):

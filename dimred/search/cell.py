@@ -6,18 +6,19 @@ it takes beside those parts is measured by ``tests/benchmarks/test_search_step.p
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.errors import NothingAcceptedError, SearchError
+from dimred.ranks import ALONE, Ranks
 from dimred.search.basis_check import Basis, leading_components
 from dimred.search.clock import Clock
 from dimred.search.direction import DirectionRule, Proposal
 from dimred.search.dropout import make_replayable
 from dimred.search.evaluation import Evaluation, Objective
-from dimred.search.network_state import Line, SideState, Weights
-from dimred.search.options import check_number
+from dimred.search.line import Line
 from dimred.search.projected_sgd import LearningRate
 from dimred.search.projection import Subspace
 from dimred.search.residual import make_residual
@@ -26,6 +27,9 @@ from dimred.search.rules import LineSearch, make_rules
 from dimred.search.state import SearchState
 from dimred.search.step_bound import MaxStep, bounded
 from dimred.search.weight_decay import make_weight_decay
+from dimred.train_step.loss_scale import NoLossScale
+from dimred.train_step.network_state import SideState, Weights
+from dimred.train_step.options import check_number
 
 _SAME_LOSS_TOLERANCE = 1e-4
 
@@ -70,6 +74,13 @@ class SubspaceTrainStep(nn.Cell):
         weight_decay: w <- w - weight_decay w with every accepted step; a number, or one for each trainable parameter.
             See ``dimred.search.weight_decay``.
         max_rejected_steps: rejected or skipped steps in a row before the search gives up.
+        micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
+            batch, computed in pieces of so many rows; None takes the batch whole.
+        ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
+            decision hangs on is a mean or sum over all of them, so they can't differ; each holds a part of the basis.
+        loss_scale: of the gradient; learns from each step whether it was finite.
+        clipping: of the gradient g, before anything is made of it.
+        ema: of the network, updated after each accepted step.
 
     Inputs:
         the inputs of ``network``.
@@ -104,11 +115,16 @@ class SubspaceTrainStep(nn.Cell):
         momentum: float = 0.9,
         weight_decay: float | Sequence[float] = 0.0,
         max_rejected_steps: int = 100,
+        micro_batch_size: int | None = None,
+        ranks: Ranks = ALONE,
+        loss_scale: NoLossScale | None = None,
+        clipping: nn.Cell | None = None,
+        ema: nn.Cell | None = None,
     ):
         super().__init__(auto_prefix=False)
         check_number("max_rejected_steps", max_rejected_steps, at_least=1, whole=True, usual="100 is usual")
         trainable = network.trainable_params()
-        self._subspace = Subspace(leading_components(basis, trainable, n_components, n_component))
+        self._subspace = Subspace(leading_components(basis, trainable, n_components, n_component), ranks)
         k = self._subspace.n_components
         self.direction_rule: DirectionRule
         self.line_search: LineSearch
@@ -132,7 +148,11 @@ class SubspaceTrainStep(nn.Cell):
         self._draw_dropout_masks = make_replayable(network)
         trained = {id(parameter) for parameter in trainable}
         self._side_state = SideState([p for p in network.get_parameters() if id(p) not in trained])
-        self._objective = Objective(network, trainable)
+        self._objective = Objective(
+            network, trainable, micro_batch_size, ranks.mean(), self._draw_masks, loss_scale, clipping
+        )
+        self.loss_scale = loss_scale
+        self.ema = ema
         self._weights = Weights(trainable)
         self._forward_is_checked = False
         self.state = SearchState(self.direction_rule.initial(), None, 0, 0)
@@ -144,7 +164,6 @@ class SubspaceTrainStep(nn.Cell):
     def construct(self, *inputs: Tensor) -> SearchResult:
         """One step; see the class."""
         clock = Clock()
-        self._draw_dropout_masks(self.state.n_steps)
         before = self._side_state.save()
         here = self._objective.gradient(inputs)
         subspace_grad = self._subspace.project(here.grad)
@@ -152,9 +171,11 @@ class SubspaceTrainStep(nn.Cell):
         clock.lap("gradient")
         # Every entry of g meets an entry of P, so one that is not finite makes P g not finite: no pass over g is
         # needed.
-        if not (math.isfinite(loss) and np.isfinite(subspace_grad).all()):
+        all_finite = math.isfinite(loss) and bool(np.isfinite(subspace_grad).all())
+        scale = self._tell_loss_scale(all_finite)
+        if not all_finite:
             self._side_state.restore(before)
-            return self._skipped(here.loss, clock)
+            return self._skipped(here.loss, clock, scale)
         after = self._side_state.save()
         self._check_forward(inputs, before, loss)
 
@@ -184,6 +205,8 @@ class SubspaceTrainStep(nn.Cell):
             line.back()
         self._side_state.restore(after if found.accepted else before)
         moved_outside, decayed = self._leave(line, here, subspace_grad, found.accepted)
+        if self.ema is not None and found.accepted:
+            self.ema()
         self._remember(proposal, subspace_grad, found.step_size, end_grad, found.accepted)
         clock.lap("commit")
         self._give_up_after_too_many()
@@ -197,14 +220,28 @@ class SubspaceTrainStep(nn.Cell):
             curvature=proposal.curvature,
             pair_used=proposal.pair_used,
             condition=proposal.condition,
-            captured_share=_share(float(subspace_grad @ subspace_grad), float(here.grad_square.asnumpy())),
+            captured_share=here.share_of(subspace_grad),
             subspace_step=found.step_size * proposal.direction,
             moved_inside=found.step_size * float(np.linalg.norm(proposal.direction)),
             moved_outside=moved_outside,
             decayed=decayed,
             n_gradients=1 if end_grad is None else 2,
+            grad_norm=here.raw_norm,
             seconds=clock.laps,
+            **scale,
         )
+
+    def _draw_masks(self, micro_batch: int) -> None:
+        """The dropout masks of a micro-batch in this step: the same in all its forward passes."""
+        self._draw_dropout_masks(self.state.n_steps, micro_batch)
+
+    def _tell_loss_scale(self, all_finite: bool) -> dict[str, Any]:
+        """The scale of this step's gradient, and the overflows so far."""
+        if self.loss_scale is None:
+            return {"loss_scale": 1.0, "n_overflows": 0}
+        used = float(self.loss_scale.current())
+        self.loss_scale(Tensor(all_finite))
+        return {"loss_scale": used, "n_overflows": int(self.loss_scale.overflows())}
 
     def _leave(self, line: Line, here: Evaluation, subspace_grad: np.ndarray, accepted: bool) -> tuple[float, float]:
         """Residual momentum and weight decay, from where the search ended; the distances they moved."""
@@ -231,30 +268,13 @@ class SubspaceTrainStep(nn.Cell):
             followed = self.direction_rule.follow(proposal, subspace_grad, step_size, end_grad)
             self.state = self.state._replace(direction=followed)
 
-    def _skipped(self, loss: Tensor, clock: Clock) -> SearchResult:
+    def _skipped(self, loss: Tensor, clock: Clock, scale: dict[str, Any]) -> SearchResult:
         """Count the step; nothing else changes."""
         self.state = self.state._replace(
             n_steps=self.state.n_steps + 1, n_rejected_in_a_row=self.state.n_rejected_in_a_row + 1
         )
         self._give_up_after_too_many()
-        return SearchResult(
-            loss=loss,
-            loss_after=float(loss.asnumpy()),
-            outcome=Outcome.NON_FINITE_GRADIENT,
-            step_size=0.0,
-            n_trials=0,
-            slope=math.nan,
-            curvature=math.nan,
-            pair_used=False,
-            condition=math.nan,
-            captured_share=math.nan,
-            subspace_step=np.zeros(self._subspace.n_components),
-            moved_inside=0.0,
-            moved_outside=0.0,
-            decayed=0.0,
-            n_gradients=1,
-            seconds=clock.laps,
-        )
+        return SearchResult.skipped(self._subspace.n_components, loss, clock.laps, **scale)
 
     def _give_up_after_too_many(self) -> None:
         if self.state.n_rejected_in_a_row >= self.max_rejected_steps:
@@ -278,7 +298,3 @@ class SubspaceTrainStep(nn.Cell):
                 "in place of ops.dropout"
             )
         self._forward_is_checked = True
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else math.nan

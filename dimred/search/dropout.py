@@ -13,6 +13,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
+_MICRO_BATCH_STRIDE = 0x9E3779B1  # no step in reach meets another step's number
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
@@ -61,12 +62,12 @@ def _drop_share(dropout: nn.Cell) -> float:
     return 1.0 - float(dropout.keep_prob)
 
 
-def make_replayable(network: nn.Cell) -> Callable[[int], None]:
+def make_replayable(network: nn.Cell) -> Callable[..., None]:
     """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
 
     Returns:
-        A function that draws the masks of a number: the same number, the same masks. It does nothing for a network
-        without dropout.
+        A function that draws the masks of a step and one of its micro-batches: the same two numbers, the same masks. It
+        does nothing for a network without dropout.
     """
     owners = [
         (owner, name, cell)
@@ -85,8 +86,9 @@ def make_replayable(network: nn.Cell) -> Callable[[int], None]:
         else:
             setattr(owner, name, replacement)
 
-    def draw(number: int) -> None:
+    def draw(step: int, micro_batch: int = 0) -> None:
         if owners:
-            ops.assign(seed, Tensor(number, ms.int32))
+            number = np.array((step + micro_batch * _MICRO_BATCH_STRIDE) % 2**32, np.uint32)
+            ops.assign(seed, Tensor(number.view(np.int32)))
 
     return draw

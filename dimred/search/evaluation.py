@@ -1,12 +1,14 @@
 """The questions the search puts to the network: the loss of a batch, and the loss with its gradient."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.search.network_state import gather
+from dimred.train_step.gradient import BatchGradient, GroupGradient
+from dimred.train_step.loss_scale import NoLossScale
 
 
 class Evaluation(NamedTuple):
@@ -14,56 +16,81 @@ class Evaluation(NamedTuple):
 
     Attributes:
         loss: f(w; B), Tensor () float32.
-        grad: g, Tensor (M,) float32.
-        grad_square: |g|^2, Tensor () float32.
+        grad: g, clipped where asked for, Tensor (M,) float32.
+        grad_square: |g|^2 of that g, Tensor () float32.
+        raw_norm: |g| before clipping.
     """
 
     loss: Tensor
     grad: Tensor
     grad_square: Tensor
+    raw_norm: float
+
+    def share_of(self, subspace_grad: np.ndarray) -> float:
+        """|g_k|^2 / |g|^2; nan where g is 0."""
+        whole = float(self.grad_square.asnumpy())
+        return float(subspace_grad @ subspace_grad) / whole if whole > 0 else math.nan
 
 
 class Objective:
     """Loss and gradient of one batch, at the weights as they stand.
 
-    The seam for micro-batches and ranks: both answers are means over the whole batch, so whoever cuts it into pieces
-    averages here, the gradient *and* both losses in the same way, and the search compares like with like.
+    Both answers are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are
+    averaged here, in the same way, so that the search compares like with like.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         trainable: the parameters, in the order of the weight vector.
+        micro_batch_size: rows of a micro-batch; None takes every batch whole.
+        reduce: this rank's means -> the means over all ranks, see ``KeepLocal``; None in a single process.
+        draw_dropout_masks: called with a micro-batch's number before its forward pass.
+        loss_scale: of the gradient; every loss is reported without it.
+        clipping: of the gradient.
     """
 
-    def __init__(self, network: nn.Cell, trainable: Sequence[Parameter]):
-        self._loss = _Loss(network)
-        self._loss_and_gradient = _LossAndGradient(network, trainable)
+    def __init__(
+        self,
+        network: nn.Cell,
+        trainable: Sequence[Parameter],
+        micro_batch_size: int | None = None,
+        reduce: nn.Cell | None = None,
+        draw_dropout_masks: Callable[[int], None] | None = None,
+        loss_scale: NoLossScale | None = None,
+        clipping: nn.Cell | None = None,
+    ):
+        gradient = BatchGradient(network, trainable, loss_scale)
+        self._group = GroupGradient(gradient, micro_batch_size, draw_dropout_masks)
+        self._clip = None if clipping is None else _ClipVector(clipping)
+        self._mean_over_ranks = _keep_local if reduce is None else reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """f(w; B)."""
-        return float(self._loss(*inputs).asnumpy())
+        (loss,) = self._mean_over_ranks(self._group.loss(inputs))
+        return float(loss.asnumpy())
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """f(w; B) and g."""
-        return Evaluation(*self._loss_and_gradient(*inputs))
+        loss, grad = self._mean_over_ranks(*self._group.loss_and_gradient(inputs))
+        square = ops.matmul(grad, grad)
+        norm = math.sqrt(float(square.asnumpy()))
+        if self._clip is None or not math.isfinite(norm):
+            return Evaluation(loss, grad, square, norm)
+        grad = self._clip(grad)
+        return Evaluation(loss, grad, ops.matmul(grad, grad), norm)
 
 
-class _Loss(nn.Cell):
-    def __init__(self, network: nn.Cell):
+class _ClipVector(nn.Cell):
+    """Clipping of the gradient as one vector (M,)."""
+
+    def __init__(self, clipping: nn.Cell):
         super().__init__(auto_prefix=False)
-        self.network = network
+        self.clipping = clipping
 
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.network(*inputs).astype(ms.float32)
+    def construct(self, grad: Tensor) -> Tensor:
+        clipped, _ = self.clipping((grad,))
+        return clipped[0]
 
 
-class _LossAndGradient(nn.Cell):
-    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.network = network
-        self.weights = ms.ParameterTuple(parameters)
-        self.gradient = ops.value_and_grad(network, None, self.weights)
-
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss, gradients = self.gradient(*inputs)
-        vector = gather(gradients)
-        return loss.astype(ms.float32), vector, ops.reduce_sum(vector * vector)
+def _keep_local(*values: Tensor) -> tuple[Tensor, ...]:
+    """``KeepLocal``, without a graph of its own."""
+    return values

@@ -7,7 +7,7 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.search.direction import Proposal
-from dimred.search.options import check_number
+from dimred.train_step.options import check_number
 
 LearningRate = float | Sequence[float] | np.ndarray | Callable[[int], float]
 

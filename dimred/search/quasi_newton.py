@@ -10,7 +10,7 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.search.direction import Proposal
-from dimred.search.options import check_number
+from dimred.train_step.options import check_number
 
 CURVATURE_PAIRS = ("consecutive", "same_batch")
 _POWELL_SHARE = 0.2

@@ -6,9 +6,9 @@ from typing import Protocol
 import numpy as np
 from mindspore import Tensor, ops
 
-from dimred.search.network_state import along
-from dimred.search.options import check_number
 from dimred.search.projection import Subspace
+from dimred.train_step.network_state import along
+from dimred.train_step.options import check_number
 
 
 class Residual(Protocol):

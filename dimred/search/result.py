@@ -1,5 +1,6 @@
 """What one search step reports."""
 
+import math
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -34,6 +35,9 @@ class SearchResult(NamedTuple):
         moved_outside: |alpha m|, distance moved by the residual momentum.
         decayed: |weight_decay * w|, distance moved by weight decay.
         n_gradients: gradient evaluations the step took.
+        grad_norm: |g| before clipping; nan on a skipped step.
+        loss_scale: S of this step's gradient; 1 without a loss scale.
+        n_overflows: steps skipped so far because of a gradient that was not finite, counted by the loss scale.
         seconds: wall time by part of the step.
     """
 
@@ -52,7 +56,31 @@ class SearchResult(NamedTuple):
     moved_outside: float
     decayed: float
     n_gradients: int
+    grad_norm: float
+    loss_scale: float
+    n_overflows: int
     seconds: dict[str, float]
+
+    @classmethod
+    def skipped(cls, n_components: int, loss: Any, seconds: dict[str, float], **scale: Any) -> "SearchResult":
+        """A step in which nothing was tried, because the loss or its gradient was not finite."""
+        unknown: dict[str, Any] = dict.fromkeys(
+            ("slope", "curvature", "condition", "captured_share", "grad_norm"), math.nan
+        )
+        nothing: dict[str, Any] = dict.fromkeys(("step_size", "moved_inside", "moved_outside", "decayed"), 0.0)
+        return cls(
+            loss=loss,
+            loss_after=float(loss.asnumpy()),
+            outcome=Outcome.NON_FINITE_GRADIENT,
+            n_trials=0,
+            pair_used=False,
+            subspace_step=np.zeros(n_components),
+            n_gradients=1,
+            seconds=seconds,
+            **unknown,
+            **nothing,
+            **scale,
+        )
 
     @property
     def accepted(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from dimred.errors import ConfigError
 from dimred.search.basis_check import Basis
 from dimred.search.direction import DirectionRule, Proposal
-from dimred.search.options import check_number
+from dimred.train_step.options import check_number
 
 MaxStep = float | Literal["trajectory"] | None
 

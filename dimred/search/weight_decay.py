@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from dimred.errors import ConfigError
-from dimred.search.options import check_number
+from dimred.train_step.options import check_number
 
 
 class WeightDecay(Protocol):

@@ -1,8 +1,9 @@
 """The whole step against its plain NumPy twin, 50 steps.
 
-Each pair of noisy batches multiplies a rounding difference by up to the condition of H, so two runs of BFGS drift apart
-whatever computes them. So the twin takes over the cell's weights after each step, but nothing else: H, pairs, momenta
-and decisions are its own over all 50 steps. Projected SGD multiplies nothing and runs free.
+With short steps (``max_step``) cell and twin run free of each other for 50 steps, and end at the same weights to
+float32 accuracy. With steps as long as BFGS wants them, each pair of noisy batches multiplies a rounding difference by
+up to the condition of H, so two runs drift apart whatever computes them. There the twin takes over the cell's weights
+after each step, but nothing else: H, pairs, momenta and decisions are its own over all 50 steps.
 """
 
 import numpy as np
@@ -24,6 +25,9 @@ from tests.search.networks import (
 
 N_STEPS = 50
 TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10
+
+FREE_TOLERANCE = 3e-5  # of the distance travelled, over 50 free steps
+SHORT = {"max_step": 0.05}
 
 # The options of each case; all but the first change one thing about it.
 CASES = {
@@ -57,20 +61,29 @@ def mlp_case():
     return network, mlp_function(), orthonormal_rows(6, n), batches
 
 
-def follow(network, function, components, batches, options):
-    """Run cell and twin side by side, and compare each step."""
+def pair(network, function, components, batches, options):
+    """The cell, its twin, and the batches in float32."""
     batches = [tuple(part.astype(np.float32) for part in batch) for batch in batches]
     twin_options = dict(options)
     if "weight_decay" in options:
         sizes = [p.size for p in network.trainable_params()]
         twin_options["weight_decay"] = np.repeat(options["weight_decay"], sizes)
     twin = Twin(function, components, weight_vector(network), **twin_options)
-    step = SubspaceTrainStep(network, PlainBasis(components), **options)
+    return SubspaceTrainStep(network, PlainBasis(components), **options), twin, batches
+
+
+def take_a_step(step, twin, batch):
+    """The same step by both."""
+    return step(*(Tensor(part) for part in batch)), twin.step(tuple(part.astype(np.float64) for part in batch))
+
+
+def follow(network, function, components, batches, options):
+    """Run cell and twin side by side, and compare each step."""
+    step, twin, batches = pair(network, function, components, batches, options)
     outcomes = []
     for number, batch in enumerate(batches):
         start = twin.weights
-        expected = twin.step(tuple(part.astype(np.float64) for part in batch))
-        found = step(*(Tensor(part) for part in batch))
+        found, expected = take_a_step(step, twin, batch)
         where = f"step {number}: {found}, twin {expected}"
         assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), where
         assert (found.n_trials, found.pair_used) == (expected["n_trials"], expected["pair_used"]), where
@@ -100,6 +113,33 @@ def test_quadratic(case):
 @pytest.mark.parametrize("case", ["as_published", "alpha_0", "same_batch", "damping_and_scaling", "scheduled_sgd"])
 def test_mlp(case):
     follow(*mlp_case(), CASES[case])
+
+
+def run_free(problem, options):
+    """Cell and twin from the same start, each on its own from there."""
+    network, *rest = problem()
+    step, twin, batches = pair(network, *rest, options | SHORT)
+    start = twin.weights
+    for batch in batches:
+        found, expected = take_a_step(step, twin, batch)
+        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12)
+    distance = np.linalg.norm(twin.weights - start)
+    assert distance > 1, "too short a way to show anything"
+    np.testing.assert_allclose(weight_vector(network), twin.weights, rtol=0, atol=FREE_TOLERANCE * distance)
+
+
+FREE = ["as_published", "alpha_0", "other_constants", "same_batch", "damping", "damping_and_scaling", "projected_sgd"]
+
+
+@pytest.mark.parametrize("case", FREE)
+@pytest.mark.parametrize("problem", [quadratic_case, mlp_case])
+def test_50_steps_free_of_each_other(problem, case, pynative):
+    run_free(problem, CASES[case])
+
+
+@pytest.mark.parametrize("problem", [quadratic_case, mlp_case])
+def test_50_steps_free_of_each_other_in_graph_mode(problem):
+    run_free(problem, CASES["as_published"])
 
 
 @pytest.mark.parametrize("problem", [quadratic_case, mlp_case])

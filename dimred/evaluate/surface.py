@@ -1,0 +1,41 @@
+"""The loss at points of a plane of weight space."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.evaluate.batch_norm import BATCH_NORMS
+from dimred.runtime.parameters import from_arrays
+from dimred.weights.layout import WeightLayout
+
+Batches = Sequence[tuple[Tensor, ...]]
+
+
+def loss_in_plane(
+    loss: nn.Cell, batches: Batches, origin: np.ndarray, directions: np.ndarray
+) -> Callable[[float, float], float]:
+    """(x, y) -> the mean loss over the batches at the weights origin + x directions[0] + y directions[1].
+
+    BatchNorm uses each batch's own statistics, so that the loss depends on the weights alone; everything else is in
+    evaluation mode. The network's weights and statistics are changed by every call.
+
+    Args:
+        loss: inputs of a batch -> scalar mean loss.
+        batches: always the same.
+        origin: (M,).
+        directions: (2, M).
+    """
+    layout = WeightLayout.from_network(loss)
+    parameters = loss.trainable_params()
+    loss.set_train(False)
+    for _, cell in loss.cells_and_names():
+        if isinstance(cell, BATCH_NORMS):
+            cell.set_train(True)
+
+    def at(x: float, y: float) -> float:
+        weights = (origin + x * directions[0] + y * directions[1]).astype(np.float32)
+        from_arrays(parameters, layout.unflatten(weights), "the plane")
+        return float(np.mean([float(loss(*batch).asnumpy()) for batch in batches]))
+
+    return at
