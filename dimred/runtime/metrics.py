@@ -1,34 +1,103 @@
 """Metrics as JSON lines: one object a line, appended as it happens."""
 
+import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import mindspore as ms
+from mindspore import SummaryRecord, Tensor
+
+from dimred.errors import RunError
+from dimred.weights.whole_file import write_whole
+
 
 class MetricsLog:
-    """Appends records to a ``.jsonl`` file, each flushed at once. Numbers that are not finite are written as null."""
+    """Appends records to a ``.jsonl`` file, each flushed at once. Numbers that are not finite are written as null.
 
-    def __init__(self, path: Path):
+    Args:
+        path: of the file.
+        summary: a folder in which MindSpore's ``SummaryRecord`` gets every number of a record at its ``step``; None for
+            none.
+    """
+
+    def __init__(self, path: Path, summary: Path | None = None):
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
+        self._summary = None if summary is None else SummaryRecord(str(summary))
 
-    def write(self, **record: Any) -> None:
-        """Append one record."""
+    def write(self, **record: Any) -> dict[str, Any]:
+        """Append one record; returns it as ``read_metrics`` will."""
         finite = {key: _plain(value) for key, value in record.items()}
         self._file.write(json.dumps(finite, allow_nan=False) + "\n")
         self._file.flush()
+        if self._summary is not None:
+            for key, value in finite.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self._summary.add_value("scalar", key, Tensor(value, ms.float32))
+            self._summary.record(int(finite["step"]))
+        return finite
+
+    def mark(self) -> dict[str, Any]:
+        """Where the file ends now, for ``cut_metrics``; what was written is on the disk by then."""
+        os.fsync(self._file.fileno())
+        written = self._path.read_bytes()
+        return {"lines": written.count(b"\n"), "sha256": hashlib.sha256(written).hexdigest()}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
+        if self._summary is not None:
+            self._summary.close()
+
+
+def cut_metrics(path: Path, mark: dict[str, Any] | None, *, own: bool = True) -> None:
+    """Cut a metrics file where it ended when ``mark`` was made: the run goes on from there, and writes the rest again.
+
+    Args:
+        path: the file.
+        mark: None for a run that begins: then nothing may stand there.
+        own: whether the mark was made of this file, not of another rank's, which has as many lines.
+
+    Raises:
+        RunError: what stands before that place was changed since.
+    """
+    if mark is None:
+        path.unlink(missing_ok=True)
+        return
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept = b"".join(lines[: mark["lines"]])
+    if own and hashlib.sha256(kept).hexdigest() != mark["sha256"]:
+        raise RunError(f"{path} was changed or cut after the run wrote it; restore it, or begin in another folder")
+    write_whole(path, kept)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All records of a metrics file, in order."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """All records of a metrics file, in order; a last line that is still being written is left out.
+
+    Raises:
+        RunError: it can't be read, or a line is no record.
+    """
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
+    return [_record(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is damaged in line {number}: it holds no keys; remove the line")
+    return record
 
 
 def _plain(value: Any) -> Any:

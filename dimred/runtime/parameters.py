@@ -9,8 +9,17 @@ from dimred.errors import CheckpointError
 
 
 def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
-    """Name -> value, copied to the host."""
-    return {parameter.name: parameter.asnumpy().copy() for parameter in parameters}
+    """Name -> value, copied to the host.
+
+    Raises:
+        CheckpointError: two parameters have one name; a file could hold only one of them.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for parameter in parameters:
+        if parameter.name in arrays:
+            raise CheckpointError(f"two parameters are named {parameter.name!r}; give each cell's parameters a prefix")
+        arrays[parameter.name] = parameter.asnumpy().copy()
+    return arrays
 
 
 def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:

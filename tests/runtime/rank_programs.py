@@ -1,0 +1,32 @@
+"""A program for ranks, without MindSpore: python -m tests.runtime.rank_programs HOW ... --out FOLDER.
+
+It notes its process in FOLDER/../pids, and then ends as the words say: ``fine``, ``fail RANK STATUS``, ``wait``, or
+``save`` (waits, and ends with status 75 on SIGTERM).
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def main(how: str, *rest: str) -> None:
+    rank, folder = os.environ["RANK_ID"], Path(sys.argv[-1])
+    print(f"rank {rank} of {os.environ['RANK_SIZE']} ö {how}", flush=True)
+    if how == "save":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    pids = folder.parent / "pids"
+    pids.mkdir(exist_ok=True)
+    unfinished = pids / f".{rank}"
+    unfinished.write_text(str(os.getpid()))
+    unfinished.rename(pids / rank)
+    if how == "fail" and rank == rest[0]:
+        print("error: something is wrong here", flush=True)
+        sys.exit(int(rest[1]))
+    while how != "fine":
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
