@@ -12,9 +12,10 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
+from dimred.data.image_tree import IMAGE_SUFFIXES
 from dimred.errors import ConfigError, DataError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 AUGMENTATIONS = ("random_resized_crop", "pad_crop", "none")
 _PAD = 2
 _IMAGENET_RESIZE = 256 / 224
@@ -40,6 +41,12 @@ def class_names(split_folder: Path) -> list[str]:
     return classes
 
 
+def split_folder(root: Path, split: str) -> Path:
+    """``root/split``; for ``val`` also ``root/validation_preprocess``, as ImageNet's is often called."""
+    other = root / "validation_preprocess"
+    return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
+
+
 def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
     """Check, before any expensive work, that the splits exist, agree on their classes and fit the network.
 
@@ -48,9 +55,9 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
     """
     if not root.is_dir():
         raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    expected = class_names(root / splits[0])
+    expected = class_names(split_folder(root, splits[0]))
     for split in splits[1:]:
-        found = class_names(root / split)
+        found = class_names(split_folder(root, split))
         if found != expected:
             differing = sorted(set(expected) ^ set(found))
             raise DataError(
@@ -61,26 +68,27 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
         raise DataError(f"{str(root)!r} has {len(expected)} classes, but the model has n_classes {n_classes}; raise it")
 
 
-class EpochOrder(ds.Sampler):
-    """The order of one epoch: a permutation fixed by seed and epoch, or the order of the files without a seed.
+class GivenOrder(ds.Sampler):
+    """The images with these numbers, in this order."""
 
-    Args:
-        n_images: length of the dataset.
-        seed: of the permutation; None keeps the order of the files.
-        epoch: number of the epoch, from 1.
-    """
-
-    def __init__(self, n_images: int, seed: int | None, epoch: int):
-        super().__init__(n_images)
-        self.n_images = n_images
-        self.seed = seed
-        self.epoch_number = epoch
+    def __init__(self, order: np.ndarray):
+        super().__init__(len(order))
+        self._order = order
 
     def __iter__(self) -> Iterator[int]:
-        if self.seed is None:
-            return iter(range(self.n_images))
-        order = np.random.default_rng([self.seed, self.epoch_number]).permutation(self.n_images)
-        return iter(order.tolist())
+        return iter(self._order.tolist())
+
+
+def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
+    """This rank's images of one epoch, in order; the remainder is dropped.
+
+    Each global batch is R ``batch_size`` consecutive images of a permutation of all, which depends on seed and epoch
+    only; rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(n_images)
+    n_batches = n_images // (batch_size * group_size)
+    batches = order[: n_batches * batch_size * group_size].reshape(n_batches, group_size, batch_size)
+    return batches[:, rank].reshape(-1)
 
 
 class ImageFolder:
@@ -95,6 +103,10 @@ class ImageFolder:
             2, crop at random) or ``none``.
         resize: whether images are resized and centre-cropped outside training (off for images of ``image_size``).
         workers: parallel decoding workers.
+        damaged: what to do with an image that can't be decoded: ``stop``, or ``replace`` it by another one of the
+            batch's images. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
+        rank, group_size: of a data-parallel job, whose ranks share out the images of every batch.
+        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
 
     Raises:
         DataError: see ``class_names``; ConfigError: an unknown augmentation.
@@ -114,6 +126,10 @@ class ImageFolder:
         augmentation: str = "none",
         resize: bool = True,
         workers: int = 2,
+        damaged: str = "stop",
+        rank: int = 0,
+        group_size: int = 1,
+        accumulation: int = 1,
     ):
         if augmentation not in AUGMENTATIONS:
             raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
@@ -126,31 +142,43 @@ class ImageFolder:
         self.augmentation = augmentation
         self.resize = resize
         self.workers = workers
-        self.n_images = sum(
-            1 for name in self.classes for entry in (folder / name).iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES
-        )
+        self.damaged = damaged
+        self.rank = rank
+        self.group_size = group_size
+        self.accumulation = accumulation
+        files = [entry.suffix for name in self.classes for entry in (folder / name).iterdir()]
+        images = [suffix for suffix in files if suffix.lower() in IMAGE_SUFFIXES]
+        self.n_images = len(images)
+        self._suffixes = sorted(set(images))  # as they are written: MindSpore tells .JPEG from .jpeg
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one training epoch; the remainder is dropped in training only."""
-        return self.n_images // self.batch_size
+        """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
+        return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
 
     def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> ds.Dataset:
-        """The augmented batches of one epoch, in the order of ``seed`` and ``epoch``; the remainder is dropped."""
-        ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
-        images = self._read(EpochOrder(self.n_images, seed, epoch), self._training_transforms())
-        return images.batch(batch_size or self.batch_size, drop_remainder=True)
+        """This rank's augmented batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder."""
+        own = [self.rank] if self.rank else []
+        ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *own]).integers(2**31)))
+        size = batch_size or self.batch_size
+        order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
+        images = self._read(order, self._training_transforms())
+        if batch_size is not None or self.accumulation == 1:
+            return images.batch(size, drop_remainder=True)
+        return images.batch(size * self.accumulation)  # the order holds whole micro-batches only
 
     def evaluation(self) -> ds.Dataset:
-        """Every image once, in the order of the files, without augmentation."""
-        return self._read(EpochOrder(self.n_images, None, 0), self._evaluation_transforms()).batch(self.batch_size)
+        """Every image once, over all ranks, in the order of the files, without augmentation."""
+        order = np.arange(self.rank, self.n_images, self.group_size)
+        return self._read(order, self._evaluation_transforms()).batch(self.batch_size)
 
-    def _read(self, order: EpochOrder, image_transforms: list) -> ds.Dataset:
+    def _read(self, order: np.ndarray, image_transforms: list) -> ds.Dataset:
+        ds.config.set_error_samples_mode(DAMAGED[self.damaged])
         images = ds.ImageFolderDataset(
             str(self.folder),
             num_parallel_workers=self.workers,
-            sampler=order,
-            extensions=list(IMAGE_SUFFIXES),
+            sampler=GivenOrder(order),
+            extensions=self._suffixes,
             class_indexing={name: index for index, name in enumerate(self.classes)},
         )
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)

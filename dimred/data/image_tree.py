@@ -11,6 +11,8 @@ from PIL import Image
 
 from dimred.errors import DataError
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
+
 
 @contextmanager
 def new_image_tree(out: Path) -> Iterator[Path]:

@@ -1,12 +1,12 @@
-"""A second real image task without a download: which photograph a small patch comes from, and which way up it is.
+"""A second real image task without a download: what was done to a small patch of a photograph.
 
 The two photographs that ship with scikit-learn (a Chinese temple, a flower) are cut into blocks, and the *blocks* are
-split, so that no pixel is in two splits. A patch is drawn inside its block, halved in size, turned by 0, 90, 180 or 270
-degrees, and covered with noise; its class is photograph and turn, 2 x 4. (Telling the turn: Gidaris, Singh, Komodakis,
-Unsupervised Representation Learning by Predicting Image Rotations, 2018.)
+split, so that no pixel is in two splits. A patch is drawn inside its block, halved in size, changed in one of eight
+ways (blurred, sharpened, ...), and covered with noise; its class is what was done. What a patch shows does not tell its
+class, so a network that learns one split's places by heart gains nothing on another's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +16,16 @@ from dimred.data.image_tree import check_seed, new_image_tree, save_image
 
 PATCH = 16
 _BLOCK = 40
-_TURNS = 4
 # name: blocks of each photograph (160 in all), patches of each block
 SPLITS = {"train": (100, 24), "val": (20, 25), "test": (40, 50)}
 
 
-def write_photos(out: Path, seed: int = 1, noise: float = 12.0) -> dict[str, int]:
-    """Write ``train/<photo>_<degrees>/*.png``, ``val/...`` and ``test/...``; the same seed gives the same bytes.
+def write_photos(out: Path, seed: int = 1, noise: float = 4.0) -> dict[str, int]:
+    """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``; the same seed gives the same bytes.
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        seed: of the split, the positions and the noise; 0 or more.
+        seed: of the split, the positions, the changes and the noise; 0 or more.
         noise: standard deviation of the pixel noise, on the 0 to 255 scale.
 
     Returns:
@@ -38,16 +37,58 @@ def write_photos(out: Path, seed: int = 1, noise: float = 12.0) -> dict[str, int
     check_seed(seed)
     photos = load_sample_images()
     counts = dict.fromkeys(SPLITS, 0)
+    names = list(CHANGES)
     with new_image_tree(out) as folder:
         for number, (name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
             rng = np.random.default_rng([seed, number])
             for split, block, patch in _patches(photo, rng):
-                turn = int(rng.integers(_TURNS))
-                noisy = np.rot90(patch, turn) + rng.normal(0.0, noise, patch.shape)
-                class_name = f"{Path(name).stem}_{90 * turn:03d}"
-                save_image(noisy, folder / split / class_name / f"block{block:03d}_{counts[split]:05d}.png")
+                change = names[int(rng.integers(len(names)))]
+                noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
+                file_name = f"{Path(name).stem}_block{block:03d}_{counts[split]:05d}.png"
+                save_image(noisy, folder / split / change / file_name)
                 counts[split] += 1
     return counts
+
+
+def _blur_rows(patch: np.ndarray) -> np.ndarray:
+    """The mean of each pixel and its left and right neighbours; the edge repeats."""
+    padded = np.pad(patch, ((0, 0), (1, 1), (0, 0)), mode="edge")
+    blurred: np.ndarray = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
+    return blurred
+
+
+def _blur_columns(patch: np.ndarray) -> np.ndarray:
+    return _blur_rows(patch.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def _blur(patch: np.ndarray) -> np.ndarray:
+    return _blur_columns(_blur_rows(patch))
+
+
+def _pixelate(patch: np.ndarray) -> np.ndarray:
+    """Blocks of 2 x 2 pixels become their mean."""
+    coarse = patch.reshape(PATCH // 2, 2, PATCH // 2, 2, 3).mean((1, 3))
+    return coarse.repeat(2, axis=0).repeat(2, axis=1)
+
+
+def _flatten(patch: np.ndarray) -> np.ndarray:
+    """Half the contrast, around the patch's mean."""
+    mean = patch.mean((0, 1))
+    flat: np.ndarray = mean + (patch - mean) / 2
+    return flat
+
+
+# name of the class: (PATCH, PATCH, 3) -> the same shape, both on the 0 to 255 scale
+CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "blur": _blur,
+    "blur_columns": _blur_columns,
+    "blur_rows": _blur_rows,
+    "flatten": _flatten,
+    "nothing": lambda patch: patch,
+    "pixelate": _pixelate,
+    "posterise": lambda patch: patch // 32 * 32 + 16,
+    "sharpen": lambda patch: 2 * patch - _blur(patch),
+}
 
 
 def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:

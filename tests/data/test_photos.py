@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data import photos
-from dimred.data.photos import SPLITS, write_photos
+from dimred.data.photos import CHANGES, PATCH, SPLITS, write_photos
 from dimred.errors import DataError
 
 
@@ -20,32 +19,40 @@ def test_counts_classes_and_sizes(written):
     assert counts == {name: 2 * n_blocks * n_patches for name, (n_blocks, n_patches) in SPLITS.items()}
     for split in SPLITS:
         assert len(list((out / split).rglob("*.png"))) == counts[split]
-        assert len(list((out / split).iterdir())) == 8
+        assert sorted(folder.name for folder in (out / split).iterdir()) == sorted(CHANGES)
     path = next((out / "val").rglob("*.png"))
-    assert np.asarray(Image.open(path)).shape == (16, 16, 3)
+    assert np.asarray(Image.open(path)).shape == (PATCH, PATCH, 3)
 
 
 def test_no_block_of_a_photograph_is_in_two_splits(written):
     out, _ = written
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[str, str] = {}
     for path in out.rglob("*.png"):
-        block = (path.parent.name.rsplit("_", 1)[0], path.name[5:8])
-        assert seen.setdefault(block, path.parent.parent.name) == path.parent.parent.name
+        block, split = path.name.rsplit("_", 1)[0], path.parent.parent.name
+        assert seen.setdefault(block, split) == split
     assert len(seen) == 320
 
 
-def test_the_class_says_how_far_the_patch_is_turned(tmp_path, monkeypatch):
-    """A photograph that grows brighter downwards tells the turn of each patch."""
-    ramp = np.broadcast_to(np.arange(427)[:, None, None] / 427 * 250, (427, 640, 3)).astype(np.uint8)
+def variation(patch, axis):
+    """Mean absolute difference of neighbours along an axis."""
+    return np.abs(np.diff(patch, axis=axis)).mean()
 
-    class Ramp:
-        filenames, images = (f"{tmp_path}/one.jpg", f"{tmp_path}/two.jpg"), (ramp, ramp)
 
-    monkeypatch.setattr(photos, "load_sample_images", Ramp)
-    write_photos(tmp_path / "out", noise=0.0)
-    for path in sorted((tmp_path / "out" / "val").rglob("*.png"))[::20]:
-        pixels = np.rot90(np.asarray(Image.open(path)).astype(float), -int(path.parent.name[-3:]) // 90)
-        assert pixels[-1].mean() > pixels[0].mean() + 5
+def test_each_change_does_what_its_name_says():
+    patch = np.random.default_rng(1).uniform(0, 255, (PATCH, PATCH, 3))
+    changed = {name: change(patch) for name, change in CHANGES.items()}
+    before = {axis: variation(patch, axis) for axis in (0, 1)}
+    after = {name: [variation(changed[name], axis) / before[axis] for axis in (0, 1)] for name in CHANGES}
+    assert after["nothing"] == [1, 1]
+    assert after["blur_rows"][1] < 0.5 < after["blur_rows"][0] < 0.7  # noise shrinks by the root of 3 across the rows
+    assert after["blur_columns"][0] < 0.5 < after["blur_columns"][1] < 0.7
+    assert max(after["blur"]) < 0.4
+    assert min(after["sharpen"]) > 1.5
+    np.testing.assert_allclose(after["flatten"], 0.5)
+    np.testing.assert_allclose(changed["flatten"].mean((0, 1)), patch.mean((0, 1)))
+    assert np.unique(changed["posterise"]).tolist() == list(range(16, 256, 32))
+    np.testing.assert_array_equal(changed["pixelate"][0::2, 0::2], changed["pixelate"][1::2, 1::2])
+    np.testing.assert_allclose(changed["pixelate"][:2, :2], np.broadcast_to(patch[:2, :2].mean((0, 1)), (2, 2, 3)))
 
 
 def test_same_seed_same_bytes_and_refusals(written, tmp_path):

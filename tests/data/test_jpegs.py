@@ -1,0 +1,77 @@
+"""Real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, PNG in disguise, damaged."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dimred.data.image_check import check_images
+from dimred.data.image_folder import ImageFolder, check_data, epoch_order, split_folder
+from tests.imagenet_tree import write_imagenet_tree
+from tests.pipelines.conftest import dimred
+
+
+@pytest.fixture
+def tree(tmp_path):
+    write_imagenet_tree(tmp_path, n_classes=2, train=4, val=1)
+    disguised = io.BytesIO()
+    Image.new("RGBA", (40, 30), (9, 9, 9, 9)).save(disguised, "PNG")
+    (tmp_path / "train" / "n00000000" / "disguised.jpeg").write_bytes(disguised.getvalue())
+    return tmp_path
+
+
+def images(tree, **options):
+    return ImageFolder(
+        tree / "train", image_size=32, batch_size=3, mean=(0.0,) * 3, std=(1.0,) * 3,
+        augmentation="random_resized_crop", **options,
+    )  # fmt: skip
+
+
+def read(batches):
+    return [image for batch, _ in batches.create_tuple_iterator(num_epochs=1, output_numpy=True) for image in batch]
+
+
+def test_grey_cmyk_and_disguised_images_become_three_channels(tree):
+    check_data(tree, ["train", "val"], 2)
+    assert split_folder(tree, "val") == tree / "validation_preprocess"
+    folder = images(tree)
+    assert folder.n_images == 9
+    assert {image.shape for image in read(folder.evaluation())} == {(3, 32, 32)}
+    assert len(read(folder.training_epoch(1, 1))) == 9
+    assert check_images(tree / "train", 2).counts == {"colour": 4, "grey": 2, "CMYK": 2, "other": 1}
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 99])
+def test_damaged_images_stop_or_are_replaced_and_are_counted(tree, damage):
+    path = tree / "train" / "n00000001" / "n00000001_2.JPEG"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(RuntimeError, match=r"n00000001_2\.JPEG"):
+        read(images(tree).training_epoch(1, 1))
+    assert len(read(images(tree, damaged="replace").training_epoch(1, 1))) == 9
+    found = check_images(tree, 2)
+    assert found.damaged == [path]
+    assert found.counts["damaged"] == 1
+
+
+def test_the_command_names_damaged_images(tree):
+    good = dimred("data", "check", tree, "--workers", 2, cwd=tree)
+    assert (good.returncode, good.stdout.strip()) == (0, "2 CMYK, 6 colour, 2 grey, 1 other")
+    path = tree / "train" / "n00000001" / "n00000001_2.JPEG"
+    path.write_bytes(b"")
+    bad = dimred("data", "check", tree, "--workers", 2, cwd=tree)
+    assert (bad.returncode, bad.stdout.splitlines()[0]) == (1, str(path))
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3])
+def test_ranks_share_out_every_batch(group_size):
+    """Rank r's part of batch s, put together, is batch s of one rank with the R-fold batch."""
+    whole = epoch_order(100, 1, 3, 4 * group_size, 0, 1).reshape(-1, 4 * group_size)
+    parts = [epoch_order(100, 1, 3, 4, rank, group_size).reshape(-1, 4) for rank in range(group_size)]
+    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+    assert len(whole) == 100 // (4 * group_size)
+
+
+def test_ranks_evaluate_every_image_once(tree):
+    shares = [images(tree, rank=rank, group_size=2).evaluation() for rank in range(2)]
+    assert [len(read(share)) for share in shares] == [5, 4]
