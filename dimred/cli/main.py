@@ -1,23 +1,59 @@
 """``dimred``: the commands. None of them loads MindSpore before it needs it."""
 
+from typing import Annotated
+
 import typer
 
+from dimred.cli.average import average
+from dimred.cli.compare import compare
 from dimred.cli.data import data
+from dimred.cli.evaluate import evaluate
+from dimred.cli.init import init
 from dimred.cli.pca import pca
+from dimred.cli.rank_table import rank_table
 from dimred.cli.rebuild import rebuild
+from dimred.cli.report import report
 from dimred.cli.show import show
-from dimred.runtime.console import run_app
+from dimred.cli.summary import summary
+from dimred.cli.train import train
+from dimred.runtime.console import run_app, show_tracebacks
 
 typer_app = typer.Typer(
-    help="Two-stage dimension-reduction training on MindSpore.",
+    help="""Two-stage dimension-reduction training on MindSpore.
+
+    Stage 1 trains and keeps snapshots; a PCA of them gives 32 directions; stage 2 searches in these.
+
+    Exit status: 0 done; 1 a check said no (show --checkpoint); 2 wrong input, said in one line, nothing changed;
+    128 + n ended by signal n; from train also the status of the first rank that failed.
+
+    Example: dimred train stage-1 ./imagenet, then dimred pca --ckpt-dir ..., then dimred train stage-2 ...
+    """,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+
+
+@typer_app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="On an error, show where in the program it arose.")] = False,
+) -> None:
+    """Options of every command."""
+    show_tracebacks(debug)
+
+
 typer_app.add_typer(data, name="data")
+typer_app.command()(init)
+typer_app.add_typer(train, name="train")
 typer_app.command()(pca)
 typer_app.command()(show)
+typer_app.command("eval")(evaluate)
+typer_app.command()(average)
+typer_app.command()(compare)
+typer_app.command()(report)
+typer_app.command()(summary)
 typer_app.command()(rebuild)
+typer_app.add_typer(rank_table, name="rank-table")
 
 
 def app() -> None:

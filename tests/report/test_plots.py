@@ -1,27 +1,64 @@
-"""The picture: what is drawn is what was measured."""
+"""The pictures: what is drawn is what was measured."""
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
-from dimred.report.plots import plot_accuracy
+from dimred.report.plots import plot_accuracy, plot_captured, plot_comparison, plot_spectrum, plot_steps, save_figure
 
 ORANGE, BLUE = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)
 
 
-def rows_of(path: Path, colour: tuple[int, int, int], right_of: int) -> list[int]:
+def rows_of(path: Path, colour: tuple[int, int, int], right_of: int, above: int) -> list[int]:
     picture = Image.open(path).convert("RGB")
-    width, height = picture.size
-    return [y for y in range(height) if any(picture.getpixel((x, y)) == colour for x in range(right_of, width))]
+    return [
+        y for y in range(above) if any(picture.getpixel((x, y)) == colour for x in range(right_of, picture.size[0]))
+    ]
 
 
 def test_stage_2_stands_above_the_average_when_it_is_better(tmp_path: Path) -> None:
     plain = {epoch: 0.5 + epoch / 300 for epoch in range(1, 91)}
     for name, stage_2 in (("above", 0.9), ("below", 0.7)):
-        path = tmp_path / f"{name}.png"
-        plot_accuracy(path, plain, {70: stage_2, 72: stage_2}, average=0.8, branch_epoch=70, snapshots_from=31)
-        searched, average = rows_of(path, ORANGE, 930), rows_of(path, BLUE, 930)
-        legend = 400  # pixels from the top; the legend is below
-        highest_orange, highest_blue = min(searched), min(average)
-        assert highest_blue < legend
-        assert (highest_orange < highest_blue) == (name == "above")
+        save_figure(plot_accuracy(plain, {70: stage_2, 72: stage_2}, 70, 31, average=0.8), tmp_path, name)
+        searched, average = (rows_of(tmp_path / f"{name}.png", colour, 930, 500) for colour in (ORANGE, BLUE))
+        assert (min(searched) < min(average)) == (name == "above")
+
+
+def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
+    for name in "ab":
+        save_figure(plot_spectrum(np.array([0.6, 0.3])), tmp_path, name)
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    assert text.count("<svg") == 1
+
+
+def step(number: int, outcome: str, **changes: object) -> dict[str, object]:
+    return {
+        "step": number, "outcome": outcome, "loss": 1.0, "loss_after": 0.9, "n_trials": 2, "captured_share": 0.02
+    } | changes  # fmt: skip
+
+
+def test_accepted_and_rejected_steps_are_told_apart() -> None:
+    steps = [step(1, "accepted"), step(2, "no_decrease", loss_after=1.0), step(3, "accepted", loss_after=0.5)]
+    upper, lower = plot_steps(steps).axes
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in upper.get_lines()}
+    assert drawn["accepted"] == [0.9, 0.5]
+    assert drawn["rejected: no trial accepted"] == [1.0]
+    assert "skipped: not finite" not in drawn
+    assert [bar.get_height() for bar in lower.patches] == [2, 2, 2]
+
+
+def test_a_skipped_step_without_numbers_is_drawn_around() -> None:
+    steps = [step(1, "accepted"), step(2, "non_finite_gradient", loss=None, loss_after=None, captured_share=None)]
+    line, mean = plot_captured(steps).axes[0].get_lines()
+    assert np.isnan(line.get_ydata()[1])
+    assert mean.get_ydata()[0] == 2.0
+    assert plot_steps(steps).axes
+
+
+def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
+    axes = plot_comparison([("last", 0.8, None), ("P-BFGS", 0.9, 0.01)]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["P-BFGS", "last"]
+    points = [tuple(container[0].get_xydata()[0]) for container in axes.containers]
+    np.testing.assert_allclose(points, [(90, 0), (80, 1)])

@@ -1,0 +1,154 @@
+"""``dimred compare``: stage 2 beside what it has to beat."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dimred.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dimred.config import StageTwoConfig
+
+
+def compare(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
+    ],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished stage 1 runs, one a seed.")
+    ] = None,
+    config: Annotated[Path, typer.Option(help="Stage 2's YAML file.")] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results; what it has of an earlier call is not run again.")
+    ] = Path("comparison"),
+    seeds: Annotated[
+        str | None, typer.Option(help="Instead of RUN: train stage 1 for each of these seeds, such as 1,2,3.")
+    ] = None,
+    stage_1_config: Annotated[Path | None, typer.Option(help="With --seeds: stage 1's YAML file.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, such as swa,p_bfgs_train,cooldown. A wrong name shows all.")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over --config.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json, not the table.")] = False,
+) -> None:
+    """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
+
+    The missing controls are trained here. The val split chooses, the test split reports. A call that was cut off is
+    gone on with by the same call. Ends with a table, OUT/compare.md and OUT/compare.json.
+
+    Example: dimred compare ./digits device0_stage_1 --config pipelines/configs/digits_stage_2.yaml
+
+    Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config one.yaml --config two.yaml
+    """
+    from dimred.config import StageOneConfig, StageTwoConfig, load_config
+    from dimred.report.comparison import collect, markdown
+    from dimred.weights.whole_file import write_whole
+
+    chosen = _chosen_methods(methods)
+    two = load_config(StageTwoConfig, config, overrides or [])
+    if bool(runs) == bool(seeds):
+        raise ConfigError("give either the folders of stage 1 runs (RUN...), or --seeds with --stage-1-config")
+    if seeds and stage_1_config is None:
+        raise ConfigError("--seeds needs --stage-1-config, stage 1's YAML file")
+    _claim(out, two)
+    found = list(runs or [])
+    if seeds and stage_1_config:
+        load_config(StageOneConfig, stage_1_config)
+        found = [_stage_1(data, seed, stage_1_config, out) for seed in _parse_seeds(seeds)]
+    for run in found:
+        _compare_run(data, run, two, out, chosen)
+    summary = collect(out)
+    write_whole(out / "compare.json", json.dumps(summary, indent=2) + "\n")
+    write_whole(out / "compare.md", markdown(summary))
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        _print_table(summary)
+        print(f"{out / 'compare.md'}, {out / 'compare.json'}")
+
+
+def _chosen_methods(text: str | None) -> list[str]:
+    from dimred.report.comparison import TITLES
+
+    names = list(TITLES) if text is None else [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in TITLES]
+    if unknown:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(TITLES)}")
+    return names
+
+
+def _parse_seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds is {text!r}; give whole numbers with commas between, such as 1,2,3") from None
+
+
+def _claim(out: Path, two: "StageTwoConfig") -> None:
+    """Make the folder, or make sure that what is in it was made with the same configuration."""
+    from dimred.config import StageTwoConfig, config_text, load_config
+    from dimred.weights.whole_file import write_whole
+
+    kept = out / "config.yaml"
+    if kept.exists():
+        if load_config(StageTwoConfig, kept) != two:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(kept, config_text(two))
+
+
+def _stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
+    """The run of a seed, trained if it is not there yet."""
+    import subprocess
+
+    run = out / f"seed_{seed}" / "stage_1"
+    if not (run / "config.yaml").exists():
+        print(f"seed {seed}: stage 1, see {run}.log", file=sys.stderr, flush=True)
+        run.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
+        command += ["--set", f"seed={seed}", "--out", str(run)]
+        with run.with_suffix(".log").open("w") as log:
+            status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        if status != 0:
+            raise ConfigError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
+    return run
+
+
+def _compare_run(data: str, run: Path, two: "StageTwoConfig", out: Path, methods: list[str]) -> None:
+    from dimred.config import StageOneConfig, load_config
+
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"RUN is {str(run)!r}, which has no config.yaml; give the folder of a finished stage 1 run")
+    one = load_config(StageOneConfig, run / "config.yaml")
+    folder = out / f"seed_{one.seed}"
+    folder.mkdir(exist_ok=True)
+    if all((folder / f"{method}.json").exists() for method in methods):
+        return
+    from pipelines.compare import compare_seed
+
+    compare_seed(Path(data.format(seed=one.seed)), run, one, two.model_copy(update={"seed": one.seed}), folder, methods)
+
+
+def _print_table(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from dimred.report.comparison import HEADINGS, markdown, table_rows
+
+    if not sys.stdout.isatty():
+        print(markdown(summary))
+        return
+    table = Table(title=f"Seeds {', '.join(map(str, summary['seeds']))}; costs are those after stage 1")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if number else "left")
+    for cells in table_rows(summary):
+        table.add_row(*(cell.replace("**", "") for cell in cells))
+    Console().print(table)

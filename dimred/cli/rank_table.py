@@ -1,0 +1,50 @@
+"""``dimred rank-table``: make and check the table of ranks that Ascend hosts use."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dimred.errors import ConfigError
+from dimred.runtime.rank_table import make_rank_table, read_rank_table
+from dimred.weights.whole_file import write_whole
+
+rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
+
+
+@rank_table.command("make")
+def make(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; it must not exist yet.")],
+    device_ips: Annotated[
+        str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
+    ],
+    servers: Annotated[str, typer.Option(help="The servers' addresses with commas between.")] = "127.0.0.1",
+) -> None:
+    """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
+    if out.exists():
+        raise ConfigError(f"OUT is {str(out)!r}, which exists already; name a new file, or remove that one first")
+    table = make_rank_table(_parts(servers), _parts(device_ips))
+    try:
+        write_whole(out, json.dumps(table, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
+    print(f"{out}: {len(_parts(device_ips))} ranks on {len(_parts(servers))} servers")
+
+
+@rank_table.command("check")
+def check(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
+    devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
+) -> None:
+    """Say what is wrong with a rank table, all of it at once; exit status 0 if it can be used.
+
+    Example: dimred rank-table check rank_tables/rank_table_8pcs.json
+    """
+    found = read_rank_table(table, devices)
+    for device in found:
+        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]

@@ -1,0 +1,30 @@
+"""``dimred report``: a run on one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dimred.errors import ConfigError
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2 run.")],
+    out: Annotated[Path | None, typer.Option(help="New folder for the page and its pictures; RUN/report.")] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.")
+    ] = None,
+    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 21,
+    batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
+) -> None:
+    """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
+
+    Curves, spectrum, the path of both stages over the true loss surface, the search step by step, the comparison.
+
+    Example: dimred report device0_stage_2 --compare comparison/compare.json
+    """
+    if not run.is_dir():
+        raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a finished stage 2 run")
+    from pipelines.report import report as make_report
+
+    print(f"report: {make_report(run, out or run / 'report', compare, grid, batches)}")

@@ -1,0 +1,60 @@
+"""``dimred init``: what it writes is the configuration, every key explained."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from dimred.cli.init import commented_configuration
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+from tests.cli.test_pca import dimred
+
+
+@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
+def test_it_reads_back_to_the_defaults(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
+    file = tmp_path / "made.yaml"
+    done = dimred("init", stage, file)
+    assert done.returncode == 0, done.stderr
+    assert load_config(model, file) == model()
+
+
+@pytest.mark.parametrize("model", [StageOneConfig, StageTwoConfig])
+def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
+    lines = commented_configuration(model, 1).splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r" *\w+:", line)]
+    assert len(keys) > 20
+    for number in keys:
+        assert re.match(r" *# \S+", lines[number - 1]), f"{lines[number]!r} has no docstring below it in config.py"
+
+
+def test_values_and_ranges_allowed_are_named() -> None:
+    text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig, 2))
+    assert re.search(r"# .*\[bfgs, sgd, average\]\nsearch: bfgs\n", text)
+    assert re.search(r"# .*\[> 0 and < 1\]\nrho: 0.55\n", text)
+
+
+def test_a_meaning_belongs_to_its_own_key() -> None:
+    class Small(BaseModel, use_attribute_docstrings=True):
+        a: int = 1
+        """First."""
+        b: float | None = None
+        """Second."""
+
+    assert _body(Small) == ["# First.", "a: 1", "# Second.", "b: null"]
+
+
+def _body(model: type[BaseModel]) -> list[str]:
+    from dimred.cli.init import _lines
+
+    schema = model.model_json_schema()
+    return [line for line in _lines(schema, {}, model().model_dump(), 0) if line]
+
+
+def test_an_existing_file_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("epochs: 3\n")
+    done = dimred("init", "1", file)
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+    assert file.read_text() == "epochs: 3\n"

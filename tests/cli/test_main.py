@@ -1,0 +1,128 @@
+"""``dimred`` as a new user meets it: help of everything without MindSpore, exit statuses, errors on one screen."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from dimred.cli.main import typer_app
+from tests.cli.test_pca import dimred
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command and group, as it is typed."""
+    found: list[tuple[str, ...]] = [()]
+
+    def below(command: object, words: tuple[str, ...]) -> None:
+        for name, part in getattr(command, "commands", {}).items():
+            found.append((*words, name))
+            below(part, (*words, name))
+
+    below(typer.main.get_command(typer_app), ())
+    return found
+
+
+def test_the_commands_are_those_promised() -> None:
+    promised = {
+        "data", "init", "train", "pca", "show", "eval", "average", "compare", "report", "rebuild", "rank-table"
+    }  # fmt: skip
+    assert promised <= {words[0] for words in commands() if words}
+
+
+def test_no_help_loads_mindspore() -> None:
+    code = f"""
+import sys
+from dimred.cli.main import typer_app
+for words in {commands()!r}:
+    try:
+        typer_app([*words, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0, words
+sys.stdout = sys.stderr
+print("mindspore" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "False\n"
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
+def test_every_command_says_what_it_does_with_an_example(words: tuple[str, ...]) -> None:
+    command = typer.main.get_command(typer_app)
+    for word in words:
+        command = command.commands[word]  # type: ignore[attr-defined]
+    assert command.help
+    if not getattr(command, "commands", None):
+        assert "Example: dimred " + " ".join(words) in command.help
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{parameter.name} has no help"
+
+
+def test_the_exit_statuses_are_documented() -> None:
+    text = " ".join(dimred("--help").stdout.replace("│", " ").split())
+    assert "Exit status: 0 done; 1" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("data", "digits", "."), "exists already"),
+        (("init", "3", "x.yaml"), "less than or equal to 2"),
+        (("init", "1"), "Missing argument"),
+        (("pca",), "--ckpt-dir"),
+        (("pca", "--ckpt-dir", "nowhere"), "nowhere"),
+        (("show", "nowhere.npy"), "nowhere.npy"),
+        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "'nowhere' does not exist"),
+        (("train", "stage-1", ".", "--device-target", "TPU"), "Ascend"),
+        (("train", "stage-1", ".", "--set", "epoch=3"), "did you mean 'epochs'"),
+        (("train", "stage-1", ".", "--model", "resnet51"), "allowed: resnet50"),
+        (("train", "stage-2", "."), "WEIGHTS"),
+        (("eval", "nowhere", "gone.ckpt", "--config", "gone.yaml"), "gone.yaml"),
+        (("average", "nowhere", "gone.ckpt", "out.ckpt"), "nowhere"),
+        (("average", "nowhere", "gone.ckpt", "out.ckpt", "--decay", "1"), "--decay is 1.0"),
+        (("average", "nowhere", "gone.ckpt", "here.txt"), "exists already"),
+        (("report", "nowhere"), "RUN is 'nowhere'"),
+        (("compare", "nowhere", "--config", "gone.yaml"), "gone.yaml"),
+        (("rebuild", "gone.json", "--start", "a.ckpt", "--basis", "b.npy", "--out", "c.ckpt"), "gone.json"),
+        (("nothing",), "No such command"),
+    ],
+)
+def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "here.txt").write_text("")
+    done = dimred(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in re.sub(r"[\s│]+", " ", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 10
+    assert [path.name for path in tmp_path.iterdir()] == ["here.txt"]
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    done = dimred("--debug", "show", "nowhere.npy", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_status_1() -> None:
+    code = """
+import typer
+from dimred.runtime.console import run_app
+app = typer.Typer(pretty_exceptions_enable=False)
+@app.command()
+def broken():
+    raise KeyError("seven")
+run_app(app)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: KeyError: 'seven' (dimred --debug COMMAND shows where)\n"
+
+
+def test_completion_is_offered() -> None:
+    done = dimred("--show-completion", "bash")
+    assert "complete" in done.stdout + done.stderr
