@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.errors import DimredError
-from dimred.report.plots import plot_accuracy
+from dimred.errors import ConfigError, DimredError, RunError
+from dimred.report.plots import plot_accuracy, save_figure
 from dimred.runtime.console import run_program
 from dimred.runtime.metrics import read_metrics
-from dimred.runtime.run_folder import run_folder
+from dimred.runtime.run_folder import PHASES, run_folder
+from dimred.weights.sealed_json import read_sealed, write_sealed
 from dimred.weights.whole_file import write_whole
 
 _CONFIGS = Path(__file__).parent / "configs"
@@ -31,30 +32,34 @@ COMPARED_EPOCHS = (70, 72, 80, 90)
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, and compare with plain training and plain averaging."""
     one = load_config(StageOneConfig, STAGE_1)
     two = load_config(StageTwoConfig, STAGE_2)
-    with run_folder(out):
-        _run(out.resolve(), seed, one, two)
+    with run_folder(out, resume=resume):
+        _run(out.resolve(), seed, one, two, resume)
 
 
-def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig) -> None:
-    clock = _Phases()
-    data, seeded = str(out / "data"), ["--set", f"seed={seed}"]
+def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume: bool) -> None:
+    clock = _Phases(out, seed)
+    data, seeding = str(out / "data"), ["--set", f"seed={seed}"]
+    seeded = [*seeding, "--resume"] if resume else seeding
     stage_1_out, stage_2_out, plain_out = out / "device0_stage_1", out / "device0_stage_2", out / "plain_to_the_end"
     snapshots = stage_1_out / "checkpoint_stage_1" / "checkpoint_pca"
     matrix = out / "pca_mat.npy"
 
-    clock.run("data", _dimred("data", "digits", data, "--seed", str(seed)))
+    if not (out / "data").exists():  # it appears whole
+        clock.run("data", _dimred("data", "digits", data, "--seed", str(seed)))
     clock.run("stage_1", _stage("stage_1", data, "--config", STAGE_1, "--out", stage_1_out, *seeded))
     weights = next((stage_1_out / "checkpoint_stage_1").glob(f"*-{one.epochs}_*.ckpt"))
     clock.run("pca", _dimred("pca", "--ckpt-dir", snapshots, "--n-components", two.n_components, "--out", matrix))
     clock.run("stage_2", _stage("stage_2", data, weights, matrix, "--config", STAGE_2, "--out", stage_2_out, *seeded))
-    average_file = out / "average.json"
-    clock.run(
-        "average",
-        _stage("evaluate", data, weights, "--average", snapshots, "--config", STAGE_2, "--out", average_file, *seeded),
+    averaged = out / "average.ckpt"
+    if not averaged.exists():  # so does this
+        clock.run("average", _dimred("average", snapshots, weights, averaged))
+    accuracies = clock.run(
+        "evaluate", _dimred("eval", data, averaged, "--config", STAGE_2, "--json", *seeding), read=True
     )
     end = one.schedule.total_epochs
     go_on = ["--set", f"epochs={end}", "--set", f"snapshots.first_epoch={end + 1}"]
@@ -68,8 +73,8 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig) -> None
     summary = {
         "seed": seed,
         "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},
-        "average": json.loads(average_file.read_text(encoding="utf-8")),
-        "stage_2": {key: value for key, value in found.items() if key not in ("basis", "seconds")},
+        "average": json.loads(accuracies),
+        "stage_2": {key: value for key, value in found.items() if key not in ("basis", "seconds", "sources")},
         "basis": found["basis"],
         "seconds": clock.seconds,
     }
@@ -77,25 +82,48 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig) -> None
     searched = {one.epochs: found["accuracy_start"]}
     searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
     average = summary["average"]["accuracy_reestimated"]
-    plot_accuracy(out / "accuracy.png", plain, searched, average, one.epochs, one.snapshots.first_epoch)
+    save_figure(plot_accuracy(plain, searched, one.epochs, one.snapshots.first_epoch, average), out, "accuracy")
     seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
+    page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
     _print_table(summary, seconds_per_epoch, one.epochs)
-    print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}")
+    print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}\n{page}", end="")
 
 
 class _Phases:
-    """Runs each phase as the command a person would type, and keeps its wall seconds."""
+    """Runs each phase as the command a person would type, and keeps its wall seconds and what it printed."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, out: Path, seed: int) -> None:
+        self._file = out / PHASES
+        self._done: dict[str, Any] = {"seed": seed, "seconds": {}, "printed": {}}
+        if self._file.exists():
+            try:
+                self._done = read_sealed(self._file)
+            except ValueError as error:
+                raise RunError(f"{self._file} is damaged: {error}; begin in another folder") from None
+            if self._done["seed"] != seed:
+                raise ConfigError(f"--seed is {seed}, but the demo in {str(out)!r} was begun with {self._done['seed']}")
+        write_sealed(self._file, self._done)
 
-    def run(self, phase: str, command: Sequence[str]) -> None:
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall seconds by phase."""
+        seconds: dict[str, float] = self._done["seconds"]
+        return seconds
+
+    def run(self, phase: str, command: Sequence[str], read: bool = False) -> str:
+        """Run it; with ``read`` return what it printed."""
+        if phase in self.seconds:
+            print(f"\n== {phase.replace('_', ' ')}: done already", flush=True)
+            return str(self._done["printed"][phase])
         print(f"\n== {phase.replace('_', ' ')}", flush=True)
         started = time.perf_counter()
-        status = subprocess.run(command, check=False).returncode
-        if status != 0:
-            raise DimredError(f"the demo's phase {phase!r} ended with status {status}; its message stands above")
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE if read else None, text=True)
+        if done.returncode != 0:
+            raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; its message is above")
         self.seconds[phase] = round(time.perf_counter() - started, 2)
+        self._done["printed"][phase] = done.stdout or ""
+        write_sealed(self._file, self._done)
+        return done.stdout or ""
 
 
 def _dimred(*arguments: Any) -> list[str]:
@@ -121,11 +149,16 @@ def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], b
         row("plain training", epoch, summary["plain"][str(epoch)], training(epoch))
     stage_2, seconds, average = summary["stage_2"], summary["seconds"], summary["average"]
     before = training(branch_epoch)
-    row("average of the snapshots", branch_epoch, average["accuracy_reestimated"], before + seconds["average"])
+    row(
+        "average of the snapshots",
+        branch_epoch,
+        average["accuracy_reestimated"],
+        before + seconds.get("average", 0) + seconds["evaluate"],
+    )
     after = before + seconds["pca"] + seconds["stage_2"]
     epochs = branch_epoch + stage_2["epochs"]
     kept = "its start" if stage_2["kept"] == "start" else f"epoch {branch_epoch + int(stage_2['kept'])}"
-    row(f"stage 2, from {stage_2['start']}, kept {kept}", epochs, stage_2["accuracy"], after)
+    row(f"stage 2, from {stage_2['started_from']}, kept {kept}", epochs, stage_2["accuracy"], after)
     row("  BatchNorm re-estimated", epochs, stage_2["accuracy_reestimated"], after)
     Console().print(table)
 

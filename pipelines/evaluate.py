@@ -1,66 +1,47 @@
-"""Accuracy of a checkpoint, or of the plain average of a series of snapshots.
+"""Accuracy of a checkpoint: ``dimred eval``."""
 
-python -m pipelines.evaluate DATA WEIGHTS [--average CKPT_DIR] --config pipelines/configs/digits_stage_2.yaml
-"""
-
-import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from dimred.build import build_data, build_network
+from dimred.build import build_data, build_network, check_splits
 from dimred.config import StageTwoConfig, load_config
-from dimred.data.image_folder import check_data
 from dimred.evaluate.accuracy import Accuracy
-from dimred.evaluate.averages import average_snapshots
 from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.runtime.console import run_program
 from dimred.runtime.context import set_up
-from dimred.runtime.parameters import from_arrays
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.layout import WeightLayout
-from dimred.weights.series import CheckpointSeries
-from dimred.weights.whole_file import write_whole
+from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 
 def evaluate(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and test/<class>/ images.")],
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A full checkpoint.")],
-    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
-    average: Annotated[
-        Path | None, typer.Option(metavar="CKPT_DIR", help="Put the plain average of these snapshots (SWA) in place.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write both accuracies to this JSON file.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
-) -> None:
-    """Accuracy as the statistics are, and with BatchNorm statistics re-estimated on training batches."""
-    settings = load_config(StageTwoConfig, config, overrides or [])
-    check_data(data, ["train", settings.data.eval_split], settings.model.n_classes)
+    data: Path, weights: Path, config: Path, overrides: Sequence[str], save: Path | None = None
+) -> dict[str, float]:
+    """Accuracy as the statistics are, and with BatchNorm statistics re-estimated on training batches.
+
+    Args:
+        data: folder of the splits.
+        weights: a checkpoint with statistics.
+        config: stage 2's YAML file.
+        overrides: ``key=value`` each.
+        save: the network with re-estimated statistics goes there.
+
+    Returns:
+        ``accuracy``, ``accuracy_reestimated``, and ``batches``, how many the statistics were re-estimated on.
+    """
+    settings = load_config(StageTwoConfig, config, overrides)
+    check_splits(settings, data, ["train", settings.data.eval_split])
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
     from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    if average is not None:
-        layout = WeightLayout.from_network(network)
-        mean = layout.unflatten(average_snapshots(CheckpointSeries.open(average), layout))
-        from_arrays(network.trainable_params(), mean, f"--average {str(average)!r}")
     images = build_data(settings.data, data, settings.data.eval_split)
     accuracy = Accuracy(network)
-    result = {"accuracy": accuracy(images.evaluation())}
+    found = {"accuracy": accuracy(images.evaluation())}
     batches = build_data(settings.data, data, "train").training_epoch(settings.seed, 0)
-    n_batches = reestimate_batch_norm(
+    found["batches"] = reestimate_batch_norm(
         network, islice(batches.create_tuple_iterator(num_epochs=1), settings.reestimate_batches)
     )
-    result["accuracy_reestimated"] = accuracy(images.evaluation())
-    print(
-        f"accuracy {result['accuracy']:.4f}, with BatchNorm statistics re-estimated over {n_batches} training batches "
-        f"{result['accuracy_reestimated']:.4f}"
-    )
-    if out is not None:
-        write_whole(out, json.dumps(result, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    run_program(evaluate)
+    found["accuracy_reestimated"] = accuracy(images.evaluation())
+    if save is not None:
+        write_checkpoint(save, to_arrays(network.get_parameters()))
+    return found

@@ -4,50 +4,75 @@ python -m pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml 
 """
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 from mindspore import nn
 
-from dimred.build import build_data, build_network, build_train_step
-from dimred.config import StageOneConfig, load_config, save_config
-from dimred.data.image_folder import ImageFolder, check_data
-from dimred.errors import CheckpointError
+from dimred.build import build_data, build_network, build_train_step, check_ranks
+from dimred.build.before import check_stage_1
+from dimred.config import StageOneConfig, config_text, load_config
+from dimred.data.image_folder import ImageFolder
+from dimred.data.own_dataset import OwnDataset
+from dimred.data.reading import Readable, batches_after
+from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
-from dimred.runtime.console import progress_bar, run_program
+from dimred.ranks import Ranks
+from dimred.runtime.changes import refuse_changes
+from dimred.runtime.console import AllowChange, Resume, progress_bar, run_program, say
 from dimred.runtime.context import set_up
-from dimred.runtime.metrics import MetricsLog
+from dimred.runtime.faults import faults_named, persistently
+from dimred.runtime.full_checkpoints import FullCheckpoints
+from dimred.runtime.metrics import MetricsLog, cut_metrics
+from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import run_folder
-from dimred.train_step.step import TrainStep
-from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.runtime.run_folder import CONFIG, run_folder
+from dimred.runtime.states import RunStates, check_finite, state_of_first
+from dimred.runtime.stop import StopSignals
+from dimred.runtime.versions import write_versions
+from dimred.runtime.watch import LossWatch
+from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.step import StepResult, TrainStep
 from dimred.weights.series import CheckpointSeries
+from dimred.weights.whole_file import write_whole
 
 
 def stage_1(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")],
     config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
-    go_on_from: Annotated[Path | None, typer.Option("--from", help="Go on from this full checkpoint.")] = None,
+    go_on_from: Annotated[
+        Path | None, typer.Option("--from", help="Begin a new run with this full checkpoint of another run.")
+    ] = None,
+    resume: Resume = False,
+    allow_change: AllowChange = None,
+    device_target: Annotated[Literal["CPU", "Ascend"], typer.Option(help="What to compute on.")] = "CPU",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
 ) -> None:
     """Train, and keep a rolling series of weight snapshots for the PCA."""
     settings = load_config(StageOneConfig, config, overrides or [])
-    check_data(data, ["train", settings.data.eval_split], settings.model.n_classes)
-    set_up(settings.seed)
-    train_images = build_data(settings.data, data, "train")
+    ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
     network = build_network(settings)
-    step = build_train_step(settings, network, train_images.steps_per_epoch)
-    first_epoch = 1 if go_on_from is None else _restore(step, go_on_from) + 1
-    eval_images = build_data(settings.data, data, settings.data.eval_split)
-    with run_folder(out):
-        save_config(settings, out / "config.yaml")
-        _Trainer(settings, out, network, step, train_images, eval_images).run(first_epoch)
+    first = check_stage_1(settings, network, data, out, go_on_from, resume)
+    train_images = build_data(settings.data, data, "train", ranks, settings.accumulation)
+    check_ranks(ranks, settings, train_images)
+    step = build_train_step(settings, network, train_images.steps_per_epoch, ranks)
+    eval_images = build_data(settings.data, data, settings.data.eval_split, ranks)
+    with run_folder(out, resume=resume), native_noise_to(out / "mindspore.log"), StopSignals() as signals:
+        trainer = _Trainer(settings, out, network, step, train_images, eval_images, ranks, signals)
+        trainer.restore(first, allow_change or [])
+        write_whole(out / CONFIG, config_text(settings))
+        write_versions(out)
+        with faults_named(trainer.states):
+            trainer.rewind()
+            trainer.run()
 
 
 class _Trainer:
-    """The loop over epochs, and its rhythms: snapshots, full checkpoints, evaluation."""
+    """The loop over epochs, and its rhythms: snapshots, states, full checkpoints, evaluation."""
 
     def __init__(
         self,
@@ -55,98 +80,183 @@ class _Trainer:
         out: Path,
         network: nn.Cell,
         step: TrainStep,
-        train_images: ImageFolder,
-        eval_images: ImageFolder,
+        train_images: ImageFolder | OwnDataset,
+        eval_images: ImageFolder | OwnDataset,
+        ranks: Ranks,
+        signals: StopSignals,
     ):
         self.settings = settings
+        self.out = out
         self.network = network
         self.step = step
         self.train_images = train_images
         self.eval_images = eval_images
-        self.accuracy = Accuracy(network)
-        prefix = settings.model.name
-        self.checkpoints = FullCheckpoints(out / "checkpoint_stage_1", prefix, settings.checkpoints.keep)
-        snapshots = out / "checkpoint_stage_1" / "checkpoint_pca"
-        self.snapshots = CheckpointSeries(snapshots, keep=settings.snapshots.keep, prefix=prefix)
-        self.metrics = MetricsLog(out / "metrics.jsonl")
+        self.ranks = ranks
+        self.signals = signals
+        self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
+        self.accuracy = Accuracy(network, ranks)
+        self.states = RunStates(out)
+        self.watch = LossWatch()
+        self.epoch, self.done = 1, 0  # the epoch to go on with, and how many of its steps are done
+        self.last: dict[str, Any] = {"loss": None, "parts": {}, "seconds": 0.0}
+        self.metrics_mark: dict[str, Any] | None = None
+        data = f"{train_images.n_images} images in {len(train_images.classes)} classes"
+        self.identity = settings.model_dump(mode="json") | {"DATA": data}
+        self.identity |= {"--devices": ranks.group_size}
 
-    def run(self, first_epoch: int) -> None:
-        last_epoch = self.settings.epochs
-        accuracy = None
+    def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
+        """Take up the newest state in the folder; without one ``first``, a full checkpoint; or begin."""
+        found = state_of_first(self.states, self.ranks, say)
+        if found is not None:
+            if self.ranks.is_first:
+                refuse_changes(found.progress["run"], self.identity, allowed)
+            from_arrays(_to_save(self.step), found.arrays, str(found.path))
+            self.epoch, self.done, self.last = (found.progress[key] for key in ("epoch", "done", "last"))
+            self.watch = LossWatch(found.progress["first_loss"])
+            self.metrics_mark = found.progress["metrics"]
+            say(f"going on after step {self.done} of epoch {self.epoch}, from {found.path}")
+        elif first is not None:
+            arrays, epoch = first
+            from_arrays(_to_save(self.step), arrays, "--from")
+            self.epoch = epoch + 1
+
+    def rewind(self) -> None:
+        """Bring everything that is written on the way back to where the run goes on."""
+        self.ranks.on_first(self._rewind_files)
+        cut_metrics(self.out / "metrics.jsonl", self.metrics_mark, own=self.ranks.is_first)
+        self.metrics = MetricsLog(self.out / "metrics.jsonl", self.out / "summary" if self.settings.summary else None)
+
+    def _rewind_files(self) -> None:
+        prefix, folder = self.settings.model.file_prefix, self.out / "checkpoint_stage_1"
+        self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
+        self.checkpoints.forget_after(self.epoch - 1 if self.done < self.train_images.steps_per_epoch else self.epoch)
+        self.snapshots = CheckpointSeries(folder / "checkpoint_pca", keep=self.settings.snapshots.keep, prefix=prefix)
+        self.snapshots.rewind(self._n_steps)
+        self.states.forget_after(self._n_steps)
+
+    @property
+    def _n_steps(self) -> int:
+        return (self.epoch - 1) * self.train_images.steps_per_epoch + self.done
+
+    def run(self) -> None:
+        """The epochs that are left."""
         with self.metrics, progress_bar() as bar:
-            task = bar.add_task("stage 1", total=last_epoch, completed=first_epoch - 1, status="")
-            for epoch in range(first_epoch, last_epoch + 1):
+            steps, status = self.settings.epochs * self.train_images.steps_per_epoch, ""
+            task = bar.add_task("stage 1", total=steps, completed=self._n_steps, status="")
+            accuracy: float | None = None
+            averaged: dict[str, float] = {}
+            while self.epoch <= self.settings.epochs:
+                self._train_epoch(lambda: bar.advance(task))
                 started = time.perf_counter()
-                loss = self._train_epoch(epoch)
-                print(f"epoch: {epoch} step: {self.train_images.steps_per_epoch} loss is {loss}", flush=True)
-                if epoch % self.settings.checkpoints.every_epochs == 0 or epoch == last_epoch:
-                    self.checkpoints.save(epoch, self.train_images.steps_per_epoch, self.step)
-                trained = time.perf_counter()
-                if epoch % self.settings.evaluate_every == 0 or epoch == last_epoch:
-                    accuracy = self.accuracy(self.eval_images.evaluation())
-                    bar.update(task, status=f"accuracy {100 * accuracy:.1f} %")
+                accuracy, averaged = None, {}
+                if self.epoch % self.settings.evaluate_every == 0 or self.epoch == self.settings.epochs:
+                    accuracy = self._evaluate()
+                    averaged = self._averaged_accuracy()
+                    status = f", accuracy {100 * accuracy:.1f} %"
+                bar.update(task, status=f"loss {self.last['loss']:.3f}{status}")
                 self.metrics.write(
-                    epoch=epoch,
-                    step=epoch * self.train_images.steps_per_epoch,
-                    loss=loss,
+                    epoch=self.epoch,
+                    step=self._n_steps,
+                    loss=self.last["loss"],
                     accuracy=accuracy,
-                    seconds=trained - started,
-                    evaluation_seconds=time.perf_counter() - trained,
+                    **averaged,
+                    **self.last["parts"],
+                    seconds=self.last["seconds"],
+                    evaluation_seconds=time.perf_counter() - started,
                 )
-                bar.advance(task)
-        print({"Accuracy": accuracy})
+                self.epoch, self.done, self.last["seconds"] = self.epoch + 1, 0, 0.0
+        for name, value in averaged.items():
+            say(f"with the average of the weights (EMA): {name} {value:.4f}")
+        say(str({"Accuracy": accuracy}))
 
-    def _train_epoch(self, epoch: int) -> float:
-        """One epoch with its snapshots; the loss of its last step."""
+    def _evaluate(self) -> float:
+        return self.accuracy(Readable(self.eval_images.evaluation()))
+
+    def _averaged_accuracy(self) -> dict[str, float]:
+        """Accuracy with the EMA in place of the raw weights, if there is one."""
+        if self.step.ema is None:
+            return {}
+        with self.step.ema.in_place():
+            return {"ema_accuracy": self._evaluate()}
+
+    def _parts(self, result: StepResult) -> dict[str, float]:
+        """What the step's parts report of a step, where they are on."""
+        parts = {}
+        if self.settings.clipping.norm or self.settings.clipping.value:
+            parts["grad_norm"] = float(result.grad_norm)
+        if self.settings.loss_scale.kind != "none":
+            parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
+        return parts
+
+    def _train_epoch(self, after_step: Callable[[], None]) -> None:
+        """The steps that are left of an epoch, with its snapshots; then the state to go on from."""
+        per_epoch, every = self.train_images.steps_per_epoch, self.settings.save_every_steps
+        if self.done == per_epoch:
+            return
         self.step.set_train(True)
-        per_epoch = self.train_images.steps_per_epoch
-        snapshot_steps = self._snapshot_steps(epoch)
-        batches = self.train_images.training_epoch(self.settings.seed, epoch)
-        for index, (images, labels) in enumerate(batches.create_tuple_iterator(num_epochs=1), start=1):
-            loss = self.step(images, labels).loss
-            if index in snapshot_steps:
-                weights = to_arrays(self.network.trainable_params())
-                self.snapshots.append(weights, (epoch - 1) * per_epoch + index, epoch, step_in_epoch=index)
-        return float(loss.asnumpy())
+        snapshot_steps = self._snapshot_steps()
+        epoch, started = self.epoch, time.perf_counter()
+        before = self.last["seconds"]
+        with self.signals.held():
+            batches = batches_after(lambda: self.train_images.training_epoch(self.settings.seed, epoch), self.done, say)
+            for number, batch in self._saving(batches):
+                result = self.step(*batch)
+                self.done = number
+                after_step()
+                self.watch.see(result.loss, self._n_steps)
+                if number in snapshot_steps:
+                    self._take_snapshot()
+                stop = self.signals.agreed(self.ranks)
+                if number == per_epoch or stop or (every and number % every == 0):
+                    loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
+                    seconds = before + time.perf_counter() - started
+                    self.last = {"loss": loss, "parts": self._parts(result), "seconds": seconds}
+                    self._save()
+                if stop:
+                    return
+        print(f"epoch: {epoch} step: {per_epoch} loss is {self.last['loss']}", flush=True)
 
-    def _snapshot_steps(self, epoch: int) -> set[int]:
-        if epoch < self.settings.snapshots.first_epoch:
+    def _saving(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """The batches; where they can't be read any more, what was trained so far is saved."""
+        try:
+            yield from batches
+        except DataError:
+            self._save()
+            raise
+
+    def _take_snapshot(self) -> None:
+        weights = to_arrays(self.network.trainable_params())
+        check_finite(weights, self._n_steps)
+        self.ranks.on_first(lambda: persistently(lambda: self._append(weights)))
+
+    def _append(self, weights: dict[str, np.ndarray]) -> None:
+        self.snapshots.append(weights, self._n_steps, self.epoch, step_in_epoch=self.done)
+
+    def _save(self) -> None:
+        """The state to go on from; at the end of some epochs a full checkpoint before it."""
+        self.ranks.average(self.statistics)
+        arrays = to_arrays(_to_save(self.step))
+        progress = {"epoch": self.epoch, "done": self.done, "last": self.last, "run": self.identity}
+        progress |= {"metrics": self.metrics.mark(), "first_loss": self.watch.first_loss}
+        self.ranks.on_first(lambda: self._write(arrays, progress))
+
+    def _write(self, arrays: dict[str, np.ndarray], progress: dict[str, Any]) -> None:
+        at_end = self.done == self.train_images.steps_per_epoch
+        if at_end and (self.epoch % self.settings.checkpoints.every_epochs == 0 or self.epoch == self.settings.epochs):
+            check_finite(arrays, self._n_steps)
+            persistently(lambda: self.checkpoints.save(self.epoch, self.done, arrays))
+        persistently(lambda: self.states.save(self._n_steps, arrays, progress))
+
+    def _snapshot_steps(self) -> set[int]:
+        if self.epoch < self.settings.snapshots.first_epoch:
             return set()
         count, per_epoch = self.settings.snapshots.per_epoch, self.train_images.steps_per_epoch
         return {round(per_epoch * part / count) for part in range(1, count + 1)}
 
 
-class FullCheckpoints:
-    """Checkpoints to go on from: all parameters and the optimizer's state, the newest ``keep`` of them."""
-
-    def __init__(self, directory: Path, prefix: str, keep: int):
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory = directory
-        self.prefix = prefix
-        self.keep = keep
-        self._written: list[Path] = []
-
-    def save(self, epoch: int, step_in_epoch: int, step: TrainStep) -> None:
-        path = self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt"
-        write_checkpoint(path, to_arrays(_to_save(step)), {"epoch": epoch})
-        self._written.append(path)
-        for old in self._written[: -self.keep]:
-            old.unlink(missing_ok=True)
-        self._written = self._written[-self.keep :]
-
-
 def _to_save(step: TrainStep) -> list[Any]:
     """Every parameter but the learning rates, which the configuration gives again."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
-
-
-def _restore(step: TrainStep, checkpoint: Path) -> int:
-    """Weights, statistics and optimizer state from a full checkpoint; the epoch it was written after."""
-    arrays = read_checkpoint(checkpoint)
-    if "epoch" not in arrays:
-        raise CheckpointError(f"--from is {str(checkpoint)!r}, which is not a full checkpoint of stage 1")
-    from_arrays(_to_save(step), arrays, f"--from {str(checkpoint)!r}")
-    return int(arrays["epoch"])
 
 
 if __name__ == "__main__":

@@ -5,32 +5,48 @@ python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/di
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 from mindspore import Tensor, nn
 
-from dimred.build import build_data, build_network, build_search_step
-from dimred.config import StageTwoConfig, load_config, save_config
-from dimred.data.image_folder import check_data
-from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.build import build_data, build_network, build_search_step, check_ranks
+from dimred.build.before import check_stage_2
+from dimred.config import StageTwoConfig, config_text, load_config
+from dimred.data.image_folder import ImageFolder
+from dimred.data.own_dataset import OwnDataset
+from dimred.data.reading import Readable, batches_after, batches_of
+from dimred.errors import NothingAcceptedError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.runtime.console import progress_bar, run_program
+from dimred.evaluate.cross_entropy import CrossEntropy
+from dimred.evaluate.points import Points
+from dimred.evaluate.start import Start
+from dimred.ranks import Ranks
+from dimred.runtime.changes import refuse_changes
+from dimred.runtime.console import AllowChange, Resume, progress_bar, run_program, say
 from dimred.runtime.context import set_up
-from dimred.runtime.metrics import MetricsLog
+from dimred.runtime.faults import faults_named, persistently
+from dimred.runtime.metrics import MetricsLog, cut_metrics, read_metrics
+from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import run_folder
-from dimred.search.cell import SubspaceTrainStep
-from dimred.search.result import SearchResult
+from dimred.runtime.run_folder import CONFIG, run_folder
+from dimred.runtime.states import RunStates, state_of_first
+from dimred.runtime.stop import StopSignals
+from dimred.runtime.versions import write_versions
+from dimred.search.basis_check import Basis
+from dimred.search.shared_basis import share_basis
+from dimred.search.state import state_arrays, state_from_arrays
+from dimred.search.telemetry import epoch_line, telemetry, totals
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.path import make_path
 from dimred.subspace.pca import fit_basis
-from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.train_step.moving_statistics import moving_statistics
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 from dimred.weights.whole_file import write_whole
@@ -45,28 +61,46 @@ def stage_2(
         typer.Argument(metavar="[PCA_MAT]", help="Basis; fitted on checkpoint_pca/ beside WEIGHTS if not given."),
     ] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
+    resume: Resume = False,
+    allow_change: AllowChange = None,
+    device_target: Annotated[Literal["CPU", "Ascend"], typer.Option(help="What to compute on.")] = "CPU",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
 ) -> None:
-    """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights."""
+    """Search in the subspace of stage 1's snapshots, from their best mean or from stage 1's last weights."""
     settings = load_config(StageTwoConfig, config, overrides or [])
-    check_data(data, _splits(settings), settings.model.n_classes)
-    arrays = read_checkpoint(weights)
-    set_up(settings.seed)
+    ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
     network = build_network(settings)
-    from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    with run_folder(out):
-        basis = _basis(settings, network, pca_mat, weights.parent / "checkpoint_pca", out)
-        run = _Run(settings, out, network, data)
-        search_step = build_search_step(settings, network, basis, run.search_images.steps_per_epoch)
-        run.start(basis)
-        save_config(settings, out / "config.yaml")
-        run.search(search_step, basis)
-        run.finish(basis)
+    check_stage_2(settings, network, data, _splits(settings), weights, pca_mat, out, resume, ranks)
+    images = {
+        split: build_data(settings.data, data, split, ranks, settings.accumulation) for split in _splits(settings)
+    }
+    with (
+        run_folder(out, resume=resume),
+        native_noise_to(out / "mindspore.log"),
+        StopSignals() as signals,
+        faults_named(RunStates(out)),
+    ):
+        check_ranks(ranks, settings, images[settings.search_split])
+        ranks.spread(list(network.get_parameters()))
+        snapshots = weights.parent / "checkpoint_pca"
+        basis = ranks.on_first(lambda: _basis(settings, network, pca_mat, snapshots, out))
+        shared = share_basis(
+            basis, basis.path if basis else None, ranks, lambda path: load_basis(path, network=network, verify=False)
+        )
+        run = _Run(settings, out, network, images, basis, shared, ranks, signals)
+        sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
+        run.result["sources"] = {name: path and str(path.resolve()) for name, path in sources.items()}
+        if not run.restore(allow_change or []):
+            run.put_start(snapshots)
+        write_whole(out / CONFIG, config_text(settings))
+        write_versions(out)
+        run.search()
+        run.finish()
 
 
 def _splits(settings: StageTwoConfig) -> list[str]:
     """The splits that this run reads."""
-    chooser = {"val"} if settings.keep_best else set()
+    chooser = {"val"} if settings.keep_best or settings.start == "best" else set()
     return sorted({"train", settings.search_split, settings.data.eval_split} | chooser)
 
 
@@ -79,160 +113,192 @@ def _basis(settings: StageTwoConfig, network: nn.Cell, given: Path | None, snaps
 
 
 class _Run:
-    """The verbs of stage 2: start, search, finish; what they measure ends in ``result.json``."""
+    """The verbs of stage 2: start or restore, search, finish; what they measure ends in ``result.json``."""
 
-    def __init__(self, settings: StageTwoConfig, out: Path, network: nn.Cell, data: Path):
+    def __init__(
+        self,
+        settings: StageTwoConfig,
+        out: Path,
+        network: nn.Cell,
+        images: dict[str, ImageFolder | OwnDataset],
+        basis: SubspaceBasis | None,
+        shared: Basis,
+        ranks: Ranks,
+        signals: StopSignals,
+    ):
         self.settings = settings
+        self.ranks = ranks
         self.network = network
+        self.basis = basis
+        self.signals = signals
+        self.images = images
         self.result_file = out / "result.json"
         self.metrics_file = out / "metrics.jsonl"
-        self.checkpoints = out / "checkpoint_stage_2"
-        images = {split: build_data(settings.data, data, split) for split in _splits(settings)}
-        self.train_images = images["train"]
-        self.val_images = images["val"] if settings.keep_best else None
-        self.eval_images = images[settings.data.eval_split]
+        self.summary = out / "summary" if settings.summary else None
+        self.states = RunStates(out)
         self.search_images = images[settings.search_split]
-        self.accuracy = Accuracy(network)
-        self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs}
-        self.val_accuracy: dict[str, float] = {}
+        self.accuracy = Accuracy(network, ranks)
+        self.cross_entropy = CrossEntropy(network, ranks)
+        val_loss = self._val_loss if settings.keep_best else None
+        self.step = build_search_step(settings, network, shared, self.search_images.steps_per_epoch, ranks)
+        self.ema = self.step.ema
+        self.points = Points(
+            out / "checkpoint_stage_2", settings.model.file_prefix, self._parameters, network, ranks, val_loss
+        )
+        self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs, "accuracy_by_epoch": {}}
+        self.epoch, self.done = 0, 0  # the epoch to go on with (0: the start), and how many of its steps are done
+        self.seconds = 0.0
+        self.records: list[dict[str, Any]] = []
+        self.metrics_mark: dict[str, Any] | None = None
+        self.identity = settings.model_dump(mode="json") | {"--devices": ranks.group_size}
+        words = f"{self.search_images.n_images} images in {len(self.search_images.classes)} classes"
+        self.identity |= {"DATA": words, "PCA_MAT": basis.digest if basis else None}
 
-    def start(self, basis: SubspaceBasis) -> None:
+    def restore(self, allowed: list[str]) -> bool:
+        """Take up the newest state in rank 0's folder; whether there is one."""
+        found = state_of_first(self.states, self.ranks, say)
+        if found is None:
+            return False
+        progress = found.progress
+        if self.ranks.is_first:
+            refuse_changes(progress["run"], self.identity, allowed)
+        from_arrays(self._parameters(), found.arrays, str(found.path))
+        searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
+        self.step.state = state_from_arrays(searched, self.step.state)
+        self.epoch, self.done, self.seconds = progress["epoch"], progress["done"], progress["seconds"]
+        self.result |= progress["result"]
+        self.points.losses, self.metrics_mark = progress["losses"], progress["metrics"]
+        say(f"going on after step {self.done} of epoch {self.epoch}, from {found.path}")
+        return True
+
+    def _parameters(self) -> list[Any]:
+        """The network's, and those of the step's parts that remember something: the EMA and the loss scale."""
+        return list(self.step.get_parameters())
+
+    def put_start(self, snapshots: Path) -> None:
         """Put the network where the search begins."""
-        if self.settings.start == "mean":
-            if basis.mean is None or basis.layout is None:
-                raise ConfigError(
-                    "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
-                )
-            mean = basis.layout.unflatten(basis.mean)
-            from_arrays(self.network.trainable_params(), mean, "the mean of the snapshots")
-            self._reestimate()
-        elif self.settings.start != "last":
-            arrays = read_checkpoint(self.settings.start)
-            from_arrays(self.network.get_parameters(), arrays, f"start {self.settings.start!r}")
-        self.checkpoints.mkdir()
-        self.result["accuracy_start"] = self._take_stock("start")
-        print(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}", flush=True)
+        start = Start(self.network, self.ranks, self._reestimate, self._val_loss)
+        self.result |= start.put(self.settings.start, self.basis, snapshots)
+        if self.ema is not None:
+            self.ema.restart()
+            self.result["ema_accuracy_by_point"] = {}
 
-    def search(self, step: SubspaceTrainStep, basis: SubspaceBasis) -> None:
-        """The epochs; a checkpoint after each, and with alpha = 0 the path: k numbers for each step."""
-        started = time.perf_counter()
-        self.result["accuracy_by_epoch"] = {}
-        start = WeightLayout.from_network(self.network).flatten(to_arrays(self.network.trainable_params()))
-        found: list[SearchResult] = []
-        per_epoch = self.search_images.steps_per_epoch
-        with MetricsLog(self.metrics_file) as metrics, progress_bar() as bar:
-            task = bar.add_task("stage 2", total=self.settings.epochs * per_epoch, status="")
-            for epoch in range(1, self.settings.epochs + 1):
+    def search(self) -> None:
+        """The start and the epochs that are left; a checkpoint after each."""
+        cut_metrics(self.metrics_file, self.metrics_mark, own=self.ranks.is_first)
+        per_epoch, last = self.search_images.steps_per_epoch, self.settings.epochs
+        with MetricsLog(self.metrics_file, self.summary) as self.metrics, progress_bar() as bar:
+            self.records = read_metrics(self.metrics_file)
+            self.states.forget_after(len(self.records))
+            if self.epoch == 0:
+                self.result["accuracy_start"] = self._take_stock("start")
+                say(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}")
+                self.epoch = 1
+                self._save()
+            task = bar.add_task("stage 2", total=last * per_epoch, completed=len(self.records), status="")
+            while self.epoch <= last:
                 try:
-                    for result in self._steps(step, epoch):
-                        found.append(result)
-                        metrics.write(epoch=epoch, step=len(found), **_telemetry(result))
-                        bar.update(task, advance=1, status=f"loss {result.loss_after:.4f}")
+                    self._search_epoch(lambda loss: bar.update(task, advance=1, status=f"loss {loss:.4f}"))
                 except NothingAcceptedError as stop:
                     self.result["stopped"] = str(stop)
-                    print(f"the search stops in epoch {epoch}: {stop}", flush=True)
+                    say(f"the search stops in epoch {self.epoch}: {stop}")
                     break
-                print(f"epoch: {epoch} step: {per_epoch} loss is {found[-1].loss_after}", flush=True)
-                print(_epoch_line(found[-per_epoch:]), flush=True)
-                self.result["accuracy_by_epoch"][str(epoch)] = self._take_stock(str(epoch))
-                if self.settings.alpha == 0 and self.settings.weight_decay == 0:
-                    path = make_path([result.subspace_step for result in found], start, basis)
-                    path.save(self.checkpoints / "subspace_path.json")
-        self.result |= {
-            "steps": len(found),
-            "accepted_steps": sum(result.accepted for result in found),
-            "trials": sum(result.n_trials for result in found),
-            "gradients": sum(result.n_gradients for result in found),
-            "search_seconds": time.perf_counter() - started,
-        }
+                say(f"epoch: {self.epoch} step: {per_epoch} loss is {self.records[-1]['loss_after']}")
+                say(epoch_line(self.records[-per_epoch:]))
+                self.result["accuracy_by_epoch"][str(self.epoch)] = self._take_stock(str(self.epoch))
+                if self.settings.alpha == 0 and self.settings.weight_decay == 0 and self.basis is not None:
+                    self._save_path(self.basis)
+                self.epoch, self.done = self.epoch + 1, 0
 
-    def _steps(self, step: SubspaceTrainStep, epoch: int) -> Iterator[SearchResult]:
-        step.set_train(True)
-        batches = self.search_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE + epoch)
-        for images, labels in batches.create_tuple_iterator(num_epochs=1):
-            yield step(images, labels)
+    def _take_stock(self, point: str) -> float:
+        """Save the point, and return its accuracy on the evaluation split."""
+        self._average_statistics()
+        self.points.save(point, self._point(point))
+        if self.ema is not None:
+            with self.ema.in_place():
+                self.result["ema_accuracy_by_point"][point] = self._evaluate()
+        return self._evaluate()
 
-    def finish(self, basis: SubspaceBasis) -> None:
+    def _search_epoch(self, show: Callable[[float], None]) -> None:
+        """The steps that are left of an epoch; then the state to go on from."""
+        per_epoch, every = self.search_images.steps_per_epoch, self.settings.save_every_steps
+        if self.done == per_epoch:
+            return
+        self.step.set_train(True)
+        order, started, before = _EPOCHS_BEFORE + self.epoch, time.perf_counter(), self.seconds
+        with self.signals.held():
+            make = partial(self.search_images.training_epoch, self.settings.seed, order)
+            for number, batch in batches_after(make, self.done, say):
+                found = self.step(*batch)
+                self.done, self.seconds = number, before + time.perf_counter() - started
+                step = len(self.records) + 1
+                self.records.append(self.metrics.write(epoch=self.epoch, step=step, **telemetry(found)))
+                show(found.loss_after)
+                stop = self.signals.agreed(self.ranks)
+                if number == per_epoch or stop or (every and number % every == 0):
+                    self._save()
+                if stop:
+                    return
+
+    def _save(self) -> None:
+        """The state to go on from."""
+        self._average_statistics()
+        arrays = to_arrays(self._parameters())
+        arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
+        progress = {"epoch": self.epoch, "done": self.done, "seconds": self.seconds, "run": self.identity}
+        progress |= {"result": self.result, "losses": self.points.losses, "metrics": self.metrics.mark()}
+        self.ranks.on_first(lambda: persistently(lambda: self.states.save(len(self.records), arrays, progress)))
+
+    def _average_statistics(self) -> None:
+        """BatchNorm's, and their moving averages, over the ranks."""
+        self.ranks.average([*moving_statistics(self.network), *([] if self.ema is None else self.ema.statistics)])
+
+    def _save_path(self, basis: SubspaceBasis) -> None:
+        """k numbers for each step, from which ``dimred rebuild`` makes its network."""
+        start = WeightLayout.from_network(self.network).flatten(self.points.read("start"))
+        steps = [np.array(record["subspace_step"]) for record in self.records]
+        make_path(steps, start, basis).save(self.points.folder / "subspace_path.json")
+
+    def finish(self) -> None:
         """The network to keep, both its accuracies, the result file."""
+        self.result |= totals(self.records) | {"search_seconds": self.seconds}
         if self.settings.keep_best:
-            self._keep_best()
+            self.result |= self.points.keep_best(self._point)
         self.result["accuracy"] = self._evaluate()
         if self.settings.reestimate_batch_norm:
             self._reestimate()
             self.result["accuracy_reestimated"] = self._evaluate()
-            print(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
-        write_checkpoint(self._checkpoint("final"), to_arrays(self.network.get_parameters()))
-        self.result["basis"] = {
-            "n_snapshots": len(basis.snapshots),
-            "n_components": self.settings.n_components,
-            "n_weights": basis.n_weights,
-            "explained_variance": explained_share(basis, self.settings.n_components),
-        }
-        write_whole(self.result_file, json.dumps(self.result, indent=2) + "\n")
-        print({"Accuracy": self.result["accuracy"]})
+            say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
+        self.points.save("final")
+        if self.basis is not None:
+            self.result["basis"] = self.basis.in_short(self.settings.n_components)
+            write_whole(self.result_file, json.dumps(self.result, indent=2) + "\n")
+        say(str({"Accuracy": self.result["accuracy"]}))
 
-    def _take_stock(self, point: str) -> float:
-        """Save a checkpoint, note the accuracy on ``val`` to choose by, and return the one on the evaluation split."""
-        write_checkpoint(self._checkpoint(point), to_arrays(self.network.get_parameters()))
-        if self.val_images is not None:
-            self.val_accuracy[point] = self.accuracy(self.val_images.evaluation())
-        return self._evaluate()
-
-    def _keep_best(self) -> None:
-        """Go back to the point with the best accuracy on ``val``; of equal ones, the earliest."""
-        kept = max(self.val_accuracy, key=lambda point: self.val_accuracy[point])
-        from_arrays(self.network.get_parameters(), read_checkpoint(self._checkpoint(kept)), f"checkpoint {kept}")
-        self.result |= {"kept": kept, "val_accuracy": self.val_accuracy}
-        points = ", ".join(f"{point} {accuracy:.4f}" for point, accuracy in self.val_accuracy.items())
-        print(f"kept: {kept}, the best on 'val' (of equal ones the earliest): {points}", flush=True)
-
-    def _checkpoint(self, point: str) -> Path:
-        steps = f"{point}_{self.search_images.steps_per_epoch}" if point.isdigit() else point
-        return self.checkpoints / f"{self.settings.model.name}-{steps}.ckpt"
+    def _point(self, point: str) -> str:
+        """The name of a point's file."""
+        return f"{point}_{self.search_images.steps_per_epoch}" if point.isdigit() else point
 
     def _evaluate(self) -> float:
-        return self.accuracy(self.eval_images.evaluation())
+        return self.accuracy(Readable(self.images[self.settings.data.eval_split].evaluation()))
+
+    def _val_loss(self) -> float:
+        return self.cross_entropy(Readable(self.images["val"].evaluation()))
 
     def _reestimate(self) -> None:
         batches = self._training_batches()
         reestimate_batch_norm(self.network, islice(batches, self.settings.reestimate_batches))
+        self.ranks.average(moving_statistics(self.network))
 
     def _training_batches(self) -> Iterator[tuple[Tensor, ...]]:
         """Training batches without end, in an order that no epoch of the search uses."""
         for epoch in count(1):
-            batches = self.train_images.training_epoch(self.settings.seed, _EPOCHS_BEFORE - epoch)
-            yield from batches.create_tuple_iterator(num_epochs=1)
+            order, size = _EPOCHS_BEFORE - epoch, self.settings.data.batch_size
+            yield from batches_of(self.images["train"].training_epoch(self.settings.seed, order, size))
 
 
 _EPOCHS_BEFORE = 1_000_000  # stage 2 counts its epochs from here, so that it draws no order that stage 1 has drawn
-
-
-def explained_share(basis: SubspaceBasis, n_components: int) -> float | None:
-    """Share of the snapshots' variance that the leading components explain; None where the file does not say."""
-    if basis.explained_variance_ratio is None:
-        return None
-    return float(np.sum(basis.explained_variance_ratio[:n_components]))
-
-
-def _epoch_line(found: Sequence[SearchResult]) -> str:
-    """An epoch for people."""
-    inside = 100 * float(np.nanmean([result.captured_share for result in found]))
-    return (
-        f"  accepted {sum(result.accepted for result in found)} of {len(found)} steps, "
-        f"{np.mean([result.n_trials for result in found]):.1f} trials a step; {inside:.1f} % of the gradient inside "
-        f"the subspace; moved {sum(result.moved_inside for result in found):.3g} inside it, "
-        f"{sum(result.moved_outside for result in found):.3g} outside"
-    )
-
-
-def _telemetry(found: SearchResult) -> dict[str, Any]:
-    """One record of ``metrics.jsonl``: the whole result, as numbers and words."""
-    return found._asdict() | {
-        "loss": float(found.loss.asnumpy()),
-        "outcome": found.outcome.name.lower(),
-        "subspace_step": found.subspace_step.tolist(),
-    }
-
+_SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 if __name__ == "__main__":
     run_program(stage_2)

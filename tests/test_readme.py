@@ -30,6 +30,23 @@ def test_the_commands_step_by_step(tmp_path: Path) -> None:
     assert (tmp_path / "device0_stage_2" / "result.json").exists()
 
 
+def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    stage_1, pca, stage_2 = blocks("bash", "Production: many devices").splitlines()
+    assert pca.startswith("dimred pca ")
+    for path in stage_2.split()[3:]:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    for command in (stage_1, stage_2):
+        done = subprocess.run(
+            [*command.replace("scripts/", f"{REPOSITORY}/scripts/").split(), "--dry-run"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("--device-target Ascend --out ") == 8
+        assert "rank 7: " in done.stdout
+
+
 def test_the_program_for_your_own_network(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", blocks("python", "Your own network")],

@@ -28,9 +28,10 @@ TASKS: dict[str, Callable[[Path, int], Any]] = {
     "photos": lambda out, seed: write_photos(out, seed),
 }
 OPTIONS = {"digits": [], "noisy": [], "photos": ["model.n_classes=8"]}
-DEFAULTS = "defaults (mean, bfgs, consecutive pairs, batch 256)"
+DEFAULTS = "defaults (best start, bfgs, consecutive pairs, batch 256)"
 SETTINGS: dict[str, list[str]] = {
     DEFAULTS: [],
+    "start=mean": ["start=mean"],
     "start=last": ["start=last"],
     "curvature_pair=same_batch": ["curvature_pair=same_batch"],
     "damping, initial_scaling": ["damping=true", "initial_scaling=true"],
@@ -73,10 +74,11 @@ def _searches(folder: Path, options: list[str]) -> None:
     """The average, and stage 2 with each setting."""
     stage_2, snapshots = CONFIGS / "digits_stage_2.yaml", folder / "s1" / "checkpoint_stage_1" / "checkpoint_pca"
     if not (folder / "average.json").exists():
-        _program(
-            "evaluate", folder / "data", _weights(folder), "--average", snapshots, "--config", stage_2,
-            "--out", folder / "average.json", *options,
-        )  # fmt: skip
+        averaged = folder / "average.ckpt"
+        averaged.unlink(missing_ok=True)
+        _dimred("average", snapshots, _weights(folder), averaged)
+        found = _dimred("eval", folder / "data", averaged, "--config", stage_2, "--json", *options)
+        (folder / "average.json").write_text(found)
     for name, setting in SETTINGS.items():
         chosen = [f"--set={option}" for option in setting]
         out = folder / name.replace(" ", "_")
@@ -96,6 +98,11 @@ def _run(out: Path, program: str, *arguments: Any) -> None:
 
 def _program(program: str, *arguments: Any) -> None:
     subprocess.run([sys.executable, "-m", f"pipelines.{program}", *map(str, arguments)], check=True)
+
+
+def _dimred(*arguments: Any) -> str:
+    command = [str(Path(sys.executable).with_name("dimred")), *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def table(out: Path, tasks: list[str], seeds: list[int]) -> str:

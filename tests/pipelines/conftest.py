@@ -1,6 +1,7 @@
 """One real run of both stages, short, shared by the tests of the programs."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
 
 
-def run(*command: object, cwd: Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: object, cwd: Path, environment: dict[str, str] | None = None, timeout_seconds: float = 600
+) -> subprocess.CompletedProcess[str]:
     """A command as a person would type it, from another directory."""
     return subprocess.run(
         [str(part) for part in command],
@@ -27,7 +30,7 @@ def run(*command: object, cwd: Path, environment: dict[str, str] | None = None) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=timeout_seconds,
     )
 
 
@@ -77,3 +80,16 @@ def two_stages(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoSta
         matrix=folder / "pca_mat.npy",
         stage_1_output=done.stdout,
     )
+
+
+@pytest.fixture(scope="session")
+def searched(two_stages: TwoStages) -> Path:
+    """A run from the mean with alpha = 0, on the given matrix."""
+    out = two_stages.folder / "stage 2"
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
+        "--set=alpha=0", "--set=start=mean", cwd=two_stages.folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
+    return out

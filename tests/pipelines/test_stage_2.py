@@ -1,31 +1,19 @@
 """Stage 2, run whole as a program."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dimred.evaluate.starts import starting_points
 from dimred.runtime.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.series import CheckpointSeries
 from tests.pipelines.conftest import N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
 
 EPOCHS, STEPS = 2, 18
-
-
-@pytest.fixture(scope="session")
-def searched(two_stages: TwoStages) -> Path:
-    """A run from the mean with alpha = 0, on the given matrix."""
-    out = two_stages.folder / "stage 2"
-    done = program(
-        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-        "--set=alpha=0", cwd=two_stages.folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
-    return out
 
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
@@ -72,6 +60,30 @@ def test_a_matrix_fitted_on_the_way_is_the_one_that_the_command_fits(two_stages:
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     records = read_metrics(two_stages.stage_1 / "metrics.jsonl")
     assert result["accuracy_start"] == records[-1]["accuracy"]
+
+
+def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, tmp_path: Path) -> None:
+    """By default; without a search after it, what is kept is that start."""
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
+        tmp_path / "out", "--set=epochs=1", "--set=search=sgd", "--set=learning_rate=1e-12", "--set=alpha=0",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    losses = result["start_val_loss"]
+    latest = [f"mean of the latest {N_SNAPSHOTS // fraction}" for fraction in (2, 4, 8)]
+    assert list(losses) == ["mean", *latest, "last"]
+    assert len(set(losses.values())) == len(losses)
+    assert losses[result["started_from"]] == min(losses.values()) == result["val_loss"]["start"]
+    assert f"start: {result['started_from']}, the lowest loss on 'val'" in done.stdout
+    start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
+    layout = load_basis(two_stages.matrix).layout
+    assert layout is not None
+    series = CheckpointSeries.open(two_stages.weights.parent / "checkpoint_pca")
+    points = starting_points(layout.flatten(read_checkpoint(two_stages.weights)), None, series, layout)
+    if result["started_from"] != "mean":
+        np.testing.assert_array_equal(layout.flatten(start), dict(points)[result["started_from"]])
 
 
 def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
@@ -126,9 +138,9 @@ def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
     two_stages: TwoStages, searched: Path
 ) -> None:
     result = json.loads((searched / "result.json").read_text())
-    scores = result["val_accuracy"]
-    assert list(scores) == ["start", "1", "2"]
-    assert scores[result["kept"]] == max(scores.values())
+    losses = result["val_loss"]
+    assert list(losses) == ["start", "1", "2"]
+    assert losses[result["kept"]] == min(losses.values())
     point = result["kept"] if result["kept"] == "start" else f"{result['kept']}_18"
     kept = read_checkpoint(searched / "checkpoint_stage_2" / f"resnet_small-{point}.ckpt")
     final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
@@ -148,11 +160,12 @@ def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoSta
 def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
-    done = program(
-        "evaluate", two_stages.data, two_stages.weights, "--average", two_stages.snapshots, "--config", STAGE_2,
-        "--out", tmp_path / "average.json", cwd=tmp_path,
-    )  # fmt: skip
+    averaged = tmp_path / "average.ckpt"
+    made = dimred("average", two_stages.snapshots, two_stages.weights, averaged, cwd=tmp_path)
+    assert made.stdout == f"{averaged}: mean of {N_SNAPSHOTS} snapshots\n", made.stderr
+    done = dimred("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    average = json.loads((tmp_path / "average.json").read_text())
+    average = json.loads(done.stdout)
+    assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
     assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics

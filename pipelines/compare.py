@@ -1,0 +1,271 @@
+"""Stage 2 beside what it has to beat, from the same finished stage 1: ``dimred compare``.
+
+Every method begins at stage 1's last full checkpoint or its snapshots. The split ``val`` chooses (k, decay, rate,
+epoch), the split ``test`` reports. What is finished is a file in the output folder and is not run again.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.build import build_data, build_network, build_search_step, build_train_step, check_splits
+from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
+from dimred.evaluate.judge import Judge
+from dimred.evaluate.starts import starting_points
+from dimred.runtime.context import set_up
+from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
+from dimred.weights.whole_file import write_whole
+
+LAWA_LENGTHS = (3, 5, 10, 20)
+EMA_DECAYS = (0.5, 0.8, 0.9, 0.95)
+RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
+SPLITS = ("train", "val", "test")
+_EPOCHS_BEFORE = 1_000_000  # searches count their epochs from here, as stage 2 does
+
+Arrays = dict[str, np.ndarray]
+
+
+class Entry(NamedTuple):
+    """What a method made.
+
+    Attributes:
+        arrays: parameters and statistics by name.
+        epochs: of training, stage 1's included.
+        chosen: what the split ``val`` chose, in words; empty where there was nothing to choose.
+    """
+
+    arrays: Arrays
+    epochs: int
+    chosen: str = ""
+
+
+def compare_seed(
+    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, out: Path, methods: Sequence[str]
+) -> None:
+    """Run the methods that are not in ``out`` yet; each leaves ``METHOD.json`` and ``METHOD.ckpt``.
+
+    Args:
+        data: folder with train/, val/ and test/.
+        run: folder of a finished stage 1.
+        one: its configuration.
+        two: of the searches; network, seed and loss must be stage 1's.
+        out: folder of this seed's results.
+        methods: names from ``METHODS``.
+
+    Raises:
+        DataError: a split is missing.
+        ConfigError: the two configurations are of different networks.
+    """
+    missing = [method for method in methods if not (out / f"{method}.json").exists()]
+    check_splits(one, data, SPLITS)
+    if two.model != one.model:
+        raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
+    set_up(one.seed)
+    contest = _Contest(data, run, one, two)
+    for method in missing:
+        print(f"seed {one.seed}: {method}", file=sys.stderr, flush=True)
+        contest.judge.cost.forward = contest.judge.cost.backward = 0
+        started = time.perf_counter()
+        entry = METHODS[method](contest)
+        seconds = time.perf_counter() - started
+        cost = contest.judge.cost
+        record = {
+            "method": method, "seed": one.seed, "data": str(data), "run": str(run),
+            "epochs": entry.epochs, "chosen": entry.chosen,
+            "forward_epochs": cost.forward / contest.train.n_images,
+            "backward_epochs": cost.backward / contest.train.n_images,
+            "seconds": seconds, **contest.judge.verdict(entry.arrays),
+        }  # fmt: skip
+        write_checkpoint(out / f"{method}.ckpt", entry.arrays)
+        write_whole(out / f"{method}.json", json.dumps(record, indent=2) + "\n")
+
+
+class _Contest:
+    """One seed's stage 1, and the verbs the methods are made of."""
+
+    def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig):
+        self.data, self.one, self.two = data, one, two
+        self.checkpoint = last_checkpoint(run)
+        self.series = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca")
+        self.train, self.val, test = (build_data(two.data, data, split) for split in SPLITS)
+        network = build_network(one)
+        self.names = [parameter.name for parameter in network.get_parameters()]
+        self.layout = WeightLayout.from_network(network)
+        self.judge = Judge(network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches)
+        self.saved = read_checkpoint(self.checkpoint)
+        self.last = {name: self.saved[name] for name in self.names}
+
+    def with_weights(self, vector: np.ndarray) -> Arrays:
+        """The last checkpoint with other weights; its statistics stay."""
+        return self.last | {name: np.array(value) for name, value in self.layout.unflatten(vector).items()}
+
+    def accuracy(self, vector: np.ndarray) -> float:
+        """On ``val``, of weights (M,), statistics re-estimated."""
+        return self.judge.val_accuracy(self.judge.reestimated(self.with_weights(vector)))
+
+    def loss(self, vector: np.ndarray) -> float:
+        """On ``val``, of weights (M,), statistics re-estimated."""
+        return self.judge.val_loss(self.judge.reestimated(self.with_weights(vector)))
+
+    def train_on(self, n_epochs: int, cooldown: bool = False) -> Entry:
+        """Plain training from the last checkpoint, optimizer state included."""
+        first, last = self.one.epochs + 1, self.one.epochs + n_epochs
+        schedule = self.one.schedule
+        if cooldown:
+            leaving = CooldownConfig(after_epoch=self.one.epochs, epochs=n_epochs)
+            schedule = schedule.model_copy(update={"cooldown": leaving})
+        settings = self.one.model_copy(update={"schedule": schedule, "epochs": last})
+        images = build_data(settings.data, self.data, "train", accumulation=settings.accumulation)
+        network = build_network(settings)
+        step = build_train_step(settings, network, images.steps_per_epoch)
+        state = [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
+        from_arrays(state, self.saved, str(self.checkpoint))
+        step.set_train(True)
+        for epoch in range(first, last + 1):
+            for batch in images.training_epoch(settings.seed, epoch).create_tuple_iterator(num_epochs=1):
+                step(*batch)
+                self.judge.cost.forward += len(batch[0])
+                self.judge.cost.backward += len(batch[0])
+        return Entry(to_arrays(network.get_parameters()), last)
+
+    def search(self, start: Arrays | None = None, **options: Any) -> "_Searched":
+        """Stage 2 with some options changed; where ``keep_best`` is set, ``val`` chooses among start and epochs."""
+        settings = self.two.model_copy(update=options)
+        images = build_data(settings.data, self.data, settings.search_split, accumulation=settings.accumulation)
+        basis = self._basis("snapshots" if settings.search == "average" else "pca")
+        network = build_network(settings)
+        from_arrays(network.get_parameters(), start or self.start(), "the start of the search")
+        step = build_search_step(settings, network, basis, images.steps_per_epoch)
+        points = [to_arrays(network.get_parameters())]
+        try:
+            for epoch in range(1, settings.epochs + 1):
+                for batch in images.training_epoch(settings.seed, _EPOCHS_BEFORE + epoch).create_tuple_iterator(
+                    num_epochs=1
+                ):
+                    found = step(*batch)
+                    self.judge.cost.forward += len(batch[0]) * (found.n_gradients + found.n_trials)
+                    self.judge.cost.backward += len(batch[0]) * found.n_gradients
+                points.append(to_arrays(network.get_parameters()))
+        except NothingAcceptedError as stop:
+            print(f"the search ends: {stop}", file=sys.stderr, flush=True)
+        considered = range(len(points)) if settings.keep_best else [len(points) - 1]
+        losses = {number: self.judge.val_loss(points[number]) for number in considered}
+        kept = min(losses, key=lambda number: losses[number])
+        return _Searched(points[kept], kept, losses[kept])
+
+    def best_rate(self, search: str) -> Entry:
+        """A search with a rate, at the rate that ``val`` chooses."""
+        rates = [factor * self.two.learning_rate for factor in RATE_FACTORS]
+        start = self.start()
+        tried = [self.search(start, search=search, learning_rate=rate) for rate in rates]
+        best = int(np.argmin([found.val_loss for found in tried]))
+        return self.entry(tried[best], f"rate {rates[best]:g}, ")
+
+    def entry(self, found: "_Searched", chosen: str = "") -> Entry:
+        """A search as an entry; its epochs are those that were run, whichever was kept."""
+        kept = "the start" if found.kept == 0 else f"epoch {found.kept}"
+        return Entry(found.arrays, self.one.epochs + self.two.epochs, f"{chosen}{kept}")
+
+    def start(self) -> Arrays:
+        """Where the searches begin, as stage 2 would."""
+        chosen, mean = self.two.start, average_snapshots(self.series, self.layout)
+        if chosen == "last":
+            return self.last
+        if chosen == "best":
+            points = starting_points(self.layout.flatten(self.last), mean, self.series, self.layout)
+            return self.judge.reestimated(self.with_weights(best_of(points, self.loss).weights))
+        if chosen == "mean":
+            return self.judge.reestimated(self.with_weights(mean))
+        raise ConfigError(f"start is {chosen!r}; a comparison starts from 'best', 'mean' or 'last'")
+
+    def _basis(self, kind: str) -> SubspaceBasis:
+        return fit_basis(self.series, self.two.n_components, kind=kind, layout=self.layout)
+
+
+class _Searched(NamedTuple):
+    arrays: Arrays
+    kept: int
+    val_loss: float
+
+
+def last_checkpoint(run: Path) -> Path:
+    """The newest full checkpoint of a stage 1 run.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    found = {
+        int(name[1]): path
+        for path in (run / "checkpoint_stage_1").glob("*.ckpt")
+        if (name := re.search(r"-(\d+)_\d+$", path.stem))
+    }
+    if not found:
+        raise ConfigError(
+            f"RUN is {str(run)!r}, which has no checkpoint_stage_1/NAME-EPOCH_STEP.ckpt; run stage 1 first"
+        )
+    return found[max(found)]
+
+
+def _last(contest: _Contest) -> Entry:
+    return Entry(contest.last, contest.one.epochs)
+
+
+def _ema(contest: _Contest) -> Entry:
+    candidates = ((f"decay {decay}", moving_average(contest.series, contest.layout, decay)) for decay in EMA_DECAYS)
+    return _averaged(contest, candidates)
+
+
+def _lawa(contest: _Contest) -> Entry:
+    lengths = [length for length in LAWA_LENGTHS if length < len(contest.series)] or [1]
+    series, layout = contest.series, contest.layout
+    return _averaged(contest, ((f"k = {k}", average_snapshots(series.select(last=k), layout)) for k in lengths))
+
+
+def _averaged(contest: _Contest, candidates: Iterable[tuple[str, np.ndarray]]) -> Entry:
+    choice = best_of(candidates, contest.loss)
+    return Entry(contest.with_weights(choice.weights), contest.one.epochs, choice.name)
+
+
+def _swa(contest: _Contest) -> Entry:
+    return Entry(contest.with_weights(average_snapshots(contest.series, contest.layout)), contest.one.epochs)
+
+
+def _greedy_soup(contest: _Contest) -> Entry:
+    soup = greedy_soup(contest.series, contest.layout, contest.accuracy)
+    chosen = f"{len(soup.ingredients)} of {len(contest.series)} snapshots"
+    return Entry(contest.with_weights(soup.weights), contest.one.epochs, chosen)
+
+
+def _on_val(contest: _Contest) -> Entry:
+    """Searched on val: as many images as the search on train sees."""
+    n_epochs = max(1, round(contest.two.epochs * contest.train.n_images / contest.val.n_images))
+    return contest.entry(contest.search(search="bfgs", search_split="val", epochs=n_epochs))
+
+
+METHODS: dict[str, Callable[[_Contest], Entry]] = {
+    "last": _last,
+    "ema": _ema,
+    "lawa": _lawa,
+    "swa": _swa,
+    "greedy_soup": _greedy_soup,
+    "trainable_averaging": lambda contest: contest.best_rate("average"),
+    "projected_sgd": lambda contest: contest.best_rate("sgd"),
+    "p_bfgs_train": lambda contest: contest.entry(contest.search(search="bfgs", search_split="train")),
+    "p_bfgs_val": _on_val,
+    "cooldown": lambda contest: contest.train_on(contest.two.epochs, cooldown=True),
+    "plain_same_epochs": lambda contest: contest.train_on(contest.two.epochs),
+    "plain_to_the_end": lambda contest: contest.train_on(contest.one.schedule.total_epochs - contest.one.epochs),
+}

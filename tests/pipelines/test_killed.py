@@ -1,0 +1,238 @@
+"""Killed at random moments of its writing, and resumed each time: the results are those of the uninterrupted run.
+
+DIMRED_KILLS (default 2) kills in each phase, DIMRED_KILL_SEED (default 1) chooses the moments; up to three kills hit
+one run after another. ``-m slow`` runs 30 kills in each phase.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dimred.data.digits import write_digits
+from dimred.runtime.metrics import read_metrics
+from dimred.runtime.states import RunStates
+from tests.pipelines.conftest import REPOSITORY, STAGE_1, STAGE_2
+
+KILLS = int(os.environ.get("DIMRED_KILLS", "2"))
+SEED = int(os.environ.get("DIMRED_KILL_SEED", "1"))
+IN_A_ROW = 3
+TIMES = ("seconds", "evaluation_seconds", "search_seconds", "sources")
+ONE = [
+    "epochs=3", "data.batch_size=20", "schedule.total_epochs=4", "schedule.warmup_epochs=1", "snapshots.per_epoch=4",
+    "snapshots.first_epoch=1", "snapshots.keep=9", "checkpoints.every_epochs=1", "checkpoints.keep=2",
+    "save_every_steps=3", "data.eval_split=val",
+]  # fmt: skip
+TWO = [
+    "epochs=2", "data.batch_size=50", "n_components=4", "save_every_steps=2", "reestimate_batches=2",
+    "data.eval_split=val",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A program whose ``--out`` is still to be given, and what its uninterrupted run wrote."""
+
+    command: list[str]
+    results: dict[str, Any]
+    events: int
+    out_name: str
+    resume: list[str]
+
+
+def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: bool, how: str = "SIGKILL"):
+    """The phase with ``--out`` in ``folder``, ended by a signal; the process and its number of events (0: it died)."""
+    count = folder / "count"
+    count.unlink(missing_ok=True)
+    options = phase.resume if resumed else []
+    command = [sys.executable, "-m", "tests.pipelines.killed_run", event, delay, how, count, *phase.command]
+    command += ["--out", folder / "run" / phase.out_name, *options]
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    return done, int(count.read_text()) if count.exists() else 0
+
+
+def uninterrupted(command: list[object], out_name: str, resume: list[str], folder: Path) -> Phase:
+    phase = Phase([str(part) for part in command], {}, 0, out_name, resume)
+    (folder / "run").mkdir(parents=True)
+    done, events = killed(phase, folder, 0, 0, resumed=False)
+    assert done.returncode == 0, done.stderr
+    return Phase(phase.command, results(folder / "run"), events, out_name, resume)
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Every file below a folder by name; times are left out, and a state is its arrays."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or path.name in (".lock", "mindspore.log"):
+            continue
+        if path.name == "metrics.jsonl":
+            found[name] = [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(path)]
+        elif path.name == "result.json":
+            found[name] = {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMES}
+        elif path.parent.name == "resume":
+            state = RunStates(path.parent.parent).newest(pytest.fail)
+            assert state is not None
+            found[name] = "a state"
+            found["newest state"] = {key: value.tobytes() for key, value in state.arrays.items()}
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the digits: 200 images to train on."""
+    whole = tmp_path_factory.mktemp("whole") / "digits"
+    write_digits(whole, seed=3)
+    data = tmp_path_factory.mktemp("data") / "few"
+    for split, count in (("train", 20), ("val", 5)):
+        for folder in sorted((whole / split).iterdir()):
+            (data / split / folder.name).mkdir(parents=True)
+            for image in sorted(folder.iterdir())[:count]:
+                shutil.copy(image, data / split / folder.name)
+    return data
+
+
+@pytest.fixture(scope="module")
+def stage_1(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
+    folder = tmp_path_factory.mktemp("one")
+    command = ["pipelines.stage_1", data, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
+    return uninterrupted(command, "stage_1", ["--resume"], folder), folder / "run" / "stage_1"
+
+
+@pytest.fixture(scope="module")
+def pca(stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
+    folder = tmp_path_factory.mktemp("pca")
+    snapshots = stage_1[1] / "checkpoint_stage_1" / "checkpoint_pca"
+    command = ["dimred", "pca", "--ckpt-dir", snapshots, "--n-components", 4]
+    return uninterrupted(command, "pca_mat.npy", [], folder), folder / "run" / "pca_mat.npy"
+
+
+@pytest.fixture(scope="module")
+def stage_2(data: Path, stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
+    """Without a basis: it is fitted on the way."""
+    folder = tmp_path_factory.mktemp("two")
+    weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
+    command = ["pipelines.stage_2", data, weights, "--config", STAGE_2, *(f"--set={option}" for option in TWO)]
+    return uninterrupted(command, "stage_2", ["--resume"], folder), folder / "run" / "stage_2"
+
+
+def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[str], None]) -> None:
+    """Kill and resume until there were so many kills; compare each run that came to its end."""
+    chance = random.Random(seed)
+    so_far, run = 0, 0
+    while so_far < kills:
+        place = folder / f"run_{run}"
+        (place / "run").mkdir(parents=True)
+        in_a_row, done = 0, None
+        while done is None or done.returncode != 0:
+            kill = in_a_row < IN_A_ROW and so_far < kills
+            # A resumed run has fewer events left: moments near the end are then never reached, and it ends by itself.
+            event = chance.randint(1, phase.events if in_a_row == 0 else phase.events // 2) if kill else 0
+            delay = chance.choice([0, 0, chance.uniform(0, 0.3)])
+            done, _ = killed(phase, place, event, delay, resumed=in_a_row > 0)
+            assert done.returncode in (0, -signal.SIGKILL), done.stderr
+            if done.returncode != 0:
+                in_a_row, so_far = in_a_row + 1, so_far + 1
+                say(f"kill {so_far}: {delay:.2f} s after event {event} of {phase.events}")
+        assert not differences(results(place / "run"), phase.results), f"after {in_a_row} kills"
+        shutil.rmtree(place)
+        run += 1
+
+
+def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """To the last byte; but a loss in the log may differ in its last bit.
+
+    MindSpore's CPU kernels may sum the loss of one and the same batch in another order in another process. The gradient
+    is not made from this sum, so the weights are the same.
+    """
+    if not name.endswith("metrics.jsonl"):
+        return bool(found.get(name) == expected.get(name))
+    mine, theirs = found.get(name, []), expected.get(name, [])
+    return len(mine) == len(theirs) and all(
+        one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
+def near(one: Any, other: Any) -> bool:
+    return bool(one == pytest.approx(other, rel=1e-6) if isinstance(other, float) else one == other)
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    names = [name for name in sorted(found.keys() | expected.keys()) if not same(name, found, expected)]
+    return [f"{name}: {str(found.get(name))[:300]} != {str(expected.get(name))[:300]}" for name in names]
+
+
+@pytest.mark.parametrize("name", ["stage_1", "pca", "stage_2"])
+def test_a_killed_run_is_gone_on_with_to_the_same_last_byte(name: str, tmp_path: Path, request) -> None:
+    survive(request.getfixturevalue(name)[0], KILLS, SEED, tmp_path, print)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stage_1", "pca", "stage_2"])
+def test_thirty_kills(name: str, tmp_path: Path, request) -> None:
+    survive(request.getfixturevalue(name)[0], 30, SEED, tmp_path, print)
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_saves_the_step_and_ends_with_its_own_status(
+    stage_1: tuple[Phase, Path], tmp_path: Path, how: str, status: int
+) -> None:
+    phase = stage_1[0]
+    (tmp_path / "run").mkdir()
+    done, _ = killed(phase, tmp_path, phase.events // 3, 0, resumed=False, how=how)
+    assert done.returncode == status, done.stderr
+    assert "--resume" in done.stderr
+    state = RunStates(tmp_path / "run" / "stage_1").newest(pytest.fail)
+    assert state is not None
+    assert str(state.path) in done.stderr
+    done, _ = killed(phase, tmp_path, 0, 0, resumed=True)
+    assert done.returncode == 0, done.stderr
+    assert not differences(results(tmp_path / "run"), phase.results)
+
+
+def test_another_configuration_is_refused_with_the_difference_or_accepted_key_by_key(
+    stage_1: tuple[Phase, Path], tmp_path: Path
+) -> None:
+    phase, finished = stage_1
+    shutil.copytree(finished, tmp_path / "run" / "stage_1")
+    before = results(tmp_path / "run")
+    changed = Phase([*phase.command, "--set=epochs=4", "--set=seed=2"], {}, 0, phase.out_name, ["--resume"])
+    done, _ = killed(changed, tmp_path, 0, 0, resumed=True)
+    assert done.returncode == 2
+    for words in ("epochs: 3 -> 4", "seed: 1 -> 2", "--allow-change epochs", "--allow-change seed"):
+        assert words in done.stderr
+    assert not differences(results(tmp_path / "run"), before)
+    allowed = [*changed.command, "--allow-change=epochs", "--allow-change=seed"]
+    done, _ = killed(Phase(allowed, {}, 0, phase.out_name, ["--resume"]), tmp_path, 0, 0, resumed=True)
+    assert done.returncode == 0, done.stderr
+    records = read_metrics(tmp_path / "run" / "stage_1" / "metrics.jsonl")
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4]
+
+
+def test_a_damaged_state_is_passed_over_by_name(stage_1: tuple[Phase, Path], tmp_path: Path) -> None:
+    phase, finished = stage_1
+    shutil.copytree(finished, tmp_path / "run" / "stage_1")
+    newest = RunStates(tmp_path / "run" / "stage_1").newest(pytest.fail)
+    assert newest is not None
+    damaged = bytearray(newest.path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    newest.path.write_bytes(damaged)
+    done, _ = killed(phase, tmp_path, 0, 0, resumed=True)
+    assert done.returncode == 0, done.stderr
+    assert f"{newest.path} is damaged" in done.stdout
+    assert not differences(results(tmp_path / "run"), phase.results)

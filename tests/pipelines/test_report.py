@@ -1,0 +1,140 @@
+"""``dimred report`` on a real run: one file, whole by itself, read by a program and by a browser."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.report.run_record import read_run
+from dimred.weights.checkpoint_io import read_checkpoint
+from tests.pipelines.conftest import TwoStages, dimred, run
+
+PICTURES = {"accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison"}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    score = {"mean": 0.5, "spread": 0.01}
+    row = {
+        "method": "swa", "n_seeds": 2, "epochs": 3, "val": score, "test": score, "val_reestimated": score,
+        "test_reestimated": score, "forward_epochs": 1.0, "backward_epochs": 0.0, "seconds": 2.0, "chosen": ["", ""],
+    }  # fmt: skip
+    (folder / "compare.json").write_text(json.dumps({"seeds": [1, 2], "rows": [row], "runs": []}))
+    done = dimred(
+        "report", searched, "--out", folder / "out", "--compare", folder / "compare.json", "--grid", 3, "--batches", 1,
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"report: {folder / 'out' / 'report.html'}\n"
+    return folder / "out" / "report.html"
+
+
+class Seen(HTMLParser):
+    """Ids, links, and whether every tag was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.labels: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src", "xlink:href"):
+                self.links.append(value or "")
+            if tag == "svg" and name == "aria-label":
+                self.labels.append(value or "")
+
+
+def test_the_page_is_whole_by_itself(page: Path) -> None:
+    text = page.read_text()
+    seen = Seen()
+    seen.feed(text)
+    assert "<script" not in text
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert len(seen.ids) == len(set(seen.ids))
+    assert {link for link in seen.links if not link.startswith("#")} == {"data:,"}
+    assert {link[1:] for link in seen.links if link.startswith("#")} <= set(seen.ids)
+
+
+def test_every_picture_is_there_thrice_and_has_words(page: Path) -> None:
+    seen = Seen()
+    seen.feed(page.read_text())
+    assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == PICTURES
+    assert len(seen.labels) == len(PICTURES)
+    assert min(map(len, seen.labels)) > 30
+    for name in PICTURES:
+        assert (page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.parse(page.parent / f"{name}.svg")
+
+
+def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoStages) -> None:
+    text, result = page.read_text(), json.loads((searched / "result.json").read_text())
+    assert f"<b>{100 * result['accuracy']:.2f} %</b>" in text
+    assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
+    assert "SWA, all snapshots" in text
+    assert "2.10" in text
+    assert str(two_stages.weights) in text
+
+
+def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
+    """With alpha = 0 the summed steps must be the checkpoints' coordinates."""
+    record = read_run(searched)
+    basis = record.basis()
+    assert basis.layout is not None
+    folder = searched / "checkpoint_stage_2"
+    start, first = (
+        basis.layout.flatten(read_checkpoint(folder / f"resnet_small-{point}.ckpt")) for point in ("start", "1_18")
+    )
+    moved = basis.project(first.astype(np.float64) - start)
+    np.testing.assert_allclose(record.coordinates()[18], moved, atol=1e-4 * np.abs(moved).max())
+
+
+def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "result.json").write_text(json.dumps({"sources": {"data": "/gone", "weights": None, "basis": None}}))
+    for folder, said in (
+        (tmp_path / "nowhere", "not a folder"), (two_stages.stage_1, "no result.json"), (broken, "'/gone'")
+    ):  # fmt: skip
+        done = dimred("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert said in done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH; apt-get install chromium")
+def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> None:
+    common = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0",
+    ]  # fmt: skip
+    url = page.as_uri()
+    done = run(*common, "--window-size=1280,3000", f"--screenshot={tmp_path / 'page.png'}", url, cwd=tmp_path)
+    assert "CONSOLE" not in done.stderr
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    # at a telephone's width nothing but the table's own frame scrolls sideways
+    frame = tmp_path / "phone.html"
+    frame.write_text(
+        f'<iframe id="f" src="{url}" style="width:390px;height:900px;border:0"></iframe><p id="said"></p><script>'
+        'f.onload = () => { said.textContent = "WIDTH " + f.contentDocument.documentElement.scrollWidth }</script>'
+    )
+    shown = run(
+        *common, "--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
+        cwd=tmp_path,
+    )  # fmt: skip
+    width = re.search(r"WIDTH (\d+)", shown.stdout)
+    assert width, shown.stderr
+    assert int(width[1]) <= 390
