@@ -67,6 +67,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
         "plain_to_the_end",
         _stage("stage_1", data, "--config", STAGE_1, "--from", weights, "--out", plain_out, *go_on, *seeded),
     )
+    page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
     first, last = read_metrics(stage_1_out / "metrics.jsonl"), read_metrics(plain_out / "metrics.jsonl")
     plain = {record["epoch"]: record["accuracy"] for record in first + last}
     found = json.loads((stage_2_out / "result.json").read_text(encoding="utf-8"))
@@ -84,7 +85,6 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     average = summary["average"]["accuracy_reestimated"]
     save_figure(plot_accuracy(plain, searched, one.epochs, one.snapshots.first_epoch, average), out, "accuracy")
     seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
-    page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
     _print_table(summary, seconds_per_epoch, one.epochs)
     print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}\n{page}", end="")
 

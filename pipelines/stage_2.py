@@ -198,7 +198,7 @@ class _Run:
             task = bar.add_task("stage 2", total=last * per_epoch, completed=len(self.records), status="")
             while self.epoch <= last:
                 try:
-                    self._search_epoch(lambda loss: bar.update(task, advance=1, status=f"loss {loss:.4f}"))
+                    self._search_epoch(lambda: bar.update(task, advance=1, status=self._status()))
                 except NothingAcceptedError as stop:
                     self.result["stopped"] = str(stop)
                     say(f"the search stops in epoch {self.epoch}: {stop}")
@@ -206,9 +206,15 @@ class _Run:
                 say(f"epoch: {self.epoch} step: {per_epoch} loss is {self.records[-1]['loss_after']}")
                 say(epoch_line(self.records[-per_epoch:]))
                 self.result["accuracy_by_epoch"][str(self.epoch)] = self._take_stock(str(self.epoch))
+                bar.update(task, status=self._status())
                 if self.settings.alpha == 0 and self.settings.weight_decay == 0 and self.basis is not None:
                     self._save_path(self.basis)
                 self.epoch, self.done = self.epoch + 1, 0
+
+    def _status(self) -> str:
+        """The last step's loss, and the accuracy that was measured last."""
+        accuracy = [self.result["accuracy_start"], *self.result["accuracy_by_epoch"].values()][-1]
+        return f"loss {self.records[-1]['loss_after']:.4f}, accuracy {100 * accuracy:.1f} %"
 
     def _take_stock(self, point: str) -> float:
         """Save the point, and return its accuracy on the evaluation split."""
@@ -219,7 +225,7 @@ class _Run:
                 self.result["ema_accuracy_by_point"][point] = self._evaluate()
         return self._evaluate()
 
-    def _search_epoch(self, show: Callable[[float], None]) -> None:
+    def _search_epoch(self, after_step: Callable[[], None]) -> None:
         """The steps that are left of an epoch; then the state to go on from."""
         per_epoch, every = self.search_images.steps_per_epoch, self.settings.save_every_steps
         if self.done == per_epoch:
@@ -233,7 +239,7 @@ class _Run:
                 self.done, self.seconds = number, before + time.perf_counter() - started
                 step = len(self.records) + 1
                 self.records.append(self.metrics.write(epoch=self.epoch, step=step, **telemetry(found)))
-                show(found.loss_after)
+                after_step()
                 stop = self.signals.agreed(self.ranks)
                 if number == per_epoch or stop or (every and number % every == 0):
                     self._save()
