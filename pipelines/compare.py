@@ -14,12 +14,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.build import build_data, build_network, build_search_step, build_train_step, check_splits
+from dimred.build import (
+    SEARCH_EPOCHS_FROM,
+    build_data,
+    build_network,
+    build_search_step,
+    build_train_step,
+    check_splits,
+)
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
 from dimred.evaluate.judge import Judge
-from dimred.evaluate.starts import starting_points
+from dimred.evaluate.starting_points import starting_points
 from dimred.runtime.context import set_up
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.subspace.basis import SubspaceBasis
@@ -33,7 +40,6 @@ LAWA_LENGTHS = (3, 5, 10, 20)
 EMA_DECAYS = (0.5, 0.8, 0.9, 0.95)
 RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
 SPLITS = ("train", "val", "test")
-_EPOCHS_BEFORE = 1_000_000  # searches count their epochs from here, as stage 2 does
 
 Arrays = dict[str, np.ndarray]
 
@@ -152,7 +158,7 @@ class _Contest:
         points = [to_arrays(network.get_parameters())]
         try:
             for epoch in range(1, settings.epochs + 1):
-                for batch in images.training_epoch(settings.seed, _EPOCHS_BEFORE + epoch).create_tuple_iterator(
+                for batch in images.training_epoch(settings.seed, SEARCH_EPOCHS_FROM + epoch).create_tuple_iterator(
                     num_epochs=1
                 ):
                     found = step(*batch)

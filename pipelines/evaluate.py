@@ -1,13 +1,11 @@
 """Accuracy of a checkpoint: ``dimred eval``."""
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from dimred.build import build_data, build_network, check_splits
 from dimred.config import StageTwoConfig, load_config
-from dimred.evaluate.accuracy import Accuracy
-from dimred.evaluate.batch_norm import reestimate_batch_norm
+from dimred.evaluate.on_splits import OnSplits
 from dimred.runtime.context import set_up
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
@@ -34,14 +32,10 @@ def evaluate(
     set_up(settings.seed)
     network = build_network(settings)
     from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    images = build_data(settings.data, data, settings.data.eval_split)
-    accuracy = Accuracy(network)
-    found = {"accuracy": accuracy(images.evaluation())}
-    batches = build_data(settings.data, data, "train").training_epoch(settings.seed, 0)
-    found["batches"] = reestimate_batch_norm(
-        network, islice(batches.create_tuple_iterator(num_epochs=1), settings.reestimate_batches)
-    )
-    found["accuracy_reestimated"] = accuracy(images.evaluation())
+    split = settings.data.eval_split
+    images = {name: build_data(settings.data, data, name) for name in {"train", split}}
+    on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches)
+    found = {"accuracy": on.accuracy(split), "batches": on.reestimate(), "accuracy_reestimated": on.accuracy(split)}
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     return found

@@ -17,7 +17,7 @@ from dimred.build.before import check_stage_1
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
-from dimred.data.reading import Readable, batches_after
+from dimred.data.reading import batches_after
 from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.ranks import Ranks
@@ -170,7 +170,7 @@ class _Trainer:
         say(str({"Accuracy": accuracy}))
 
     def _evaluate(self) -> float:
-        return self.accuracy(Readable(self.eval_images.evaluation()))
+        return self.accuracy(self.eval_images.evaluation())
 
     def _averaged_accuracy(self) -> dict[str, float]:
         """Accuracy with the EMA in place of the raw weights, if there is one."""

@@ -5,26 +5,23 @@ python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/di
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
-from mindspore import Tensor, nn
+from mindspore import nn
 
-from dimred.build import build_data, build_network, build_search_step, check_ranks
+from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_search_step, check_ranks
 from dimred.build.before import check_stage_2
 from dimred.config import StageTwoConfig, config_text, load_config
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
-from dimred.data.reading import Readable, batches_after, batches_of
+from dimred.data.reading import batches_after
 from dimred.errors import NothingAcceptedError
-from dimred.evaluate.accuracy import Accuracy
-from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.evaluate.cross_entropy import CrossEntropy
+from dimred.evaluate.on_splits import OnSplits
 from dimred.evaluate.points import Points
 from dimred.evaluate.start import Start
 from dimred.ranks import Ranks
@@ -137,8 +134,7 @@ class _Run:
         self.summary = out / "summary" if settings.summary else None
         self.states = RunStates(out)
         self.search_images = images[settings.search_split]
-        self.accuracy = Accuracy(network, ranks)
-        self.cross_entropy = CrossEntropy(network, ranks)
+        self.on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=ranks)
         val_loss = self._val_loss if settings.keep_best else None
         self.step = build_search_step(settings, network, shared, self.search_images.steps_per_epoch, ranks)
         self.ema = self.step.ema
@@ -177,7 +173,7 @@ class _Run:
 
     def put_start(self, snapshots: Path) -> None:
         """Put the network where the search begins."""
-        start = Start(self.network, self.ranks, self._reestimate, self._val_loss)
+        start = Start(self.network, self.ranks, self.on.reestimate, self._val_loss)
         self.result |= start.put(self.settings.start, self.basis, snapshots)
         if self.ema is not None:
             self.ema.restart()
@@ -231,7 +227,7 @@ class _Run:
         if self.done == per_epoch:
             return
         self.step.set_train(True)
-        order, started, before = _EPOCHS_BEFORE + self.epoch, time.perf_counter(), self.seconds
+        order, started, before = SEARCH_EPOCHS_FROM + self.epoch, time.perf_counter(), self.seconds
         with self.signals.held():
             make = partial(self.search_images.training_epoch, self.settings.seed, order)
             for number, batch in batches_after(make, self.done, say):
@@ -272,7 +268,7 @@ class _Run:
             self.result |= self.points.keep_best(self._point)
         self.result["accuracy"] = self._evaluate()
         if self.settings.reestimate_batch_norm:
-            self._reestimate()
+            self.on.reestimate()
             self.result["accuracy_reestimated"] = self._evaluate()
             say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
         self.points.save("final")
@@ -286,24 +282,12 @@ class _Run:
         return f"{point}_{self.search_images.steps_per_epoch}" if point.isdigit() else point
 
     def _evaluate(self) -> float:
-        return self.accuracy(Readable(self.images[self.settings.data.eval_split].evaluation()))
+        return self.on.accuracy(self.settings.data.eval_split)
 
     def _val_loss(self) -> float:
-        return self.cross_entropy(Readable(self.images["val"].evaluation()))
-
-    def _reestimate(self) -> None:
-        batches = self._training_batches()
-        reestimate_batch_norm(self.network, islice(batches, self.settings.reestimate_batches))
-        self.ranks.average(moving_statistics(self.network))
-
-    def _training_batches(self) -> Iterator[tuple[Tensor, ...]]:
-        """Training batches without end, in an order that no epoch of the search uses."""
-        for epoch in count(1):
-            order, size = _EPOCHS_BEFORE - epoch, self.settings.data.batch_size
-            yield from batches_of(self.images["train"].training_epoch(self.settings.seed, order, size))
+        return self.on.loss("val")
 
 
-_EPOCHS_BEFORE = 1_000_000  # stage 2 counts its epochs from here, so that it draws no order that stage 1 has drawn
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 if __name__ == "__main__":

@@ -52,7 +52,17 @@ MAY_IMPORT = {
 WITH_MINDSPORE = (*set(ROOMS) - {"weights", "subspace", "report", "cli"}, "ranks", "build", "pipelines", "__init__")
 WITHOUT_MINDSPORE = tuple(
     f"dimred.runtime.{name}"
-    for name in ("launch", "job", "rank_table", "rank_process", "node_link", "die_with_parent", "onednn")
+    for name in (
+        "launch",
+        "job",
+        "log_tail",
+        "rank_messages",
+        "rank_table",
+        "rank_process",
+        "node_link",
+        "die_with_parent",
+        "onednn",
+    )
 )
 MINDSPORE_IN_FUNCTIONS = ("dimred.weights.checkpoint_io", "dimred.weights.layout", "dimred.cli")
 

@@ -14,6 +14,9 @@ from dimred.models.resnet import resnet
 from dimred.ranks import ALONE, Ranks
 from dimred.train_step.precision import with_precision
 
+SEARCH_EPOCHS_FROM = 1_000_000
+"""Stage 2 counts its epochs from here, so that it draws no order of images that stage 1 has drawn."""
+
 
 def build_network(config: StageConfig) -> nn.Cell:
     """The network with fresh weights, in the precision asked for."""

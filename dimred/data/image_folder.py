@@ -13,6 +13,7 @@ from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
 from dimred.data.image_tree import IMAGE_SUFFIXES
+from dimred.data.reading import Readable
 from dimred.errors import ConfigError, DataError
 
 DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
@@ -156,7 +157,7 @@ class ImageFolder:
         """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
         return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
 
-    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> ds.Dataset:
+    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> Readable:
         """This rank's augmented batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder."""
         own = [self.rank] if self.rank else []
         ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *own]).integers(2**31)))
@@ -164,13 +165,13 @@ class ImageFolder:
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         images = self._read(order, self._training_transforms())
         if batch_size is not None or self.accumulation == 1:
-            return images.batch(size, drop_remainder=True)
-        return images.batch(size * self.accumulation)  # the order holds whole micro-batches only
+            return Readable(images.batch(size, drop_remainder=True))
+        return Readable(images.batch(size * self.accumulation))  # the order holds whole micro-batches only
 
-    def evaluation(self) -> ds.Dataset:
+    def evaluation(self) -> Readable:
         """Every image once, over all ranks, in the order of the files, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return self._read(order, self._evaluation_transforms()).batch(self.batch_size)
+        return Readable(self._read(order, self._evaluation_transforms()).batch(self.batch_size))
 
     def _read(self, order: np.ndarray, image_transforms: list) -> ds.Dataset:
         ds.config.set_error_samples_mode(DAMAGED[self.damaged])

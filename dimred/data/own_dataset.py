@@ -8,6 +8,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from dimred.data.image_folder import GivenOrder, epoch_order
+from dimred.data.reading import Readable
 from dimred.errors import ConfigError, DataError
 
 
@@ -82,19 +83,19 @@ class OwnDataset:
         """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
         return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
 
-    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> ds.Dataset:
+    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> Readable:
         """This rank's batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder."""
         size = batch_size or self.batch_size
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
         if len(source) != self.n_images:
             raise ConfigError(f"data.dataset gave {self.n_images} samples without a seed, and {len(source)} with one")
-        return self._read(source, order).batch(size * (self.accumulation if batch_size is None else 1))
+        return Readable(self._read(source, order).batch(size * (self.accumulation if batch_size is None else 1)))
 
-    def evaluation(self) -> ds.Dataset:
+    def evaluation(self) -> Readable:
         """Every sample once, over all ranks, in order, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return self._read(self._evaluated, order).batch(self.batch_size)
+        return Readable(self._read(self._evaluated, order).batch(self.batch_size))
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(

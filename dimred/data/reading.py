@@ -9,7 +9,7 @@ from mindspore.dataset import Dataset
 
 from dimred.errors import DataError, shown
 
-__all__ = ["Readable", "batches_after", "batches_of"]
+__all__ = ["Readable", "batches_after"]
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
@@ -18,7 +18,7 @@ _REASON = re.compile(r"\[ERROR\] *(.*)")
 
 
 def batches_after(
-    make: Callable[[], Dataset], done: int, note: Callable[[str], None], wait: Callable[[float], None] = time.sleep
+    make: Callable[[], "Readable"], done: int, note: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Iterator[tuple[int, Any]]:
     """(number, batch) of an epoch, from batch ``done`` + 1 on.
 
@@ -36,7 +36,7 @@ def batches_after(
     """
     for pause in (*_WAITS_SECONDS, None):
         try:
-            for number, batch in enumerate(batches_of(_made(make)), start=1):
+            for number, batch in enumerate(_made(make).create_tuple_iterator(), start=1):
                 if number > done:
                     yield number, batch
                     done = number
@@ -49,24 +49,7 @@ def batches_after(
             return
 
 
-def batches_of(epoch: Dataset) -> Iterator[Any]:
-    """The batches of a dataset.
-
-    Raises:
-        DataError: names the file that can't be read.
-    """
-    batches = epoch.create_tuple_iterator(num_epochs=1)
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            raise DataError(_in_words(str(error))) from None
-        yield batch
-
-
-def _made(make: Callable[[], Dataset]) -> Dataset:
+def _made(make: Callable[[], "Readable"]) -> "Readable":
     try:
         return make()
     except ValueError as error:  # MindSpore's word for a folder that is not there
@@ -74,14 +57,26 @@ def _made(make: Callable[[], Dataset]) -> Dataset:
 
 
 class Readable:
-    """A dataset for those who only iterate over it; a file that can't be read is named, see ``batches_of``."""
+    """The batches of a MindSpore dataset; a file that can't be read is named."""
 
     def __init__(self, dataset: Dataset):
         self._dataset = dataset
 
-    def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[Any]:
-        """One pass over the batches."""
-        return batches_of(self._dataset)
+    def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
+        """As MindSpore's.
+
+        Raises:
+            DataError: names the file that can't be read.
+        """
+        batches = self._dataset.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                raise DataError(_in_words(str(error))) from None
+            yield batch
 
 
 def _in_words(text: str) -> str:

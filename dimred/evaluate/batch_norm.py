@@ -11,8 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+from dimred.train_step.moving_statistics import BATCH_NORMS
 
 
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:

@@ -2,29 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Protocol
 
 import numpy as np
 from mindspore import nn
 
-from dimred.evaluate.accuracy import Accuracy
-from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.evaluate.cross_entropy import CrossEntropy
+from dimred.evaluate.on_splits import Images, OnSplits
 from dimred.runtime.parameters import from_arrays, to_arrays
-
-
-class Images(Protocol):
-    """One split of the data, such as ``dimred.data.image_folder.ImageFolder``."""
-
-    n_images: int
-    batch_size: int
-
-    def training_epoch(self, seed: int, epoch: int) -> Any:
-        """The augmented batches of one epoch."""
-
-    def evaluation(self) -> Any:
-        """Every image once, without augmentation."""
 
 
 @dataclass
@@ -55,43 +38,34 @@ class Judge:
 
     def __init__(self, network: nn.Cell, train: Images, val: Images, test: Images, *, seed: int, n_batches: int):
         self._network = network
-        self._train, self._val, self._test = train, val, test
-        self._seed, self._n_batches = seed, n_batches
-        self._accuracy = Accuracy(network)
-        self._cross_entropy = CrossEntropy(network)
+        self._train, self._val = train, val
+        self._on = OnSplits(network, {"train": train, "val": val, "test": test}, seed=seed, n_batches=n_batches)
         self.cost = Cost()
 
     def val_accuracy(self, arrays: Mapping[str, np.ndarray]) -> float:
         """Accuracy on the split that chooses, of parameters and statistics by name."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
-        return self._accuracy(self._val.evaluation())
+        return self._on.accuracy("val")
 
     def val_loss(self, arrays: Mapping[str, np.ndarray]) -> float:
         """Mean cross entropy on the split that chooses."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
-        return self._cross_entropy(self._val.evaluation())
+        return self._on.loss("val")
 
     def reestimated(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""
         self._put(arrays)
-        batches = self._train.training_epoch(self._seed, 0).create_tuple_iterator(num_epochs=1)
-        self.cost.forward += self._train.batch_size * reestimate_batch_norm(
-            self._network, islice(batches, self._n_batches)
-        )
+        self.cost.forward += self._train.batch_size * self._on.reestimate()
         return to_arrays(self._network.get_parameters())
 
     def verdict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Accuracy on both splits, with the statistics as they are and with statistics re-estimated."""
-        before = Cost(self.cost.forward, self.cost.backward)
         self._put(arrays)
-        found = {"val": self._accuracy(self._val.evaluation()), "test": self._accuracy(self._test.evaluation())}
-        self._put(self.reestimated(arrays))
-        found["val_reestimated"] = self._accuracy(self._val.evaluation())
-        found["test_reestimated"] = self._accuracy(self._test.evaluation())
-        self.cost = before
-        return found
+        found = {split: self._on.accuracy(split) for split in ("val", "test")}
+        self._on.reestimate()
+        return found | {f"{split}_reestimated": self._on.accuracy(split) for split in ("val", "test")}
 
     def _put(self, arrays: Mapping[str, np.ndarray]) -> None:
         from_arrays(self._network.get_parameters(), arrays, "the judged network")

@@ -9,7 +9,7 @@ from mindspore import nn
 
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import best_of
-from dimred.evaluate.starts import starting_points
+from dimred.evaluate.starting_points import starting_points
 from dimred.ranks import Ranks
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.subspace.basis import SubspaceBasis
@@ -29,7 +29,7 @@ class Start:
     """
 
     def __init__(
-        self, network: nn.Cell, ranks: Ranks, reestimate: Callable[[], None], loss: Callable[[], float]
+        self, network: nn.Cell, ranks: Ranks, reestimate: Callable[[], object], loss: Callable[[], float]
     ) -> None:
         self._network = network
         self._ranks = ranks

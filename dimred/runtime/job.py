@@ -191,11 +191,6 @@ def make_job(
     )
 
 
-def launcher_address(name: str) -> str:
-    """The local socket on which a launcher listens, in Linux's abstract name space: no file is left behind."""
-    return f"\0dimred-{name}"
-
-
 def _per_server(table: tuple[Device, ...]) -> int:
     return len(table) // (1 + max(device.server for device in table))
 

@@ -5,7 +5,6 @@ after a failure it waits for its scheduler, which notices late. So the launcher 
 over a local socket, and ends msrun itself; everything below it dies with its parent (``die_with_parent``).
 """
 
-import json
 import math
 import os
 import secrets
@@ -23,13 +22,13 @@ from typing import cast
 
 from dimred.errors import ConfigError, DimredError
 from dimred.runtime.die_with_parent import die_with_parent
-from dimred.runtime.job import LAUNCHER, LAUNCHERS_FILES, MSRUN_LOGS, RANK_LOG, Job, launcher_address
+from dimred.runtime.job import LAUNCHER, LAUNCHERS_FILES, MSRUN_LOGS, RANK_LOG, Job
+from dimred.runtime.log_tail import LogTail, last_lines
 from dimred.runtime.node_link import NodeLink
+from dimred.runtime.rank_messages import Heard, launcher_address
 
 __all__ = ["RankFailedError", "launch"]
 
-_TAIL_LINES = 20
-_TAIL_BYTES = 64_000
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_DIE = 10.0
@@ -100,7 +99,7 @@ class _Watch:
         self._stop_deadline = math.inf
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
-        self._shown = _Tail(job.folder(job.local_ranks[0]) / RANK_LOG)
+        self._shown = LogTail(job.folder(job.local_ranks[0]) / RANK_LOG)
         self._nodes = NodeLink(job.nodes, job.node_rank, job.master_addr, job.master_port + 1)
 
     def __enter__(self) -> "_Watch":
@@ -177,7 +176,7 @@ class _Watch:
             if missing:
                 self.failure = RankFailedError(
                     f"rank {missing[0]} never started: msrun ended with status {self._process.returncode}. The end of "
-                    f"its log, {self._msrun_log}:\n{_last_lines(self._msrun_log)}",
+                    f"its log, {self._msrun_log}:\n{last_lines(self._msrun_log)}",
                     1,
                 )
         if self.stopped_by is not None and time.monotonic() > self._stop_deadline and self.failure is None:
@@ -193,10 +192,10 @@ class _Watch:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        heard = _Heard(connection)
+        heard = Heard(connection)
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._listen(heard))
 
-    def _listen(self, heard: "_Heard") -> None:
+    def _listen(self, heard: Heard) -> None:
         for message in heard.messages():
             rank = message["rank"]
             heard.rank = rank
@@ -224,7 +223,7 @@ class _Watch:
         log = self.job.folder(rank) / RANK_LOG
         others = "; the other ranks were ended" if self.job.devices > 1 else ""
         self.failure = RankFailedError(
-            f"rank {rank} of {self.job.devices} {how}{others}. The end of its log, {log}:\n{_last_lines(log)}",
+            f"rank {rank} of {self.job.devices} {how}{others}. The end of its log, {log}:\n{last_lines(log)}",
             1 if status is None else status if status > 0 else 128 - status,
         )
 
@@ -253,44 +252,6 @@ class _Watch:
             time.sleep(_WAIT_SECONDS)
 
 
-class _Heard:
-    """What one rank's process has sent so far."""
-
-    def __init__(self, connection: socket.socket):
-        self.connection = connection
-        self.rank: int | None = None
-        self.closed = False
-        self._text = b""
-
-    def messages(self) -> Iterator[dict[str, int]]:
-        """The messages that are complete by now."""
-        received = self.connection.recv(65536)
-        self.closed = not received
-        *lines, self._text = (self._text + received).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
-
-
-class _Tail:
-    """Copies what is appended to a log to standard output."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._position = path.stat().st_size if path.exists() else 0
-
-    def show(self) -> None:
-        """Print what is new."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            text = file.read()
-        self._position += len(text)
-        if text:
-            sys.stdout.write(text.decode(errors="replace"))
-            sys.stdout.flush()
-
-
 @contextmanager
 def _signals(handler: object) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}  # type: ignore[arg-type]
@@ -299,16 +260,6 @@ def _signals(handler: object) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def _last_lines(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError as error:
-        return f"(there is none: {error.strerror})"
-    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
 
 
 def _runs(pid: int) -> bool:

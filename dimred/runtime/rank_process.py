@@ -6,7 +6,6 @@ msrun starts its scheduler with the same command; that one becomes ``dimred.runt
 once on the other nodes, which need none.
 """
 
-import json
 import os
 import shlex
 import socket
@@ -16,7 +15,8 @@ import time
 from pathlib import Path
 
 from dimred.runtime.die_with_parent import die_with_parent
-from dimred.runtime.job import ENVIRONMENT_LOG, LAUNCHER, NODE_RANK, RANK_LOG, launcher_address
+from dimred.runtime.job import ENVIRONMENT_LOG, LAUNCHER, NODE_RANK, RANK_LOG
+from dimred.runtime.rank_messages import launcher_address, tell
 from dimred.runtime.rank_table import read_rank_table
 
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
@@ -33,7 +33,7 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
     rank = int(os.environ["RANK_ID"])
     with socket.socket(socket.AF_UNIX) as launcher:
         launcher.connect(launcher_address(os.environ[LAUNCHER]))
-        _tell(launcher, rank=rank)
+        tell(launcher, rank=rank)
         if "RANK_TABLE_FILE" in os.environ:
             os.environ["DEVICE_ID"] = str(read_rank_table(Path(os.environ["RANK_TABLE_FILE"]))[rank].device_id)
         os.environ["PYTHONUNBUFFERED"] = "1"
@@ -43,9 +43,9 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
             file.write("".join(f"{line}\n" for line in _environment_lines(command)))
         with (folder / RANK_LOG).open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
-        _tell(launcher, rank=rank, pid=process.pid)
+        tell(launcher, rank=rank, pid=process.pid)
         status = process.wait()
-        _tell(launcher, rank=rank, status=status)
+        tell(launcher, rank=rank, status=status)
     return status if status >= 0 else 128 - status
 
 
@@ -53,10 +53,6 @@ def _environment_lines(command: list[str]) -> list[str]:
     """The time, the command, and what of the environment matters to a run (not all of it: it may hold secrets)."""
     shown = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_SHOWN))
     return [f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", f"# {shlex.join(command)}", *shown]
-
-
-def _tell(launcher: socket.socket, **message: int) -> None:
-    launcher.sendall(json.dumps(message).encode() + b"\n")
 
 
 if __name__ == "__main__":

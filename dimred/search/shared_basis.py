@@ -73,16 +73,15 @@ def _send(own: Basis | None, said: dict[str, Any], ranks: Ranks) -> Basis:
     """Row after row from rank 0, of which each rank without the file keeps its own columns."""
     n_components, n_weights = said["shape"]
     columns = columns_of_rank(n_weights, ranks.rank, ranks.group_size)
-    kept = np.zeros((n_components, n_weights), np.float32) if own is None else None  # untouched pages cost nothing
+    kept = np.zeros((n_components, n_weights), np.float32)  # pages that nothing is written to take no memory
     for index in range(n_components):
         row = np.zeros(n_weights, np.float32)
         if ranks.is_first and own is not None:
             row[:] = own.components[index]
         received = ranks.sum(row)
-        if kept is not None:
+        if own is None:
             kept[index, columns] = received[columns]
     if own is not None:
         return own
-    assert kept is not None
     variance = said["explained_variance"]
     return ReceivedBasis(kept, None if variance is None else np.array(variance))

@@ -8,7 +8,7 @@ import pytest
 
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import save_image
-from dimred.data.reading import Readable, batches_after
+from dimred.data.reading import batches_after
 from dimred.errors import DataError
 
 
@@ -43,7 +43,7 @@ def test_what_is_left_of_an_epoch_is_what_the_whole_one_ends_with(images: ImageF
 def test_an_unreadable_image_is_named_at_once(images: ImageFolder) -> None:
     bad = images.folder / "1" / "07.png"
     bad.write_bytes(b"no image")
-    for attempt in (lambda: read(images), lambda: list(Readable(images.evaluation()).create_tuple_iterator())):
+    for attempt in (lambda: read(images), lambda: list(images.evaluation().create_tuple_iterator())):
         with pytest.raises(DataError, match=r"/train/1/07\.png can't be read as an image; restore it"):
             attempt()
 

@@ -1,0 +1,38 @@
+"""The end of a log that another process writes."""
+
+import sys
+from pathlib import Path
+
+_TAIL_LINES = 20
+_TAIL_BYTES = 64_000
+
+
+class LogTail:
+    """Copies what is appended to a log to standard output; what it held before is left out."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def show(self) -> None:
+        """Print what is new."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            text = file.read()
+        self._position += len(text)
+        if text:
+            sys.stdout.write(text.decode(errors="replace"))
+            sys.stdout.flush()
+
+
+def last_lines(path: Path) -> str:
+    """The last 20 lines, indented, for an error message."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"(there is none: {error.strerror})"
+    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
