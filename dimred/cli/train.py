@@ -154,9 +154,10 @@ def _run(
     """Check the configuration and the paths, start the ranks, and end as they end."""
     config = config or Path(str(files("pipelines.configs"))) / f"imagenet_{stage}.yaml"
     load_config(kind, config, overrides)
-    for path in paths:
-        if not path.exists():
-            raise ConfigError(f"{str(path)!r} does not exist")
+    named = zip(("DATA", "WEIGHTS", "PCA_MAT"), paths, strict=False)
+    missing = [f"{name} is {str(path)!r}, which does not exist" for name, path in named if not path.exists()]
+    if missing:
+        raise ConfigError("; ".join(missing))
     arguments = [*(str(path.absolute()) for path in paths), "--config", str(config.absolute())]
     arguments += ["--device-target", cluster.device_target]
     arguments += [f"--set={override}" for override in overrides]

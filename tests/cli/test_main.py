@@ -74,7 +74,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("pca",), "--ckpt-dir"),
         (("pca", "--ckpt-dir", "nowhere"), "nowhere"),
         (("show", "nowhere.npy"), "nowhere.npy"),
-        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "'nowhere' does not exist"),
+        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "DATA is 'nowhere', which does not exist"),
         (("train", "stage-1", ".", "--device-target", "TPU"), "Ascend"),
         (("train", "stage-1", ".", "--set", "epoch=3"), "did you mean 'epochs'"),
         (("train", "stage-1", ".", "--model", "resnet51"), "allowed: resnet50"),
