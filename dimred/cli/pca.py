@@ -1,10 +1,13 @@
 """``dimred pca``: the basis of the subspace in which a series of snapshots lies."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dimred.cli.as_json import AsJson
 from dimred.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ def pca(
             "least.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
 
@@ -80,14 +84,14 @@ def pca(
     memory = _own_memory_left(parse_bytes(max_memory))
     wanted = parse_components(n_components)
     if plan:
-        _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory)
+        _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory, as_json)
         return
     with column_progress(len(series)) as progress:
         made = fit_basis(
             series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
             max_memory=memory, progress=progress, note=say,
         )  # fmt: skip
-    print(_summary(made))
+    print(json.dumps(_facts(made)) if as_json else _summary(made))
 
 
 def parse_components(text: str | None) -> int | float | None:
@@ -135,21 +139,36 @@ def _layout_from(path: Path) -> "WeightLayout":
     return trainable_names(read_index(path), path)[0]
 
 
-def _summary(made: "SubspaceBasis") -> str:
+def _facts(made: "SubspaceBasis") -> dict[str, Any]:
     companion = made.companion
-    share = 0.0 if companion is None else float(companion.explained_variance_ratio.sum())
+    return {
+        "path": str(made.path),
+        "n_components": made.n_components,
+        "n_snapshots": len(made.snapshots),
+        "n_weights": made.n_weights,
+        "explained_variance": 0.0 if companion is None else float(companion.explained_variance_ratio.sum()),
+    }
+
+
+def _summary(made: "SubspaceBasis") -> str:
+    facts = _facts(made)
     return (
-        f"{made.path}: {made.n_components} directions of {len(made.snapshots)} snapshots of {made.n_weights:,} "
-        f"weights, which explain {share:.2%} of their variance"
+        f"{facts['path']}: {facts['n_components']} directions of {facts['n_snapshots']} snapshots of "
+        f"{facts['n_weights']:,} weights, which explain {facts['explained_variance']:.2%} of their variance"
     )
 
 
-def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, memory: int) -> None:
+def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, memory: int, as_json: bool) -> None:
     from dimred.subspace.plan import make_plan
 
     most = max(matrix.shape[0] - 1, 1)
     asked = 32 if wanted is None or isinstance(wanted, float) else wanted
     made = make_plan(matrix, min(asked, most), out.parent, memory)
+    advice = made.advice
+    if as_json:
+        suggested = None if advice is None else asdict(advice) | {"errors": advice.errors.tolist()}
+        print(json.dumps(asdict(made) | {"most_components": most, "advice": suggested}))
+        return
     print(f"snapshots   {made.n_snapshots} of {made.n_weights:,} weights")
     if asked > most:
         print(
@@ -159,10 +178,9 @@ def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, m
     print(f"disk        {made.disk_bytes / 1e9:.2f} GB in {out.parent}")
     print(f"memory      {made.memory_bytes / 1e6:.0f} MB, beside memory-mapped pages")
     print(f"time        about {made.seconds:.1f} s, from short probes of this disk and these cores")
-    if made.advice is None:
+    if advice is None:
         print("suggestion  none: leaving one out needs at least four snapshots")
         return
-    advice = made.advice
     error = advice.errors[advice.n_components - 1]
     print(f"suggestion  --skip-first {advice.skip_first} --n-components {advice.n_components}")
     print(f"            a snapshot left out is then reconstructed to {error:.1%} of its squared distance from the mean")

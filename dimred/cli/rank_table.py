@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dimred.cli.as_json import AsJson
 from dimred.errors import ConfigError
 from dimred.runtime.rank_table import make_rank_table, read_rank_table
 from dimred.weights.whole_file import write_whole
@@ -36,12 +37,16 @@ def make(
 def check(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with a rank table, all of it at once; exit status 0 if it can be used.
 
     Example: dimred rank-table check rank_tables/rank_table_8pcs.json
     """
     found = read_rank_table(table, devices)
+    if as_json:
+        print(json.dumps({"devices": [device._asdict() for device in found]}))
+        return
     for device in found:
         print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")
 

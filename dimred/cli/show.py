@@ -1,9 +1,12 @@
 """``dimred show``: what a basis is, for a person."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dimred.cli.as_json import AsJson
 
 if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis
@@ -14,6 +17,7 @@ def show(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Say whether the basis fits this checkpoint; exit status 1 if it does not.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print a basis: how many snapshots, what each direction explains, where it came from, whether it fits a
     checkpoint.
@@ -32,12 +36,34 @@ def show(
         basis = load_basis(file.with_suffix(".npy"))
     for warning in caught:
         say(f"warning: {warning.message}")
-    print("\n".join(_describe(basis)))
-    if checkpoint is not None:
-        difference = _difference(basis, checkpoint)
-        print(f"fits        {checkpoint}: " + (f"no, {difference}" if difference else "yes"))
-        if difference:
-            raise typer.Exit(1)
+    difference = None if checkpoint is None else _difference(basis, checkpoint)
+    if as_json:
+        fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}
+        print(json.dumps(_facts(basis) | fits))
+    else:
+        print("\n".join(_describe(basis)))
+        if checkpoint is not None:
+            print(f"fits        {checkpoint}: " + (f"no, {difference}" if difference else "yes"))
+    if difference:
+        raise typer.Exit(1)
+
+
+def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights
+    }  # fmt: skip
+    if (companion := basis.companion) is not None:
+        facts |= {
+            "kind": companion.kind,
+            "fingerprint": companion.layout.fingerprint,
+            "deviation": companion.deviation,
+            "singular_values": companion.singular_values.tolist(),
+            "explained_variance_ratio": companion.explained_variance_ratio.tolist(),
+            "snapshots": [
+                {"file": source.file, "step": source.step, "digest": source.digest} for source in companion.snapshots
+            ],
+        }
+    return facts
 
 
 def _describe(basis: "SubspaceBasis") -> list[str]:

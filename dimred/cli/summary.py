@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dimred.cli.as_json import AsJson
 from dimred.errors import ConfigError
 
 _DEFAULT_SIZE = {"resnet_small": 16}
@@ -22,7 +23,7 @@ def summary(
         str | None, typer.Option(help="The whole shape of the input, batch included, such as 1,3,224,224.")
     ] = None,
     classes: Annotated[int, typer.Option(min=2, help="Outputs of resnet*.")] = 1001,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Layers, shapes, parameters and FLOPs of a network, for one forward pass.
 

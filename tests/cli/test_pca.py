@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -43,6 +44,17 @@ def test_selection_and_size(series, tmp_path):
     assert [source.step for source in basis.snapshots] == list(range(13, 41, 3))
     expected = fit_basis(series.select(skip_first=4, last=30, every=3), 0.5)
     assert np.array_equal(basis.components, expected.components)
+
+
+def test_plan_and_result_for_programs(series, tmp_path):
+    common = ("pca", "--ckpt-dir", series.directory, "--out", tmp_path / "a.npy", "--n-components", 5, "--json")
+    planned = json.loads(dimred(*common, "--plan").stdout)
+    assert (planned["n_snapshots"], planned["n_weights"], planned["read_bytes"]) == (40, M, 4 * 40 * M)
+    assert 1 <= planned["advice"]["n_components"] < len(planned["advice"]["errors"]) == 38
+    assert not (tmp_path / "a.npy").exists()
+    made = json.loads(dimred(*common).stdout)
+    assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
+    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").companion.explained_variance_ratio.sum()
 
 
 def test_append_force_and_refusal(series, tmp_path):

@@ -46,6 +46,20 @@ def test_whether_it_fits_a_checkpoint(made, tmp_path):
     assert "no, its parameter 'fc' has shape (3,) instead of (1995,)" in done.stdout
 
 
+def test_the_same_for_programs(made, tmp_path):
+    basis, series = made
+    write_checkpoint(tmp_path / "other.ckpt", as_weights(np.zeros(M + 1)))
+    for checkpoint, fits in ((series.paths[0], True), (tmp_path / "other.ckpt", False)):
+        done = dimred("show", basis.path, "--checkpoint", checkpoint, "--json")
+        found = json.loads(done.stdout)
+        assert (found["fits"], found["difference"] is None, done.returncode) == (fits, fits, 0 if fits else 1)
+        assert found["explained_variance_ratio"] == basis.companion.explained_variance_ratio.tolist()
+        assert [source["digest"] for source in found["snapshots"]] == [entry.digest for entry in series.entries]
+    np.save(tmp_path / "bare.npy", np.eye(2, M, dtype=np.float32))
+    bare = json.loads(dimred("show", tmp_path / "bare.npy", "--json").stdout)
+    assert bare == {"path": str(tmp_path / "bare.npy"), "n_components": 2, "n_weights": M}
+
+
 def test_a_bare_matrix(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(2, M, dtype=np.float32))
     write_checkpoint(tmp_path / "fits.ckpt", as_weights(np.zeros(M)))

@@ -8,6 +8,7 @@ from PIL import Image
 
 from dimred.data.image_check import check_images
 from dimred.data.image_folder import ImageFolder, check_data, epoch_order, split_folder
+from dimred.errors import DataError
 from tests.imagenet_tree import write_imagenet_tree
 from tests.pipelines.conftest import dimred
 
@@ -46,7 +47,7 @@ def test_grey_cmyk_and_disguised_images_become_three_channels(tree):
 def test_damaged_images_stop_or_are_replaced_and_are_counted(tree, damage):
     path = tree / "train" / "n00000001" / "n00000001_2.JPEG"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(RuntimeError, match=r"n00000001_2\.JPEG"):
+    with pytest.raises(DataError, match=r"n00000001_2\.JPEG"):
         read(images(tree).training_epoch(1, 1))
     assert len(read(images(tree, damaged="replace").training_epoch(1, 1))) == 9
     found = check_images(tree, 2)
