@@ -124,7 +124,8 @@ class _Trainer:
         """Bring everything that is written on the way back to where the run goes on."""
         self.ranks.on_first(self._rewind_files)
         cut_metrics(self.out / "metrics.jsonl", self.metrics_mark, own=self.ranks.is_first)
-        self.metrics = MetricsLog(self.out / "metrics.jsonl", self.out / "summary" if self.settings.summary else None)
+        tensorboard = self.out / "tensorboard" if self.settings.tensorboard else None
+        self.metrics = MetricsLog(self.out / "metrics.jsonl", tensorboard)
 
     def _rewind_files(self) -> None:
         prefix, folder = self.settings.model.file_prefix, self.out / "checkpoint_stage_1"

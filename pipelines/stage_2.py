@@ -131,7 +131,7 @@ class _Run:
         self.images = images
         self.result_file = out / "result.json"
         self.metrics_file = out / "metrics.jsonl"
-        self.summary = out / "summary" if settings.summary else None
+        self.tensorboard = out / "tensorboard" if settings.tensorboard else None
         self.states = RunStates(out)
         self.search_images = images[settings.search_split]
         self.on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=ranks)
@@ -183,7 +183,7 @@ class _Run:
         """The start and the epochs that are left; a checkpoint after each."""
         cut_metrics(self.metrics_file, self.metrics_mark, own=self.ranks.is_first)
         per_epoch, last = self.search_images.steps_per_epoch, self.settings.epochs
-        with MetricsLog(self.metrics_file, self.summary) as self.metrics, progress_bar() as bar:
+        with MetricsLog(self.metrics_file, self.tensorboard) as self.metrics, progress_bar() as bar:
             self.records = read_metrics(self.metrics_file)
             self.states.forget_after(len(self.records))
             if self.epoch == 0:

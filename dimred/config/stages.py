@@ -37,8 +37,8 @@ class StageConfig(Strict):
     """Seed of the initial weights, the order of the images and their augmentation."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
-    summary: bool = False
-    """Write MindSpore's summary files too, into summary/ beside metrics.jsonl."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files too, into tensorboard/ beside metrics.jsonl."""
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
     all_reduce_split: tuple[Count, ...] = ()

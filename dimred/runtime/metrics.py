@@ -8,9 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import mindspore as ms
-from mindspore import SummaryRecord, Tensor
-
 from dimred.errors import RunError
 from dimred.weights.whole_file import write_whole
 
@@ -20,25 +17,33 @@ class MetricsLog:
 
     Args:
         path: of the file.
-        summary: a folder in which MindSpore's ``SummaryRecord`` gets every number of a record at its ``step``; None for
-            none.
+        tensorboard: a folder in which TensorBoard's event files get every number of a record at its ``step``; None for
+            none. Where the file has records already, events of later steps, of a run that was killed, are hidden.
     """
 
-    def __init__(self, path: Path, summary: Path | None = None):
+    def __init__(self, path: Path, tensorboard: Path | None = None):
         self._path = path
         self._file = path.open("a", encoding="utf-8")
-        self._summary = None if summary is None else SummaryRecord(str(summary))
+        self._events: Any = None
+        if tensorboard is not None:
+            from tensorboardX import (
+                SummaryWriter,  # MindSpore's SummaryRecord forks, and can wait for its pool for ever
+            )
+
+            records = read_metrics(path)
+            first = int(records[-1]["step"]) + 1 if records else 0
+            # The suffix keeps two files that are begun within one second apart.
+            self._events = SummaryWriter(str(tensorboard), purge_step=first or None, filename_suffix=f".{first}")
 
     def write(self, **record: Any) -> dict[str, Any]:
         """Append one record; returns it as ``read_metrics`` will."""
         finite = {key: _plain(value) for key, value in record.items()}
         self._file.write(json.dumps(finite, allow_nan=False) + "\n")
         self._file.flush()
-        if self._summary is not None:
+        if self._events is not None:
             for key, value in finite.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._summary.add_value("scalar", key, Tensor(value, ms.float32))
-            self._summary.record(int(finite["step"]))
+                    self._events.add_scalar(key, value, int(finite["step"]))
         return finite
 
     def mark(self) -> dict[str, Any]:
@@ -52,8 +57,8 @@ class MetricsLog:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
-        if self._summary is not None:
-            self._summary.close()
+        if self._events is not None:
+            self._events.close()
 
 
 def cut_metrics(path: Path, mark: dict[str, Any] | None, *, own: bool = True) -> None:

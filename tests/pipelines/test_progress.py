@@ -36,7 +36,8 @@ def in_a_terminal(*arguments: object, cwd: Path) -> str:
 
 
 def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
-    options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", "--set=summary=true")
+    board = "--set=tensorboard=true"
+    options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", board)
     first = in_a_terminal(
         "pipelines.stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "one", *options, cwd=tmp_path
     )
@@ -46,17 +47,17 @@ def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
     weights = tmp_path / "one" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
     second = in_a_terminal(
         "pipelines.stage_2", digits, weights, "--config", STAGE_2, "--out", tmp_path / "two", "--set=epochs=1",
-        "--set=start=mean", "--set=reestimate_batches=2", "--set=summary=true", cwd=tmp_path,
+        "--set=start=mean", "--set=reestimate_batches=2", board, cwd=tmp_path,
     )  # fmt: skip
     assert re.search(r"stage 2 .*18/18.*/s.*loss \d\.\d+, accuracy \d+\.\d %", second)
     for shown, folder in ((first, tmp_path / "one"), (second, tmp_path / "two")):
         assert "[WARNING]" not in shown
         assert (folder / "mindspore.log").exists()
-        (events,) = (folder / "summary").iterdir()
+        (events,) = (folder / "tensorboard").iterdir()
         assert b"loss" in events.read_bytes()
 
 
 def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
     assert "\x1b" not in two_stages.stage_1_output
     assert "74/74" not in two_stages.stage_1_output
-    assert not (two_stages.stage_1 / "summary").exists()
+    assert not (two_stages.stage_1 / "tensorboard").exists()
