@@ -26,6 +26,7 @@ from dimred.runtime.console import AllowChange, Resume, progress_bar, run_progra
 from dimred.runtime.context import set_up
 from dimred.runtime.faults import faults_named, persistently
 from dimred.runtime.full_checkpoints import FullCheckpoints
+from dimred.runtime.heartbeat import Heartbeat
 from dimred.runtime.metrics import MetricsLog, cut_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
@@ -97,6 +98,7 @@ class _Trainer:
         self.accuracy = Accuracy(network, ranks)
         self.states = RunStates(out)
         self.watch = LossWatch()
+        self.heartbeat = Heartbeat()
         self.epoch, self.done = 1, 0  # the epoch to go on with, and how many of its steps are done
         self.last: dict[str, Any] = {"loss": None, "parts": {}, "seconds": 0.0}
         self.metrics_mark: dict[str, Any] | None = None
@@ -171,6 +173,7 @@ class _Trainer:
         say(str({"Accuracy": accuracy}))
 
     def _evaluate(self) -> float:
+        self.heartbeat.at("evaluating after", self._n_steps)
         return self.accuracy(self.eval_images.evaluation())
 
     def _averaged_accuracy(self) -> dict[str, float]:
@@ -200,7 +203,7 @@ class _Trainer:
         before = self.last["seconds"]
         with self.signals.held():
             batches = batches_after(lambda: self.train_images.training_epoch(self.settings.seed, epoch), self.done, say)
-            for number, batch in self._saving(batches):
+            for number, batch in self.heartbeat.around(self._saving(batches), self._n_steps):
                 result = self.step(*batch)
                 self.done = number
                 after_step()

@@ -29,6 +29,7 @@ from dimred.runtime.changes import refuse_changes
 from dimred.runtime.console import AllowChange, Resume, progress_bar, run_program, say
 from dimred.runtime.context import set_up
 from dimred.runtime.faults import faults_named, persistently
+from dimred.runtime.heartbeat import Heartbeat
 from dimred.runtime.metrics import MetricsLog, cut_metrics, read_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
@@ -133,6 +134,7 @@ class _Run:
         self.metrics_file = out / "metrics.jsonl"
         self.tensorboard = out / "tensorboard" if settings.tensorboard else None
         self.states = RunStates(out)
+        self.heartbeat = Heartbeat()
         self.search_images = images[settings.search_split]
         self.on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=ranks)
         val_loss = self._val_loss if settings.keep_best else None
@@ -230,7 +232,7 @@ class _Run:
         order, started, before = SEARCH_EPOCHS_FROM + self.epoch, time.perf_counter(), self.seconds
         with self.signals.held():
             make = partial(self.search_images.training_epoch, self.settings.seed, order)
-            for number, batch in batches_after(make, self.done, say):
+            for number, batch in self.heartbeat.around(batches_after(make, self.done, say), len(self.records)):
                 found = self.step(*batch)
                 self.done, self.seconds = number, before + time.perf_counter() - started
                 step = len(self.records) + 1
@@ -282,6 +284,7 @@ class _Run:
         return f"{point}_{self.search_images.steps_per_epoch}" if point.isdigit() else point
 
     def _evaluate(self) -> float:
+        self.heartbeat.at("evaluating after", len(self.records))
         return self.on.accuracy(self.settings.data.eval_split)
 
     def _val_loss(self) -> float:

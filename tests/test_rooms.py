@@ -59,6 +59,8 @@ WITHOUT_MINDSPORE = tuple(
         "rank_messages",
         "rank_table",
         "rank_process",
+        "heartbeat",
+        "stall",
         "node_link",
         "die_with_parent",
         "onednn",

@@ -40,6 +40,10 @@ MasterAddr = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address
 MasterPort = Annotated[
     int | None, typer.Option(min=1024, max=65534, help="A port of host 0 that is free, and the next one; 8118 usually.")
 ]
+StallTimeout = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="End a job that stands still so long, naming the rank; 0: never."),
+]
 
 
 @train.command("stage-1")
@@ -60,6 +64,7 @@ def stage_1(
     node_rank: NodeRank = None,
     master_addr: MasterAddr = None,
     master_port: MasterPort = None,
+    stall_timeout: StallTimeout = 1800,
 ) -> None:
     """Train, and keep a rolling series of weight snapshots for the PCA.
 
@@ -79,6 +84,7 @@ def stage_1(
         resume,
         allow_change or [],
         dry_run,
+        stall_timeout,
     )
 
 
@@ -102,6 +108,7 @@ def stage_2(
     node_rank: NodeRank = None,
     master_addr: MasterAddr = None,
     master_port: MasterPort = None,
+    stall_timeout: StallTimeout = 1800,
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights.
 
@@ -119,6 +126,7 @@ def stage_2(
         resume,
         allow_change or [],
         dry_run,
+        stall_timeout,
     )
 
 
@@ -150,6 +158,7 @@ def _run(
     resume: bool,
     allow_change: list[str],
     dry_run: bool,
+    stall_timeout: float,
 ) -> None:
     """Check the configuration and the paths, start the ranks, and end as they end."""
     config = config or Path(str(files("pipelines.configs"))) / f"imagenet_{stage}.yaml"
@@ -165,7 +174,7 @@ def _run(
     arguments += [f"--allow-change={key}" for key in allow_change]
     job = make_job(f"pipelines.{stage}", stage, arguments, **cluster._asdict())
     try:
-        status = launch(job, resume=resume, dry_run=dry_run)
+        status = launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout)
     except RankFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         status = error.status

@@ -26,6 +26,7 @@ from dimred.runtime.job import LAUNCHER, LAUNCHERS_FILES, MSRUN_LOGS, RANK_LOG, 
 from dimred.runtime.log_tail import LogTail, last_lines
 from dimred.runtime.node_link import NodeLink
 from dimred.runtime.rank_messages import Heard, launcher_address
+from dimred.runtime.stall import Positions
 
 __all__ = ["RankFailedError", "launch"]
 
@@ -47,13 +48,14 @@ class RankFailedError(DimredError):
         self.status = status
 
 
-def launch(job: Job, *, resume: bool = False, dry_run: bool = False) -> int:
+def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
     """Run a job to its end; rank 0's log lines appear on standard output as they are written.
 
     Args:
         job: see ``make_job``.
         resume: whether folders with earlier results are gone on with.
         dry_run: only print what each rank would run.
+        stall_timeout_seconds: silence of all ranks after which the job is ended, see ``Positions``; 0 for never.
 
     Returns:
         0, or the status of a job that SIGTERM or ctrl-C stopped: the one its ranks ended with after saving, or
@@ -67,7 +69,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False) -> int:
         print("\n".join(job.describe()))
         return 0
     _check(job, resume)
-    with _Watch(job) as watch:
+    with _Watch(job, stall_timeout_seconds) as watch:
         return watch.run()
 
 
@@ -89,7 +91,7 @@ def _check(job: Job, resume: bool) -> None:
 class _Watch:
     """The processes of one job on this node, and what is known of them."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, stall_timeout_seconds: float):
         self.job = job
         self.pids: dict[int, int] = {}
         self.statuses: dict[int, int] = {}
@@ -97,6 +99,7 @@ class _Watch:
         self.stopped_by: int | None = None
         self._name = secrets.token_hex(16)
         self._stop_deadline = math.inf
+        self._positions = Positions(stall_timeout_seconds)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
         self._shown = LogTail(job.folder(job.local_ranks[0]) / RANK_LOG)
@@ -179,6 +182,8 @@ class _Watch:
                     f"its log, {self._msrun_log}:\n{last_lines(self._msrun_log)}",
                     1,
                 )
+        if self.failure is None and (stall := self._positions.stalled()) is not None:
+            self.failure = RankFailedError(f"{stall.words}; the ranks were ended. {self._log_of(stall.rank)}", 1)
         if self.stopped_by is not None and time.monotonic() > self._stop_deadline and self.failure is None:
             self.failure = RankFailedError("stopped", 128 + self.stopped_by)
 
@@ -198,6 +203,9 @@ class _Watch:
     def _listen(self, heard: Heard) -> None:
         for message in heard.messages():
             rank = message["rank"]
+            if "doing" in message:
+                self._positions.heard(rank, message["doing"], message["step"])
+                continue
             heard.rank = rank
             if "pid" in message:
                 self.pids[rank] = message["pid"]
@@ -220,12 +228,15 @@ class _Watch:
             how = "vanished"
         else:
             how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        log = self.job.folder(rank) / RANK_LOG
         others = "; the other ranks were ended" if self.job.devices > 1 else ""
         self.failure = RankFailedError(
-            f"rank {rank} of {self.job.devices} {how}{others}. The end of its log, {log}:\n{last_lines(log)}",
+            f"rank {rank} of {self.job.devices} {how}{others}. {self._log_of(rank)}",
             1 if status is None else status if status > 0 else 128 - status,
         )
+
+    def _log_of(self, rank: int) -> str:
+        log = self.job.folder(rank) / RANK_LOG
+        return f"The end of its log, {log}:\n{last_lines(log)}"
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """The first SIGTERM or ctrl-C lets the ranks save; the second ends them at once."""

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 
 def launcher_address(name: str) -> str:
@@ -10,8 +11,12 @@ def launcher_address(name: str) -> str:
     return f"\0dimred-{name}"
 
 
-def tell(launcher: socket.socket, **message: int) -> None:
-    """Send a message: ``rank``, and ``pid`` when its program has begun, ``status`` when it has ended."""
+def tell(launcher: socket.socket, **message: int | str) -> None:
+    """Send a message of a ``rank``.
+
+    Its ``rank_process`` sends ``pid`` when its program has begun, and ``status`` when it has ended; its program, by a
+    connection of its own, what it is ``doing`` for which ``step``.
+    """
     launcher.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -20,7 +25,7 @@ class Heard:
 
     Attributes:
         connection: to it.
-        rank: once it has told.
+        rank: once its ``rank_process`` has told.
         closed: nothing more will come.
     """
 
@@ -30,7 +35,7 @@ class Heard:
         self.closed = False
         self._text = b""
 
-    def messages(self) -> Iterator[dict[str, int]]:
+    def messages(self) -> Iterator[dict[str, Any]]:
         """The messages that are complete by now."""
         received = self.connection.recv(65536)
         self.closed = not received

@@ -1,14 +1,18 @@
 """A program for ranks, without MindSpore: python -m tests.runtime.rank_programs HOW ... --out FOLDER.
 
-It notes its process in FOLDER/../pids, and then ends as the words say: ``fine``, ``fail RANK STATUS``, ``wait``, or
-``save`` (waits, and ends with status 75 on SIGTERM).
+It notes its process in FOLDER/../pids, and then ends as the words say: ``fine``, ``fail RANK STATUS``, ``wait``,
+``save`` (waits, and ends with status 75 on SIGTERM), or ``stall RANK`` (that one never gets its third batch, and the
+others wait for it in their third step).
 """
 
+import itertools
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+
+from dimred.runtime.heartbeat import Heartbeat
 
 
 def main(how: str, *rest: str) -> None:
@@ -24,6 +28,12 @@ def main(how: str, *rest: str) -> None:
     if how == "fail" and rank == rest[0]:
         print("error: something is wrong here", flush=True)
         sys.exit(int(rest[1]))
+    if how == "stall":
+        batches = iter([1, 2]) if rank == rest[0] else iter([1, 2, 3])
+        endless = itertools.chain(batches, map(time.sleep, itertools.repeat(60)))
+        for number, _ in enumerate(Heartbeat().around(endless, 10), start=1):
+            while number == 3:
+                time.sleep(60)
     while how != "fine":
         time.sleep(0.05)
 

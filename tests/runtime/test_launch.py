@@ -129,6 +129,14 @@ def test_a_killed_rank_ends_the_others(tmp_path):
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
+def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
+    with pytest.raises(RankFailedError, match=r"rank 1 is reading the batch of step 13, and rank 0 waited") as stalled:
+        launch(job(tmp_path, "stall", "1", devices=2), stall_timeout_seconds=2)
+    assert str(tmp_path / "device1_stage_1" / "train.log") in str(stalled.value)
+    assert stalled.value.status == 1
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
 def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
     launcher = Launcher(tmp_path, "save", devices=2)
     launcher.pids(2)
