@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -187,6 +188,16 @@ def test_no_device_no_start(tmp_path):
     with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
         launch(ascend)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path, taken):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        several = {"nodes": 2, "node_rank": 0, "master_addr": "127.0.0.1", "master_port": port - taken}
+        with pytest.raises(ConfigError, match=rf"port {port} of --master-addr 127\.0\.0\.1 .*another --master-port"):
+            launch(job(tmp_path, "fine", devices=2, **several))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys):
