@@ -22,6 +22,7 @@ from dimred.build import (
     build_train_step,
     check_splits,
 )
+from dimred.build.before import basis_kind
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
@@ -104,7 +105,7 @@ class _Contest:
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig):
         self.data, self.one, self.two = data, one, two
-        self.checkpoint = last_checkpoint(run)
+        self.checkpoint = last_checkpoint(run, one.epochs)
         self.series = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca")
         self.train, self.val, test = (build_data(two.data, data, split) for split in SPLITS)
         network = build_network(one)
@@ -151,7 +152,7 @@ class _Contest:
         """Stage 2 with some options changed; where ``keep_best`` is set, ``val`` chooses among start and epochs."""
         settings = self.two.model_copy(update=options)
         images = build_data(settings.data, self.data, settings.search_split, accumulation=settings.accumulation)
-        basis = self._basis("snapshots" if settings.search == "average" else "pca")
+        basis = self._basis(basis_kind(settings))
         network = build_network(settings)
         from_arrays(network.get_parameters(), start or self.start(), "the start of the search")
         step = build_search_step(settings, network, basis, images.steps_per_epoch)
@@ -207,22 +208,23 @@ class _Searched(NamedTuple):
     val_loss: float
 
 
-def last_checkpoint(run: Path) -> Path:
-    """The newest full checkpoint of a stage 1 run.
+def last_checkpoint(run: Path, epochs: int) -> Path:
+    """The last full checkpoint of a stage 1 run of so many epochs.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: it has none, or is not finished.
     """
     found = {
         int(name[1]): path
         for path in (run / "checkpoint_stage_1").glob("*.ckpt")
         if (name := re.search(r"-(\d+)_\d+$", path.stem))
     }
-    if not found:
+    if max(found, default=0) != epochs:
         raise ConfigError(
-            f"RUN is {str(run)!r}, which has no checkpoint_stage_1/NAME-EPOCH_STEP.ckpt; run stage 1 first"
+            f"RUN is {str(run)!r}, whose newest checkpoint_stage_1/NAME-EPOCH_STEP.ckpt is of epoch "
+            f"{max(found, default=0)} of {epochs}; finish stage 1 first (its --resume goes on with it)"
         )
-    return found[max(found)]
+    return found[epochs]
 
 
 def _last(contest: _Contest) -> Entry:

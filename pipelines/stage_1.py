@@ -14,7 +14,8 @@ from mindspore import nn
 
 from dimred.build import build_data, build_network, build_train_step, check_ranks
 from dimred.build.before import check_stage_1
-from dimred.config import StageOneConfig, config_text, load_config
+from dimred.build.cost import snapshots_in_the_end
+from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.data.reading import batches_after
@@ -60,6 +61,9 @@ def stage_1(
     first = check_stage_1(settings, network, data, out, go_on_from, resume)
     train_images = build_data(settings.data, data, "train", ranks, settings.accumulation)
     check_ranks(ranks, settings, train_images)
+    n_snapshots, usual = snapshots_in_the_end(settings), StageTwoConfig().n_components
+    if 0 < n_snapshots <= usual:
+        say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
     step = build_train_step(settings, network, train_images.steps_per_epoch, ranks)
     eval_images = build_data(settings.data, data, settings.data.eval_split, ranks)
     with run_folder(out, resume=resume), native_noise_to(out / "mindspore.log"), StopSignals() as signals:

@@ -15,7 +15,7 @@ import typer
 from mindspore import nn
 
 from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_search_step, check_ranks
-from dimred.build.before import check_stage_2
+from dimred.build.before import basis_kind, check_stage_2
 from dimred.config import StageTwoConfig, config_text, load_config
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
@@ -106,7 +106,7 @@ def _basis(settings: StageTwoConfig, network: nn.Cell, given: Path | None, snaps
     """The basis that was given, or one fitted on the snapshots beside the weights."""
     if given is not None:
         return load_basis(given, network=network)
-    series, kind = CheckpointSeries.open(snapshots), "snapshots" if settings.search == "average" else "pca"
+    series, kind = CheckpointSeries.open(snapshots), basis_kind(settings)
     return fit_basis(series, settings.n_components, out=out / "pca_mat.npy", kind=kind, network=network)
 
 

@@ -15,7 +15,14 @@ from dimred.runtime.parameters import from_arrays
 from dimred.runtime.preflight import Problems, bytes_below, check_memory, check_space
 from dimred.runtime.run_folder import check_run_folder
 from dimred.subspace.basis import load_basis
+from dimred.subspace.snapshot_count import check_enough
 from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.series import CheckpointSeries
+
+
+def basis_kind(settings: StageTwoConfig) -> str:
+    """The kind of basis that the search works in."""
+    return "snapshots" if settings.search == "average" else "pca"
 
 
 def check_stage_1(
@@ -67,6 +74,10 @@ def check_stage_2(
     with problems.noted():
         if pca_mat is not None and ranks.is_first:
             load_basis(pca_mat, network=network, verify=False)
+    with problems.noted():
+        if pca_mat is None and ranks.is_first:
+            series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
+            check_enough(len(series), settings.n_components, basis_kind(settings), series.directory)
     with problems.noted():
         check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")
     with problems.noted():

@@ -13,9 +13,14 @@ def stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
-    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * config.snapshots.per_epoch
-    snapshots = min(config.snapshots.keep, taken) + 1
+    snapshots = snapshots_in_the_end(config) + 1
     return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
+
+
+def snapshots_in_the_end(config: StageOneConfig) -> int:
+    """How many snapshots a whole stage 1 leaves."""
+    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * config.snapshots.per_epoch
+    return min(config.snapshots.keep, taken)
 
 
 def stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:

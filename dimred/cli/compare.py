@@ -106,20 +106,30 @@ def _claim(out: Path, two: "StageTwoConfig") -> None:
 
 
 def _stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
-    """The run of a seed, trained if it is not there yet."""
+    """The run of a seed, trained if it is not there yet, and gone on with if it is not finished."""
     import subprocess
 
     run = out / f"seed_{seed}" / "stage_1"
-    if not (run / "config.yaml").exists():
+    if not _is_finished(run):
         print(f"seed {seed}: stage 1, see {run}.log", file=sys.stderr, flush=True)
         run.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
-        command += ["--set", f"seed={seed}", "--out", str(run)]
-        with run.with_suffix(".log").open("w") as log:
+        command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
+        with run.with_suffix(".log").open("a") as log:
             status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
         if status != 0:
             raise ConfigError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
     return run
+
+
+def _is_finished(run: Path) -> bool:
+    """Whether a stage 1 has its last full checkpoint."""
+    from dimred.config import StageOneConfig, load_config
+
+    if not (run / "config.yaml").exists():
+        return False
+    epochs = load_config(StageOneConfig, run / "config.yaml").epochs
+    return any((run / "checkpoint_stage_1").glob(f"*-{epochs}_*.ckpt"))
 
 
 def _compare_run(data: str, run: Path, two: "StageTwoConfig", out: Path, methods: list[str]) -> None:

@@ -15,6 +15,7 @@ from dimred.subspace.companion import Companion, Source, write_companion
 from dimred.subspace.orthonormalise import TOLERANCE, deviation, repair_transform, snapshot_directions
 from dimred.subspace.passes import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
 from dimred.subspace.scratch import Scratch
+from dimred.subspace.snapshot_count import check_enough
 from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
 from dimred.weights.digest import digest_of_chunks
 from dimred.weights.matrix import WeightMatrix
@@ -74,15 +75,7 @@ def make_job(matrix: WeightMatrix, kind: str, n_components: int | float, base: S
     Raises:
         SeriesError: too few snapshots, or snapshots of ``base`` are gone or changed.
     """
-    n_snapshots = matrix.shape[0]
-    needed = 2 if isinstance(n_components, float) else n_components + (kind == "pca")
-    if n_snapshots < needed:
-        left_out = f" ({len(matrix.skipped)} bad ones left out)" if matrix.skipped else ""
-        raise SeriesError(
-            f"n_components is {n_components}, which needs at least {needed} snapshots; {matrix.directory} gives "
-            f"{n_snapshots}{left_out}. Save more snapshots in stage 1, select fewer away, or ask for n_components = "
-            f"{max(n_snapshots - (kind == 'pca'), 1)} or fewer."
-        )
+    check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
     digests = {row: entry.digest for row, entry in enumerate(matrix.entries) if entry.digest}
     if base is None or base.companion is None:
         return Job(matrix, kind, n_components, None, digests, frozenset())

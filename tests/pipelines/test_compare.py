@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_a_wrong_call_is_one_line(arguments: tuple[object, ...], said: str, tmp_
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
+
+
+def test_an_unfinished_stage_1_is_refused(two_stages: TwoStages, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(two_stages.stage_1, run)
+    config = run / "config.yaml"
+    config.write_text(re.sub(r"^epochs: 3$", "epochs: 4", config.read_text(), flags=re.MULTILINE))
+    done = dimred("compare", two_stages.data, run, "--config", STAGE_2, "--methods", "last", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is of epoch 3 of 4; finish stage 1 first" in done.stderr
 
 
 @pytest.mark.slow
