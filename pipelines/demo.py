@@ -70,7 +70,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
     first, last = read_metrics(stage_1_out / "metrics.jsonl"), read_metrics(plain_out / "metrics.jsonl")
     plain = {record["epoch"]: record["accuracy"] for record in first + last}
-    found = json.loads((stage_2_out / "result.json").read_text(encoding="utf-8"))
+    found = read_sealed(stage_2_out / "result.json")
     summary = {
         "seed": seed,
         "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},

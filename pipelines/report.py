@@ -1,4 +1,4 @@
-"""The report of a stage 2 run: ``dimred report``. The loss in the plane, which no file has, is computed here."""
+"""The report of a run: ``dimred report``. The loss in the plane, which no file has, is computed here."""
 
 import json
 from itertools import islice
@@ -13,18 +13,21 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.evaluate.surface import loss_in_plane
 from dimred.report.plane import PlanePoints, Surface, grid_around, plane_point
-from dimred.report.report import PlaneView, write_report
-from dimred.report.run_record import RunRecord, read_run
+from dimred.report.report import PlaneView, write_report, write_stage_1_report
+from dimred.report.run_record import RunRecord, read_run, read_stage_1
 from dimred.runtime.context import set_up
 from dimred.runtime.run_folder import run_folder
 from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.plan import sample_gram
+from dimred.subspace.spectrum import centre_gram
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
+from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
 
 
 def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
-    """Write the report of a finished stage 2 run.
+    """Write the report of a finished stage 2 run, or of a stage 1 run as far as it is.
 
     Args:
         folder: the run's.
@@ -39,6 +42,8 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     Raises:
         ConfigError: the run is not finished, or something it was made from is gone.
     """
+    if not (folder / "result.json").exists() and (folder / "checkpoint_stage_1").is_dir():
+        return _stage_1(folder, out)
     run = read_run(folder)
     summary = None if comparison is None else _read(comparison)
     settings = load_config(StageTwoConfig, folder / "config.yaml")
@@ -47,6 +52,19 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         set_up(settings.seed)
         plane = None if basis.mean is None else _view(run, settings, basis, grid, n_batches)
         return write_report(out, run, basis.explained_variance_ratio, plane, summary)
+
+
+def _stage_1(folder: Path, out: Path) -> Path:
+    run = read_stage_1(folder)
+    series = CheckpointSeries.open(run.snapshots) if run.snapshots.is_dir() else None
+    shares, snapshots_from = None, run.last_epoch
+    if series is not None:
+        snapshots_from = series.entries[0].epoch
+        if len(series) > 1:
+            variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(series))))[:0:-1]
+            shares = np.maximum(variances, 0.0) / variances.sum()
+    with run_folder(out):
+        return write_stage_1_report(out, run, snapshots_from, 0 if series is None else len(series), shares)
 
 
 def _read(comparison: Path) -> dict[str, Any]:
@@ -83,7 +101,7 @@ def _view(run: RunRecord, settings: StageTwoConfig, basis: SubspaceBasis, grid: 
     return PlaneView(
         surface(np.concatenate([snapshots.along, searched])), surface(searched),
         snapshots, [entry.epoch for entry in series.entries],
-        stops, [run.branch_epoch, *(run.branch_epoch + epoch for epoch in names)], search,
+        stops, [run.stage_1.last_epoch, *(run.stage_1.last_epoch + epoch for epoch in names)], search,
     )  # fmt: skip
 
 

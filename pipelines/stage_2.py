@@ -3,7 +3,6 @@
 python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/digits_stage_2.yaml
 """
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +29,7 @@ from dimred.runtime.console import AllowChange, Resume, progress_bar, run_progra
 from dimred.runtime.context import set_up
 from dimred.runtime.faults import faults_named, persistently
 from dimred.runtime.heartbeat import Heartbeat
-from dimred.runtime.metrics import MetricsLog, cut_metrics, read_metrics
+from dimred.runtime.metrics import MetricsLog, cut_metrics, finite, read_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.runtime.run_folder import CONFIG, run_folder
@@ -46,6 +45,7 @@ from dimred.subspace.path import make_path
 from dimred.subspace.pca import fit_basis
 from dimred.train_step.moving_statistics import moving_statistics
 from dimred.weights.layout import WeightLayout
+from dimred.weights.sealed_json import write_sealed
 from dimred.weights.series import CheckpointSeries
 from dimred.weights.whole_file import write_whole
 
@@ -276,7 +276,7 @@ class _Run:
         self.points.save("final")
         if self.basis is not None:
             self.result["basis"] = self.basis.in_short(self.settings.n_components)
-            write_whole(self.result_file, json.dumps(self.result, indent=2) + "\n")
+            write_sealed(self.result_file, finite(self.result))
         say(str({"Accuracy": self.result["accuracy"]}))
 
     def _point(self, point: str) -> str:

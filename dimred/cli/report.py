@@ -9,7 +9,7 @@ from dimred.errors import ConfigError
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2 run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
     out: Annotated[Path | None, typer.Option(help="New folder for the page and its pictures; RUN/report.")] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.")
@@ -19,12 +19,13 @@ def report(
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
 
-    Curves, spectrum, the path of both stages over the true loss surface, the search step by step, the comparison.
+    Curves, spectrum, the path of both stages over the true loss surface, the search step by step, the comparison. Of a
+    stage 1 alone, while it runs or after it: its curves, and the spectrum of its snapshots.
 
     Example: dimred report device0_stage_2 --compare comparison/compare.json
     """
     if not run.is_dir():
-        raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a finished stage 2 run")
+        raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
     from pipelines.report import report as make_report
 
     print(f"report: {make_report(run, out or run / 'report', compare, grid, batches)}")

@@ -61,7 +61,7 @@ def plot_accuracy(
 
     Args:
         plain: epoch -> accuracy as a fraction.
-        stage_2: epoch -> accuracy, the branching point included.
+        stage_2: epoch -> accuracy, the branching point included; empty where there is none.
         branch_epoch: where stage 2 leaves plain training.
         snapshots_from: first epoch that gave a snapshot.
         average: accuracy of the average of the snapshots, where it is known.
@@ -73,11 +73,12 @@ def plot_accuracy(
     averages = [] if average is None else [average]
     for value in averages:
         axes.axhline(100 * value, ls="--", color=AVERAGE, lw=1.5, label="average of the snapshots")
-    axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
+    if stage_2:
+        axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
     # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
-    late = np.array([accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from])
-    lowest = min(float(np.percentile(late, 10)), *averages, *stage_2.values())
-    highest = max(*plain.values(), *stage_2.values(), *averages)
+    late = [accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from] or list(plain.values())
+    lowest = min([float(np.percentile(late, 10)), *averages, *stage_2.values()])
+    highest = max([*plain.values(), *stage_2.values(), *averages])
     margin = 0.1 * (highest - lowest) + 0.002
     axes.set_ylim(100 * (lowest - margin), 100 * (highest + margin))
     axes.set_xlim(0, max([*plain, *stage_2]) + 1)

@@ -1,7 +1,7 @@
 """The report of a run: its pictures, and the page that holds them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dimred.report.plots import (
     save_figure,
     svg_text,
 )
-from dimred.report.run_record import RunRecord
+from dimred.report.run_record import RunRecord, StageOneRecord
 from dimred.weights.whole_file import write_whole
 
 
@@ -65,7 +65,11 @@ def write_report(
         The page's path.
     """
     pictures = _Pictures(out)
-    sections = [("Curves", _curves(pictures, run))]
+    result, last = run.result, run.stage_1.last_epoch
+    searched = {last: result["accuracy_start"]}
+    searched |= {last + int(epoch): accuracy for epoch, accuracy in result["accuracy_by_epoch"].items()}
+    snapshots_from = max(last - result["basis"]["n_snapshots"] + 1, 1)
+    sections = [("Curves", _curves(pictures, run.stage_1, snapshots_from, searched))]
     if shares is not None:
         sections.append(("Subspace", _subspace(pictures, shares)))
     if plane is not None:
@@ -73,8 +77,38 @@ def write_report(
     sections.append(("The search, step by step", _search(pictures, run)))
     if comparison is not None:
         sections.append(("Comparison", _comparison(pictures, comparison)))
-    sections.append(("Configuration and versions", _configuration(run)))
+    made_from = {name: str(path) for name, path in result["sources"].items()}
+    sections.append(("Configuration and versions", _configuration(run, made_from)))
     page = html.page(f"Two-stage training: {run.folder.name}", [_summary(run)], sections)
+    write_whole(out / "report.html", page)
+    return out / "report.html"
+
+
+def write_stage_1_report(
+    out: Path, run: StageOneRecord, snapshots_from: int, n_snapshots: int, shares: np.ndarray | None
+) -> Path:
+    """Write ``report.html`` of a stage 1 alone, while it runs or after it, and each picture as PNG and SVG.
+
+    Args:
+        out: an empty folder.
+        run: what the run's files say.
+        snapshots_from: the epoch of the first snapshot that is kept.
+        n_snapshots: how many are kept.
+        shares: of their variance along each direction; None where there are too few.
+
+    Returns:
+        The page's path.
+    """
+    pictures = _Pictures(out)
+    sections = [("Curves", _curves(pictures, run, snapshots_from, {}))]
+    if shares is not None:
+        sections.append(("Subspace", _subspace(pictures, shares)))
+    sections.append(("Configuration and versions", _configuration(run, {})))
+    facts = [(str(run.last_epoch), "epochs done"), (str(n_snapshots), "snapshots kept")]
+    if run.accuracies:
+        epoch, accuracy = list(run.accuracies.items())[-1]
+        facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
+    page = html.page(f"Stage 1: {run.folder.name}", [html.bullet_facts(facts)], sections)
     write_whole(out / "report.html", page)
     return out / "report.html"
 
@@ -95,7 +129,7 @@ def _percent(value: float) -> str:
 
 
 def _summary(run: RunRecord) -> str:
-    result, last = run.result, run.epochs[-1]
+    result, last = run.result, run.stage_1.epochs[-1]
     facts = [(_percent(last["accuracy"]), f"plain training, epoch {last['epoch']}")]
     facts.append((_percent(result["accuracy"]), f"after stage 2 of {result['epochs']} epochs"))
     if "accuracy_reestimated" in result:
@@ -120,24 +154,24 @@ def _sentences(run: RunRecord) -> Sequence[str]:
     return [*said, "Accuracies are those on the evaluation split, as in result.json."]
 
 
-def _curves(pictures: _Pictures, run: RunRecord) -> str:
-    plain = {record["epoch"]: record["accuracy"] for record in run.epochs if record["accuracy"] is not None}
-    branch, result = run.branch_epoch, run.result
-    stage_2 = {branch: result["accuracy_start"]}
-    stage_2 |= {branch + int(epoch): accuracy for epoch, accuracy in result["accuracy_by_epoch"].items()}
-    first = branch - result["basis"]["n_snapshots"] + 1
-    accuracy = pictures.add(
-        "accuracy", plot_accuracy(plain, stage_2, branch, max(first, 1), size=NARROW),
-        f"Accuracy over epochs. Plain training ends at {_percent(plain[branch])}; stage 2 starts at "
-        f"{_percent(result['accuracy_start'])} and ends at {_percent(list(stage_2.values())[-1])}.",
-        "Accuracy over epochs. The axis begins at the 10th percentile of late training.",
-    )  # fmt: skip
+def _curves(pictures: _Pictures, run: StageOneRecord, snapshots_from: int, searched: Mapping[int, float]) -> str:
+    """Accuracy of stage 1, and of stage 2 by epoch where there is one, from its start on; stage 1's loss."""
+    figures, plain = "", run.accuracies
+    if plain:
+        says = f"Accuracy over epochs. Plain training ends at {_percent(list(plain.values())[-1])}"
+        if searched:
+            points = list(searched.values())
+            says += f"; stage 2 starts at {_percent(points[0])} and ends at {_percent(points[-1])}"
+        figures += pictures.add(
+            "accuracy", plot_accuracy(plain, searched, run.last_epoch, snapshots_from, size=NARROW), f"{says}.",
+            "Accuracy over epochs. The axis begins at the 10th percentile of late training.",
+        )  # fmt: skip
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
-    loss = pictures.add(
+    figures += pictures.add(
         "loss", plot_loss([record["epoch"] for record in run.epochs], losses),
         f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}.", "Stage 1's training loss.",
     )  # fmt: skip
-    return f'<div class="figures">{accuracy}{loss}</div>'
+    return f'<div class="figures">{figures}</div>'
 
 
 def _subspace(pictures: _Pictures, shares: np.ndarray) -> str:
@@ -218,10 +252,7 @@ def _comparison(pictures: _Pictures, summary: dict[str, Any]) -> str:
     )
 
 
-def _configuration(run: RunRecord) -> str:
-    result = run.result
-    made_from = [(name, str(path)) for name, path in result["sources"].items()]
-    return (
-        html.table((), [*made_from, *run.versions.items()], kind="names")
-        + "".join(html.details(f"Configuration of {name}", text) for name, text in run.configurations.items())
-    )  # fmt: skip
+def _configuration(run: RunRecord | StageOneRecord, made_from: Mapping[str, str]) -> str:
+    return html.table((), [*made_from.items(), *run.versions.items()], kind="names") + "".join(
+        html.details(f"Configuration of {name}", text) for name, text in run.configurations.items()
+    )

@@ -1,4 +1,4 @@
-"""RunRecord: what the files of a run say, read once, for a report."""
+"""What the files of a run say, read once, for a report."""
 
 import json
 from collections.abc import Sequence
@@ -10,8 +10,41 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.weights.sealed_json import read_sealed
 
 Records = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class StageOneRecord:
+    """A stage 1 run, finished or not.
+
+    Attributes:
+        folder: of the run.
+        epochs: its metrics, one record an epoch.
+        configurations: file -> its text.
+        versions: name -> version.
+    """
+
+    folder: Path
+    epochs: Records
+    configurations: dict[str, str]
+    versions: dict[str, str]
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Epoch -> accuracy, of the epochs after which it was measured."""
+        return {record["epoch"]: record["accuracy"] for record in self.epochs if record["accuracy"] is not None}
+
+    @property
+    def last_epoch(self) -> int:
+        """How far it came."""
+        return int(self.epochs[-1]["epoch"])
+
+    @property
+    def snapshots(self) -> Path:
+        """The folder of the snapshots."""
+        return self.folder / "checkpoint_stage_1" / "checkpoint_pca"
 
 
 @dataclass(frozen=True)
@@ -21,8 +54,7 @@ class RunRecord:
     Attributes:
         folder: of stage 2.
         result: its ``result.json``.
-        stage_1: folder of stage 1.
-        epochs: stage 1's metrics, one record an epoch.
+        stage_1: the run that it began from.
         steps: stage 2's metrics, one record a step.
         configurations: file -> its text.
         versions: name -> version.
@@ -30,8 +62,7 @@ class RunRecord:
 
     folder: Path
     result: dict[str, Any]
-    stage_1: Path
-    epochs: Records
+    stage_1: StageOneRecord
     steps: Records
     configurations: dict[str, str]
     versions: dict[str, str]
@@ -55,11 +86,6 @@ class RunRecord:
         """The basis of the search, checked."""
         return load_basis(Path(self.result["sources"]["basis"]))
 
-    @property
-    def branch_epoch(self) -> int:
-        """The epoch of stage 1 after which stage 2 begins."""
-        return int(self.epochs[-1]["epoch"])
-
     def coordinates(self) -> np.ndarray:
         """Where the steps of the search led, relative to its start, (n_steps + 1, k) float64."""
         moves = [np.asarray(step["subspace_step"], np.float64) for step in self.steps]
@@ -70,40 +96,59 @@ def read_run(folder: Path) -> RunRecord:
     """Read a finished stage 2 run and its stage 1.
 
     Raises:
-        ConfigError: ``folder`` is no finished stage 2 run, or stage 1's folder is gone.
+        ConfigError: ``folder`` is no finished stage 2 run, its result is damaged, or stage 1's folder is gone.
     """
     if not (folder / "result.json").is_file():
         raise ConfigError(
             f"RUN is {str(folder)!r}, which has no result.json; give the folder of a finished stage 2 run"
         )
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    try:
+        result = read_sealed(folder / "result.json")
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'result.json'} is damaged: {error}; stage 2's --resume writes it again") from None
     sources = result.get("sources") or {}
     for name in ("data", "weights", "basis"):
         if not sources.get(name) or not Path(sources[name]).exists():
             raise ConfigError(
                 f"{folder / 'result.json'} says that {name} was {sources.get(name)!r}, which is not there any more; "
-                "put it back, or correct the file"
+                "put it back"
             )
-    stage_1 = Path(sources["weights"]).parent.parent
-    if not (stage_1 / "metrics.jsonl").is_file():
-        raise ConfigError(f"{str(stage_1)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
+    stage_1 = read_stage_1(Path(sources["weights"]).parent.parent)
     steps = _records(folder / "metrics.jsonl")
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
-    configurations = {
-        f"{name} ({path})": path.read_text(encoding="utf-8")
-        for name, path in (("stage 1", stage_1 / "config.yaml"), ("stage 2", folder / "config.yaml"))
-        if path.is_file()
-    }
     return RunRecord(
         folder=folder,
         result=result,
         stage_1=stage_1,
-        epochs=_records(stage_1 / "metrics.jsonl"),
         steps=steps,
-        configurations=configurations,
-        versions=json.loads((folder / "versions.json").read_text(encoding="utf-8")),
+        configurations=stage_1.configurations | _configuration("stage 2", folder),
+        versions=_versions(folder),
     )
+
+
+def read_stage_1(folder: Path) -> StageOneRecord:
+    """Read a stage 1 run.
+
+    Raises:
+        ConfigError: ``folder`` is none, or it has not finished an epoch.
+    """
+    if not (folder / "metrics.jsonl").is_file():
+        raise ConfigError(f"{str(folder)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
+    epochs = _records(folder / "metrics.jsonl")
+    if not epochs:
+        raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
+    return StageOneRecord(folder, epochs, _configuration("stage 1", folder), _versions(folder))
+
+
+def _configuration(name: str, folder: Path) -> dict[str, str]:
+    path = folder / "config.yaml"
+    return {f"{name} ({path})": path.read_text(encoding="utf-8")} if path.is_file() else {}
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _records(path: Path) -> Records:

@@ -37,14 +37,14 @@ class MetricsLog:
 
     def write(self, **record: Any) -> dict[str, Any]:
         """Append one record; returns it as ``read_metrics`` will."""
-        finite = {key: _plain(value) for key, value in record.items()}
-        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+        kept = {key: finite(value) for key, value in record.items()}
+        self._file.write(json.dumps(kept, allow_nan=False) + "\n")
         self._file.flush()
         if self._events is not None:
-            for key, value in finite.items():
+            for key, value in kept.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._events.add_scalar(key, value, int(finite["step"]))
-        return finite
+                    self._events.add_scalar(key, value, int(kept["step"]))
+        return kept
 
     def mark(self) -> dict[str, Any]:
         """Where the file ends now, for ``cut_metrics``; what was written is on the disk by then."""
@@ -105,9 +105,10 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return record
 
 
-def _plain(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: None for a number that is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     return value

@@ -11,6 +11,7 @@ import numpy as np
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.runtime.metrics import MetricsLog, read_metrics
+from dimred.runtime.rank_table import read_rank_table
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.file_seal import SEAL_BYTES, write_seal
 from dimred.subspace.path import make_path, read_path
@@ -21,6 +22,7 @@ from dimred.weights.series import CheckpointSeries
 from tests.oracles.planted import random_walk, write_series
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
+RANK_TABLE = CONFIGS.parents[1] / "rank_tables" / "rank_table_8pcs.json"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def _examples() -> dict[str, bytes]:
             "pca_mat.h5": folder / "pca_mat.h5",
             "path.json": folder / "path.json",
             "metrics.jsonl": folder / "metrics.jsonl",
+            "rank_table.json": RANK_TABLE,
             "stage_1.yaml": CONFIGS / "digits_stage_1.yaml",
             "stage_2.yaml": CONFIGS / "digits_stage_2.yaml",
         }
@@ -125,6 +128,7 @@ READERS = [
     Reader("pca_mat.h5", _read_companion, _reseal_h5),
     Reader("path.json", read_path, _reseal_json),
     Reader("metrics.jsonl", read_metrics),
+    Reader("rank_table.json", read_rank_table),
     Reader("stage_1.yaml", lambda path: load_config(StageOneConfig, path)),
     Reader("stage_2.yaml", lambda path: load_config(StageTwoConfig, path)),
 ]

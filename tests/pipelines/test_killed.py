@@ -4,7 +4,6 @@ DIMRED_KILLS (default 2) kills in each phase, DIMRED_KILL_SEED (default 1) choos
 one run after another. ``-m slow`` runs 30 kills in each phase.
 """
 
-import json
 import os
 import random
 import shutil
@@ -21,6 +20,7 @@ import pytest
 from dimred.data.digits import write_digits
 from dimred.runtime.metrics import read_metrics
 from dimred.runtime.states import RunStates
+from dimred.weights.sealed_json import read_sealed
 from tests.pipelines.conftest import REPOSITORY, STAGE_1, STAGE_2
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "2"))
@@ -81,7 +81,7 @@ def results(folder: Path) -> dict[str, Any]:
         if path.name == "metrics.jsonl":
             found[name] = [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(path)]
         elif path.name == "result.json":
-            found[name] = {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMES}
+            found[name] = {k: v for k, v in read_sealed(path).items() if k not in TIMES}
         elif path.parent.name == "resume":
             state = RunStates(path.parent.parent).newest(pytest.fail)
             assert state is not None

@@ -12,6 +12,7 @@ import pytest
 
 from dimred.report.run_record import read_run
 from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.sealed_json import write_sealed
 from tests.pipelines.conftest import TwoStages, dimred, run
 
 PICTURES = {"accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison"}
@@ -102,15 +103,33 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
-    (broken / "result.json").write_text(json.dumps({"sources": {"data": "/gone", "weights": None, "basis": None}}))
+    write_sealed(broken / "result.json", {"sources": {"data": "/gone", "weights": None, "basis": None}})
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    (changed / "result.json").write_text((searched / "result.json").read_text().replace('"steps": ', '"steps": 1'))
     for folder, said in (
-        (tmp_path / "nowhere", "not a folder"), (two_stages.stage_1, "no result.json"), (broken, "'/gone'")
+        (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"), (broken, "'/gone'"),
+        (changed, "damaged: it was changed after it was written"),
     ):  # fmt: skip
         done = dimred("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
         assert said in done.stderr
         assert not (tmp_path / "out").exists()
+
+
+def test_stage_1_alone(two_stages: TwoStages, tmp_path: Path) -> None:
+    done = dimred("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
+    seen.feed(text)
+    assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {
+        "accuracy", "loss", "spectrum"
+    }  # fmt: skip
+    accuracy = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
+    assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3" in text
+    assert "<b>36</b><span>snapshots kept" in text
+    assert "all together 100.00 %" in text
 
 
 @pytest.mark.browser
