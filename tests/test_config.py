@@ -62,6 +62,11 @@ def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
         load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
 
 
+def test_the_device_queue_and_accumulation_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"data\.sink needs batches of one shape"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["data.sink=true", "accumulation=2"])
+
+
 def test_a_cooldown_ends_the_schedule_sooner() -> None:
     cooldown = ["schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
     assert load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=72"]).epochs == 72

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
@@ -52,7 +53,13 @@ def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None
 def build_data(
     config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1
 ) -> ImageFolder | OwnDataset:
-    """This rank's part of one split of the data; a training batch is a group of ``accumulation`` micro-batches."""
+    """This rank's part of one split of the data; a training batch is a group of ``accumulation`` micro-batches.
+
+    Raises:
+        ConfigError: ``sink`` on a device that has no queue; DataError: see ``ImageFolder`` and ``OwnDataset``.
+    """
+    if config.sink and ms.get_context("device_target") != "Ascend":
+        raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     if config.dataset is not None:
         return OwnDataset(
             load_factory(config.dataset, "data.dataset"),
@@ -63,6 +70,7 @@ def build_data(
             rank=ranks.rank,
             group_size=ranks.group_size,
             accumulation=accumulation,
+            sink=config.sink,
         )
     return ImageFolder(
         split_folder(data, split),
@@ -77,6 +85,7 @@ def build_data(
         rank=ranks.rank,
         group_size=ranks.group_size,
         accumulation=accumulation,
+        sink=config.sink,
     )
 
 

@@ -52,6 +52,8 @@ class DataConfig(Strict):
     """Standard deviation of the three channels, on the same scale."""
     workers: Count = 2
     """Parallel decoding workers."""
+    sink: bool = False
+    """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     damaged: Literal["stop", "replace"] = "stop"
     """An image that can't be decoded: stop, or replace it by another (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"

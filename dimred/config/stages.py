@@ -52,6 +52,12 @@ class StageConfig(Strict):
     clipping: ClippingConfig = ClippingConfig()
     ema: EmaConfig = EmaConfig()
 
+    @model_validator(mode="after")
+    def _sink_fits(self) -> "StageConfig":
+        if self.data.sink and self.accumulation > 1:
+            raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
+        return self
+
 
 class StageOneConfig(StageConfig):
     """Stage 1: ordinary training that keeps a series of snapshots."""

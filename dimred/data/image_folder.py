@@ -108,6 +108,7 @@ class ImageFolder:
             batch's images. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
         rank, group_size: of a data-parallel job, whose ranks share out the images of every batch.
         accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
+        sink: of training batches without accumulation, see ``Readable``.
 
     Raises:
         DataError: see ``class_names``; ConfigError: an unknown augmentation.
@@ -131,6 +132,7 @@ class ImageFolder:
         rank: int = 0,
         group_size: int = 1,
         accumulation: int = 1,
+        sink: bool = False,
     ):
         if augmentation not in AUGMENTATIONS:
             raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
@@ -147,6 +149,7 @@ class ImageFolder:
         self.rank = rank
         self.group_size = group_size
         self.accumulation = accumulation
+        self.sink = sink
         files = [entry.suffix for name in self.classes for entry in (folder / name).iterdir()]
         images = [suffix for suffix in files if suffix.lower() in IMAGE_SUFFIXES]
         self.n_images = len(images)
@@ -165,7 +168,7 @@ class ImageFolder:
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         images = self._read(order, self._training_transforms())
         if batch_size is not None or self.accumulation == 1:
-            return Readable(images.batch(size, drop_remainder=True))
+            return Readable(images.batch(size, drop_remainder=True), self.sink)
         return Readable(images.batch(size * self.accumulation))  # the order holds whole micro-batches only
 
     def evaluation(self) -> Readable:

@@ -37,6 +37,7 @@ class OwnDataset:
         workers: parallel reading workers.
         rank, group_size: of a data-parallel job, whose ranks share out the samples of every batch.
         accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
+        sink: of training batches without accumulation, see ``Readable``.
 
     Raises:
         DataError: the factory fails, or gives no samples of two parts.
@@ -55,10 +56,12 @@ class OwnDataset:
         rank: int = 0,
         group_size: int = 1,
         accumulation: int = 1,
+        sink: bool = False,
     ):
         self._factory, self._data, self._split = factory, data, split
         self.batch_size, self.workers = batch_size, workers
         self.rank, self.group_size, self.accumulation = rank, group_size, accumulation
+        self.sink = sink
         self._evaluated = self._make(None)
         try:
             self.n_images = len(self._evaluated)
@@ -90,7 +93,8 @@ class OwnDataset:
         source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
         if len(source) != self.n_images:
             raise ConfigError(f"data.dataset gave {self.n_images} samples without a seed, and {len(source)} with one")
-        return Readable(self._read(source, order).batch(size * (self.accumulation if batch_size is None else 1)))
+        batches = self._read(source, order).batch(size * (self.accumulation if batch_size is None else 1))
+        return Readable(batches, self.sink)
 
     def evaluation(self) -> Readable:
         """Every sample once, over all ranks, in order, without augmentation."""

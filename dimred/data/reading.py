@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mindspore import data_sink
 from mindspore.dataset import Dataset
 
 from dimred.errors import DataError, shown
@@ -57,10 +58,16 @@ def _made(make: Callable[[], "Readable"]) -> "Readable":
 
 
 class Readable:
-    """The batches of a MindSpore dataset; a file that can't be read is named."""
+    """The batches of a MindSpore dataset; a file that can't be read is named.
 
-    def __init__(self, dataset: Dataset):
+    Args:
+        dataset: batches, all of one shape where ``sink`` is set.
+        sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
+    """
+
+    def __init__(self, dataset: Dataset, sink: bool = False):
         self._dataset = dataset
+        self._sink = sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
         """As MindSpore's.
@@ -68,7 +75,10 @@ class Readable:
         Raises:
             DataError: names the file that can't be read.
         """
-        batches = self._dataset.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
+        if self._sink:
+            batches = self._from_the_device()
+        else:
+            batches = self._dataset.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
         while True:
             try:
                 batch = next(batches)
@@ -77,6 +87,20 @@ class Readable:
             except RuntimeError as error:
                 raise DataError(_in_words(str(error))) from None
             yield batch
+
+    def _from_the_device(self) -> Iterator[Any]:
+        take = data_sink(_batch, self._dataset)
+        try:
+            for _ in range(self._dataset.get_dataset_size()):
+                yield take()
+        finally:  # the queue would go on with the epoch after this one
+            queue = self._dataset.__transfer_dataset__
+            queue.stop_send()
+            queue.release()
+
+
+def _batch(*columns: Any) -> tuple[Any, ...]:
+    return columns
 
 
 def _in_words(text: str) -> str:

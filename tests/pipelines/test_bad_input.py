@@ -40,6 +40,13 @@ def test_more_classes_than_outputs(digits: Path, tmp_path: Path) -> None:
     assert_refused(done, tmp_path / "out", "10 classes", "n_classes 9")
 
 
+def test_a_queue_on_a_device_that_has_none(digits: Path, tmp_path: Path) -> None:
+    done = program(
+        "stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "out", "--set=data.sink=true", cwd=tmp_path
+    )
+    assert_refused(done, tmp_path / "out", "data.sink is true", "--set data.sink=false")
+
+
 def test_an_unknown_key_is_refused_with_the_nearest_one_named(digits: Path, tmp_path: Path) -> None:
     done = program("stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "out", "--set=epoch=3", cwd=tmp_path)
     assert_refused(done, tmp_path / "out", "'epoch'", "'epochs'")
