@@ -5,5 +5,6 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 install
 cd "$REPOSITORY"
-[ $# -gt 0 ] || set -- -n 2 --dist loadfile
+# In the order of the files: the long ones under tests/pipelines begin early, and the short ones fill what is left.
+[ $# -gt 0 ] || set -- -n 2 --dist loadfile --no-loadscope-reorder
 exec "$PYTHON" -m pytest "$@"
