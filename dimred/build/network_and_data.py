@@ -7,7 +7,8 @@ import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
-from dimred.data.image_folder import ImageFolder, check_data, split_folder
+from dimred.data.class_folders import check_data, split_folder
+from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.errors import ConfigError
 from dimred.models.factory import load_factory, make_network

@@ -12,61 +12,14 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
-from dimred.data.image_tree import IMAGE_SUFFIXES
+from dimred.data.class_folders import ClassFolders, class_names
 from dimred.data.reading import Readable
-from dimred.errors import ConfigError, DataError
+from dimred.errors import ConfigError
 
 DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 AUGMENTATIONS = ("random_resized_crop", "pad_crop", "none")
 _PAD = 2
 _IMAGENET_RESIZE = 256 / 224
-
-
-def class_names(split_folder: Path) -> list[str]:
-    """The classes of one split, sorted by name, after checking that each has at least one image.
-
-    Raises:
-        DataError: the folder is missing, holds no class folders, or a class has no image.
-    """
-    if not split_folder.is_dir():
-        raise DataError(f"no such data folder: {str(split_folder)!r}; expected <DATA>/<split>/<class>/<image>")
-    classes = sorted(entry.name for entry in split_folder.iterdir() if entry.is_dir())
-    if not classes:
-        raise DataError(f"data folder {str(split_folder)!r} has no class folders; expected <class>/<image> in it")
-    for name in classes:
-        if not any(entry.suffix.lower() in IMAGE_SUFFIXES for entry in (split_folder / name).iterdir()):
-            raise DataError(
-                f"class {name!r} in {str(split_folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}); "
-                "add some, or remove the folder"
-            )
-    return classes
-
-
-def split_folder(root: Path, split: str) -> Path:
-    """``root/split``; for ``val`` also ``root/validation_preprocess``, as ImageNet's is often called."""
-    other = root / "validation_preprocess"
-    return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
-
-
-def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
-    """Check, before any expensive work, that the splits exist, agree on their classes and fit the network.
-
-    Raises:
-        DataError: names the first split that does not.
-    """
-    if not root.is_dir():
-        raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    expected = class_names(split_folder(root, splits[0]))
-    for split in splits[1:]:
-        found = class_names(split_folder(root, split))
-        if found != expected:
-            differing = sorted(set(expected) ^ set(found))
-            raise DataError(
-                f"{splits[0]!r} and {split!r} in {str(root)!r} differ in {len(differing)} classes, "
-                f"the first is {differing[0]!r}"
-            )
-    if len(expected) > n_classes:
-        raise DataError(f"{str(root)!r} has {len(expected)} classes, but the model has n_classes {n_classes}; raise it")
 
 
 class GivenOrder(ds.Sampler):
@@ -111,7 +64,7 @@ class ImageFolder:
         sink: of training batches without accumulation, see ``Readable``.
 
     Raises:
-        DataError: see ``class_names``; ConfigError: an unknown augmentation.
+        DataError: see ``class_names``, and from an epoch, ``ClassFolders``; ConfigError: an unknown augmentation.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -150,10 +103,8 @@ class ImageFolder:
         self.group_size = group_size
         self.accumulation = accumulation
         self.sink = sink
-        files = [entry.suffix for name in self.classes for entry in (folder / name).iterdir()]
-        images = [suffix for suffix in files if suffix.lower() in IMAGE_SUFFIXES]
-        self.n_images = len(images)
-        self._suffixes = sorted(set(images))  # as they are written: MindSpore tells .JPEG from .jpeg
+        self._images = ClassFolders(folder, self.classes)
+        self.n_images = self._images.n_images
 
     @property
     def steps_per_epoch(self) -> int:
@@ -177,12 +128,13 @@ class ImageFolder:
         return Readable(self._read(order, self._evaluation_transforms()).batch(self.batch_size))
 
     def _read(self, order: np.ndarray, image_transforms: list) -> ds.Dataset:
+        self._images.check_unchanged()
         ds.config.set_error_samples_mode(DAMAGED[self.damaged])
         images = ds.ImageFolderDataset(
             str(self.folder),
             num_parallel_workers=self.workers,
             sampler=GivenOrder(order),
-            extensions=self._suffixes,
+            extensions=self._images.suffixes,
             class_indexing={name: index for index, name in enumerate(self.classes)},
         )
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)

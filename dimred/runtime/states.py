@@ -87,10 +87,11 @@ class RunStates:
         return f"the last good state is {paths[-1]}" if paths else "no state was saved yet"
 
     def forget_after(self, step: int) -> None:
-        """Remove the states after ``step``: the run goes on from an earlier one."""
+        """Remove the states after ``step``, from which the run goes on, and older ones a killed run left over."""
         for path in self._paths():
             if _step(path) > step:
                 path.unlink(missing_ok=True)
+        self._remove_all_but(_KEEP)
 
     def _paths(self) -> list[Path]:
         """The files, by step."""

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.image_folder import ImageFolder, check_data, class_names
+from dimred.data.class_folders import check_data, class_names
+from dimred.data.image_folder import ImageFolder
 from dimred.errors import ConfigError, DataError
 
 N_IMAGES = 23

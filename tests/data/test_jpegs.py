@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dimred.data.class_folders import check_data, split_folder
 from dimred.data.image_check import check_images
-from dimred.data.image_folder import ImageFolder, check_data, epoch_order, split_folder
+from dimred.data.image_folder import ImageFolder, epoch_order
 from dimred.errors import DataError
 from tests.imagenet_tree import write_imagenet_tree
 from tests.pipelines.conftest import dimred

@@ -36,6 +36,17 @@ def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path:
     assert (newest.progress, newest.arrays["w"].tolist(), list(newest.arrays)) == ({"epoch": 11}, [11.0] * 3, ["w"])
 
 
+def test_a_resumed_run_removes_what_the_killed_one_left_over(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    for step in (1, 2, 3, 4, 5):
+        states.save(step, {"w": np.ones(3, np.float32)}, {})
+        (states.directory / f"state-{step}.ckpt").rename(tmp_path / f"state-{step}.ckpt")
+    for path in tmp_path.glob("*.ckpt"):
+        path.rename(states.directory / path.name)
+    states.forget_after(4)
+    assert sorted(path.name for path in states.directory.iterdir()) == ["state-3.ckpt", "state-4.ckpt"]
+
+
 def test_a_state_cut_at_any_byte_is_passed_over_by_name(tmp_path: Path) -> None:
     states = RunStates(tmp_path)
     for step in (1, 2):
