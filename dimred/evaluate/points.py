@@ -11,6 +11,7 @@ from dimred.ranks import Ranks
 from dimred.runtime.faults import persistently
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.weights.whole_file import remove_leftovers
 
 
 class Points:
@@ -44,6 +45,8 @@ class Points:
         self._network = network
         self._ranks = ranks
         self._loss = loss
+        if ranks.is_first and folder.is_dir():
+            remove_leftovers(folder)
 
     def save(self, point: str, name: str = "") -> None:
         """Write the network as it is; ``name`` stands in the file's name."""
