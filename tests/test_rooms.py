@@ -54,6 +54,7 @@ WITHOUT_MINDSPORE = tuple(
     f"dimred.runtime.{name}"
     for name in (
         "launch",
+        "launch_check",
         "job",
         "log_tail",
         "rank_messages",

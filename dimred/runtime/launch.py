@@ -22,7 +22,8 @@ from typing import cast
 
 from dimred.errors import ConfigError, DimredError
 from dimred.runtime.die_with_parent import die_with_parent
-from dimred.runtime.job import LAUNCHER, LAUNCHERS_FILES, MSRUN_LOGS, RANK_LOG, Job
+from dimred.runtime.job import LAUNCHER, MSRUN_LOGS, RANK_LOG, Job
+from dimred.runtime.launch_check import check_launch
 from dimred.runtime.log_tail import LogTail, last_lines
 from dimred.runtime.node_link import NodeLink
 from dimred.runtime.rank_messages import Heard, launcher_address
@@ -33,7 +34,6 @@ __all__ = ["RankFailedError", "launch"]
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_DIE = 10.0
-_ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 class RankFailedError(DimredError):
@@ -68,39 +68,9 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
     if dry_run:
         print("\n".join(job.describe()))
         return 0
-    _check(job, resume)
+    check_launch(job, resume)
     with _Watch(job, stall_timeout_seconds) as watch:
         return watch.run()
-
-
-def _check(job: Job, resume: bool) -> None:
-    if job.device_target == "Ascend" and not _ASCEND_DEVICE.exists():
-        raise ConfigError(
-            f"--device-target is Ascend, but this host has no Ascend device ({_ASCEND_DEVICE} is missing); use "
-            "--device-target CPU, or --dry-run to see what would run"
-        )
-    if job.uses_msrun and job.node_rank == 0:
-        for port in (job.master_port, job.master_port + 1)[: job.nodes]:  # msrun's, and between the launchers
-            _check_port(job.master_addr, port)
-    for rank in job.local_ranks:
-        folder = job.folder(rank)
-        held = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        if set(held) - set(LAUNCHERS_FILES) and not resume:
-            raise ConfigError(
-                f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
-            )
-
-
-def _check_port(address: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a job has just left is free
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} of --master-addr {address} can't be used on this host ({error.strerror}); end the "
-                "program that has it, name another --master-port, or this host's own address"
-            ) from error
 
 
 class _Watch:
