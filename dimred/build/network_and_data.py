@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn
@@ -61,32 +62,25 @@ def build_data(
     """
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
+    shared: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "workers": config.workers,
+        "rank": ranks.rank,
+        "group_size": ranks.group_size,
+        "accumulation": accumulation,
+        "sink": config.sink,
+    }
     if config.dataset is not None:
-        return OwnDataset(
-            load_factory(config.dataset, "data.dataset"),
-            data,
-            split,
-            batch_size=config.batch_size,
-            workers=config.workers,
-            rank=ranks.rank,
-            group_size=ranks.group_size,
-            accumulation=accumulation,
-            sink=config.sink,
-        )
+        return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **shared)
     return ImageFolder(
         split_folder(data, split),
         image_size=config.image_size,
-        batch_size=config.batch_size,
         mean=config.mean,
         std=config.std,
         augmentation=config.augmentation,
         resize=config.resize,
-        workers=config.workers,
         damaged=config.damaged,
-        rank=ranks.rank,
-        group_size=ranks.group_size,
-        accumulation=accumulation,
-        sink=config.sink,
+        **shared,
     )
 
 
