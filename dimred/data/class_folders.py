@@ -1,5 +1,6 @@
 """An ImageFolder tree on disk: its splits, its classes, and whether its images are still those a run began with."""
 
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,4 +107,4 @@ class ClassFolders:
         changed_at = folder.stat().st_mtime_ns  # before the names: a change meanwhile is seen next time
         images = sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES)
         self._suffixes.update(image.suffix for image in images)
-        return _Class(changed_at, zlib.crc32("\0".join(image.name for image in images).encode()), len(images))
+        return _Class(changed_at, zlib.crc32(os.fsencode("\0".join(image.name for image in images))), len(images))

@@ -1,5 +1,6 @@
 """Images that come or go while a run reads them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,4 +44,11 @@ def test_a_class_that_is_gone_is_named_and_may_come_back(split: Path) -> None:
     with pytest.raises(DataError, match=r"/b can't be read \(No such file"):
         folders.check_unchanged()
     (split / "away").rename(split / "b")
+    folders.check_unchanged()
+
+
+def test_a_name_that_is_no_text_is_counted(split: Path) -> None:
+    (split / "a" / os.fsdecode(b"\xff.png")).write_bytes(b"")
+    folders = ClassFolders(split, ["a", "b"])
+    assert folders.n_images == 4
     folders.check_unchanged()
