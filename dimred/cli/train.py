@@ -163,7 +163,8 @@ def _run(
     """Check the configuration and the paths, start the ranks, and end as they end."""
     config = config or Path(str(files("pipelines.configs"))) / f"imagenet_{stage}.yaml"
     load_config(kind, config, overrides)
-    named = zip(("DATA", "WEIGHTS", "PCA_MAT"), paths, strict=False)
+    read_here = paths[:1] if cluster.node_rank else paths  # host 0 alone reads weights and basis
+    named = zip(("DATA", "WEIGHTS", "PCA_MAT"), read_here, strict=False)
     missing = [f"{name} is {str(path)!r}, which does not exist" for name, path in named if not path.exists()]
     if missing:
         raise ConfigError("; ".join(missing))

@@ -1,5 +1,6 @@
 """What a basis will cost, and which snapshots and how many directions are worth it, before anything is read in full."""
 
+import hashlib
 import os
 import tempfile
 import time
@@ -72,12 +73,13 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     n_snapshots, n_weights = matrix.shape
     width = block_width(n_snapshots, n_weights, n_components, max_memory)
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
+    hashing = _hash_seconds_per_byte()
     reading = read_bytes / _read_rate(matrix)
-    writing = rows_bytes / _write_rate(folder)
+    writing = rows_bytes / _write_rate(folder) + rows_bytes * hashing
     with threadpool_limits(1, user_api="blas"):
         gram_seconds, rows_seconds = (n_weights / STRIP * s for s in _strip_seconds(n_snapshots, n_components))
-    # Reading, arithmetic and writing overlap: each pass takes as long as its slowest part.
-    seconds = max(reading, gram_seconds) + max(reading, rows_seconds, writing)
+    # One thread reads and hashes, one multiplies, one hashes and writes: each pass takes as long as its slowest thread.
+    seconds = max(reading + read_bytes * hashing, gram_seconds) + max(reading, rows_seconds, writing)
     advice = advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None
     memory = working_bytes(n_snapshots, n_weights, n_components, min(width, n_weights))
     disk = result_bytes(n_weights, n_components)
@@ -100,6 +102,13 @@ def _write_rate(folder: Path) -> float:
         file.flush()
         os.fsync(file.fileno())
         return _PROBE_BYTES / max(time.perf_counter() - started, 1e-6)
+
+
+def _hash_seconds_per_byte() -> float:
+    data = bytes(_PROBE_BYTES)
+    started = time.perf_counter()
+    hashlib.sha256(data)
+    return (time.perf_counter() - started) / _PROBE_BYTES
 
 
 def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -60,6 +61,18 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "digits with ü and blanks"
     write_digits(folder, seed=7)
     return folder
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 images to train on, 50 to choose by, and 50 to test on."""
+    few = tmp_path_factory.mktemp("data") / "few"
+    for split, count in (("train", 20), ("val", 5), ("test", 5)):
+        for folder in sorted((digits / split).iterdir()):
+            (few / split / folder.name).mkdir(parents=True)
+            for image in sorted(folder.iterdir())[:count]:
+                shutil.copy(image, few / split / folder.name)
+    return few
 
 
 @pytest.fixture(scope="session")

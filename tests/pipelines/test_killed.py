@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from dimred.data.digits import write_digits
 from dimred.runtime.metrics import read_metrics
 from dimred.runtime.states import RunStates
 from dimred.weights.sealed_json import read_sealed
@@ -93,23 +92,9 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some of the digits: 200 images to train on."""
-    whole = tmp_path_factory.mktemp("whole") / "digits"
-    write_digits(whole, seed=3)
-    data = tmp_path_factory.mktemp("data") / "few"
-    for split, count in (("train", 20), ("val", 5)):
-        for folder in sorted((whole / split).iterdir()):
-            (data / split / folder.name).mkdir(parents=True)
-            for image in sorted(folder.iterdir())[:count]:
-                shutil.copy(image, data / split / folder.name)
-    return data
-
-
-@pytest.fixture(scope="module")
-def stage_1(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
+def stage_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
     folder = tmp_path_factory.mktemp("one")
-    command = ["pipelines.stage_1", data, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
+    command = ["pipelines.stage_1", few_digits, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
     return uninterrupted(command, "stage_1", ["--resume"], folder), folder / "run" / "stage_1"
 
 
@@ -122,11 +107,13 @@ def pca(stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def stage_2(data: Path, stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
+def stage_2(
+    few_digits: Path, stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Phase, Path]:
     """Without a basis: it is fitted on the way."""
     folder = tmp_path_factory.mktemp("two")
     weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
-    command = ["pipelines.stage_2", data, weights, "--config", STAGE_2, *(f"--set={option}" for option in TWO)]
+    command = ["pipelines.stage_2", few_digits, weights, "--config", STAGE_2, *(f"--set={option}" for option in TWO)]
     return uninterrupted(command, "stage_2", ["--resume"], folder), folder / "run" / "stage_2"
 
 

@@ -1,0 +1,152 @@
+"""Jobs of two ranks give the same bytes: killed and resumed, on two hosts, and by a rank table."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dimred.runtime.job import make_job
+from dimred.runtime.rank_table import make_rank_table
+from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages, run
+from tests.pipelines.test_killed import differences, results
+from tests.pipelines.test_ranks import TWO, script
+from tests.runtime.test_launch import nothing_is_left, soon
+
+ONE_OPTIONS = [
+    "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
+    "snapshots.per_epoch=2", "snapshots.first_epoch=1", "snapshots.keep=9", "save_every_steps=3",
+    "data.eval_split=val",
+]  # fmt: skip
+TWO_OPTIONS = [
+    "epochs=2", "data.batch_size=5", "n_components=4", "save_every_steps=3", "start=mean", "reestimate_batches=2",
+    "data.eval_split=val",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RanksJob:
+    """A job of two ranks whose ``--out`` is still to be given, and what it wrote uninterrupted."""
+
+    stage: int
+    command: list[str]
+    results: dict[str, Any]
+
+
+def results_of(out: Path, stage: int) -> dict[str, Any]:
+    """Rank 0's files but its logs; rank 1 writes nothing else."""
+    return {name: found for name, found in results(out / f"device0_stage_{stage}").items() if not name.endswith(".log")}
+
+
+def uninterrupted(stage: int, command: list[str], out: Path) -> RanksJob:
+    done = run(*command, "--out", out, cwd=out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return RanksJob(stage, command, results_of(out, stage))
+
+
+@pytest.fixture(scope="module")
+def job_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
+    options = [f"--set={option}" for option in ONE_OPTIONS]
+    return uninterrupted(
+        1, script(1, few_digits, "--config", STAGE_1, *TWO, *options), tmp_path_factory.mktemp("ranks_1")
+    )
+
+
+@pytest.fixture(scope="module")
+def job_2(few_digits: Path, two_stages: TwoStages, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
+    options = [f"--set={option}" for option in TWO_OPTIONS]
+    paths = (few_digits, two_stages.weights, two_stages.matrix)
+    return uninterrupted(2, script(2, *paths, "--config", STAGE_2, *TWO, *options), tmp_path_factory.mktemp("ranks_2"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "rank"),
+    [
+        pytest.param(1, 0, marks=pytest.mark.slow),
+        (1, 1),
+        (2, 0),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
+    stage: int, rank: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    job: RanksJob = request.getfixturevalue(f"job_{stage}")
+    command = [*job.command, "--out", str(tmp_path)]
+    log = tmp_path / "msg"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT)
+    states = tmp_path / f"device0_stage_{stage}" / "resume"
+    deadline = time.monotonic() + 300
+    while not any(states.glob("state-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process.poll() is None, log.read_text()
+    os.kill(program_of(tmp_path / f"device{rank}_stage_{stage}"), signal.SIGKILL)
+    assert process.wait(timeout=30) == 128 + signal.SIGKILL
+    assert f"error: rank {rank} of 2 was killed by SIGKILL; the other ranks were ended." in log.read_text()
+    assert soon(lambda: nothing_is_left(tmp_path))
+    assert differences(results_of(tmp_path, stage), job.results)  # it was killed before its end
+    again = run(*command, "--resume", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "going on after step" in again.stdout
+    assert not differences(results_of(tmp_path, stage), job.results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["--nodes", "--rank-table"])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_two_hosts_give_the_bytes_of_one(
+    stage: int, by: str, two_stages: TwoStages, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Both on loopback, each in a folder of its own; the second finds neither weights nor basis."""
+    job: RanksJob = request.getfixturevalue(f"job_{stage}")
+    paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
+    command = [paths.get(word, word) for word in job.command]
+    port = str(make_job("", "", [], out=tmp_path, devices=2, device_target="CPU").master_port)
+    if by == "--nodes":
+        command += ["--nodes", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    else:
+        table = make_rank_table(["127.0.0.1", "127.0.0.2"], ["192.168.0.1", "192.168.0.2"])
+        (tmp_path / "table.json").write_text(json.dumps(table))
+        command += ["--rank-table", str(tmp_path / "table.json"), "--master-port", port]
+    hosts = [tmp_path / f"host {number}" for number in range(2)]
+    for host in hosts:
+        host.mkdir()
+    (hosts[0] / "weights.ckpt").symlink_to(two_stages.weights)
+    for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
+        (hosts[0] / file.name).symlink_to(file)
+    with ExitStack() as stack:
+        logs = [stack.enter_context((host / "msg").open("wb")) for host in hosts]
+        started = [
+            subprocess.Popen(
+                [*command, "--node-rank", str(number)],
+                cwd=hosts[number],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # as many as each of two ranks on one host of 2 cores has
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            for number, log in enumerate(logs)
+        ]
+        statuses = [process.wait(timeout=300) for process in started]
+    assert statuses == [0, 0], "".join((host / "msg").read_text() for host in hosts)
+    assert not differences(results_of(hosts[0], stage), job.results)
+    assert not (hosts[0] / f"device1_stage_{stage}").exists()
+    assert (hosts[1] / f"device1_stage_{stage}" / "train.log").exists()
+
+
+def program_of(folder: Path) -> int:
+    """The process whose last argument is this folder: ``pipelines.stage_* ... --out FOLDER``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(folder).encode() in arguments and b"--out" in arguments:
+            return int(process.name)
+    raise AssertionError(f"no process writes to {folder}")
