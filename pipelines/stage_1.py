@@ -23,7 +23,7 @@ from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.ranks import Ranks
 from dimred.runtime.changes import refuse_changes
-from dimred.runtime.console import AllowChange, Resume, progress_bar, run_program, say
+from dimred.runtime.console import AllowChange, Resume, run_program, say
 from dimred.runtime.context import set_up
 from dimred.runtime.faults import faults_named, persistently
 from dimred.runtime.full_checkpoints import FullCheckpoints
@@ -32,6 +32,7 @@ from dimred.runtime.metrics import MetricsLog, cut_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.runtime.run_folder import CONFIG, run_folder
+from dimred.runtime.stage_bar import StageBar
 from dimred.runtime.states import RunStates, check_finite, state_of_first
 from dimred.runtime.stop import StopSignals
 from dimred.runtime.versions import write_versions
@@ -147,20 +148,19 @@ class _Trainer:
 
     def run(self) -> None:
         """The epochs that are left."""
-        with self.metrics, progress_bar() as bar:
-            steps, status = self.settings.epochs * self.train_images.steps_per_epoch, ""
-            task = bar.add_task("stage 1", total=steps, completed=self._n_steps, status="")
+        steps, status = self.settings.epochs * self.train_images.steps_per_epoch, ""
+        with self.metrics, StageBar("stage 1", steps, self._n_steps) as bar:
             accuracy: float | None = None
             averaged: dict[str, float] = {}
             while self.epoch <= self.settings.epochs:
-                self._train_epoch(lambda: bar.advance(task))
+                self._train_epoch(bar.step)
                 started = time.perf_counter()
                 accuracy, averaged = None, {}
                 if self.epoch % self.settings.evaluate_every == 0 or self.epoch == self.settings.epochs:
                     accuracy = self._evaluate()
                     averaged = self._averaged_accuracy()
                     status = f", accuracy {100 * accuracy:.1f} %"
-                bar.update(task, status=f"loss {self.last['loss']:.3f}{status}")
+                bar.status(f"loss {self.last['loss']:.3f}{status}")
                 self.metrics.write(
                     epoch=self.epoch,
                     step=self._n_steps,

@@ -25,7 +25,7 @@ from dimred.evaluate.points import Points
 from dimred.evaluate.start import Start
 from dimred.ranks import Ranks
 from dimred.runtime.changes import refuse_changes
-from dimred.runtime.console import AllowChange, Resume, progress_bar, run_program, say
+from dimred.runtime.console import AllowChange, Resume, run_program, say
 from dimred.runtime.context import set_up
 from dimred.runtime.faults import faults_named, persistently
 from dimred.runtime.heartbeat import Heartbeat
@@ -33,6 +33,7 @@ from dimred.runtime.metrics import MetricsLog, cut_metrics, finite, read_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.runtime.run_folder import CONFIG, run_folder
+from dimred.runtime.stage_bar import StageBar
 from dimred.runtime.states import RunStates, state_of_first
 from dimred.runtime.stop import StopSignals
 from dimred.runtime.versions import write_versions
@@ -184,8 +185,7 @@ class _Run:
     def search(self) -> None:
         """The start and the epochs that are left; a checkpoint after each."""
         cut_metrics(self.metrics_file, self.metrics_mark, own=self.ranks.is_first)
-        per_epoch, last = self.search_images.steps_per_epoch, self.settings.epochs
-        with MetricsLog(self.metrics_file, self.tensorboard) as self.metrics, progress_bar() as bar:
+        with MetricsLog(self.metrics_file, self.tensorboard) as self.metrics:
             self.records = read_metrics(self.metrics_file)
             self.states.forget_after(len(self.records))
             if self.epoch == 0:
@@ -193,21 +193,26 @@ class _Run:
                 say(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}")
                 self.epoch = 1
                 self._save()
-            task = bar.add_task("stage 2", total=last * per_epoch, completed=len(self.records), status="")
-            while self.epoch <= last:
-                try:
-                    self._search_epoch(lambda: bar.update(task, advance=1, status=self._status()))
-                except NothingAcceptedError as stop:
-                    self.result["stopped"] = str(stop)
-                    say(f"the search stops in epoch {self.epoch}: {stop}")
-                    break
-                say(f"epoch: {self.epoch} step: {per_epoch} loss is {self.records[-1]['loss_after']}")
-                say(epoch_line(self.records[-per_epoch:]))
-                self.result["accuracy_by_epoch"][str(self.epoch)] = self._take_stock(str(self.epoch))
-                bar.update(task, status=self._status())
-                if self.settings.alpha == 0 and self.settings.weight_decay == 0 and self.basis is not None:
-                    self._save_path(self.basis)
-                self.epoch, self.done = self.epoch + 1, 0
+            steps = self.settings.epochs * self.search_images.steps_per_epoch
+            with StageBar("stage 2", steps, len(self.records)) as bar:
+                self._search_epochs(bar)
+
+    def _search_epochs(self, bar: StageBar) -> None:
+        per_epoch = self.search_images.steps_per_epoch
+        while self.epoch <= self.settings.epochs:
+            try:
+                self._search_epoch(lambda: bar.step(self._status()))
+            except NothingAcceptedError as stop:
+                self.result["stopped"] = str(stop)
+                say(f"the search stops in epoch {self.epoch}: {stop}")
+                break
+            say(f"epoch: {self.epoch} step: {per_epoch} loss is {self.records[-1]['loss_after']}")
+            say(epoch_line(self.records[-per_epoch:]))
+            self.result["accuracy_by_epoch"][str(self.epoch)] = self._take_stock(str(self.epoch))
+            bar.status(self._status())
+            if self.settings.alpha == 0 and self.settings.weight_decay == 0 and self.basis is not None:
+                self._save_path(self.basis)
+            self.epoch, self.done = self.epoch + 1, 0
 
     def _status(self) -> str:
         """The last step's loss, and the accuracy that was measured last."""

@@ -42,6 +42,7 @@ def progress_bar() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),
+        redirect_stdout=sys.stdout.isatty(),  # lines go above the bar; to a file they go as ever
     )
 
 

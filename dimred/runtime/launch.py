@@ -27,6 +27,7 @@ from dimred.runtime.launch_check import check_launch
 from dimred.runtime.log_tail import LogTail, last_lines
 from dimred.runtime.node_link import NodeLink
 from dimred.runtime.rank_messages import Heard, launcher_address
+from dimred.runtime.stage_bar import ToldBar
 from dimred.runtime.stall import Positions
 
 __all__ = ["RankFailedError", "launch"]
@@ -87,6 +88,7 @@ class _Watch:
         self._positions = Positions(stall_timeout_seconds)
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
+        self._bar = ToldBar()
         self._shown = LogTail(job.folder(job.local_ranks[0]) / RANK_LOG)
         self._nodes = NodeLink(job.nodes, job.node_rank, job.master_addr, job.master_port + 1)
 
@@ -95,9 +97,11 @@ class _Watch:
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._process = self._start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._bar.__exit__(None, None, None)
         self._process.kill()
         self._process.wait()
         self._wait_until_gone()
@@ -113,7 +117,7 @@ class _Watch:
                 len(self.statuses) == len(self.job.local_ranks) and self._nodes.all_done
             ):
                 self._wait()
-        self._shown.show()
+        self._shown.show(to_the_end=True)
         if self.stopped_by is not None:
             self._nodes.tell_failure(f"node {self.job.node_rank} was stopped")
             own = set(self.statuses.values())
@@ -188,6 +192,10 @@ class _Watch:
     def _listen(self, heard: Heard) -> None:
         for message in heard.messages():
             rank = message["rank"]
+            if "bar" in message:
+                if rank == self.job.local_ranks[0]:
+                    self._bar.show(message)
+                continue
             if "doing" in message:
                 self._positions.heard(rank, message["doing"], message["step"])
                 continue

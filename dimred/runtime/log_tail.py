@@ -14,13 +14,15 @@ class LogTail:
         self._path = path
         self._position = path.stat().st_size if path.exists() else 0
 
-    def show(self) -> None:
-        """Print what is new."""
+    def show(self, *, to_the_end: bool = False) -> None:
+        """Print the lines that are new; ``to_the_end`` also one that has not ended."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._position)
             text = file.read()
+        if not to_the_end:
+            text = text[: text.rfind(b"\n") + 1]
         self._position += len(text)
         if text:
             sys.stdout.write(text.decode(errors="replace"))

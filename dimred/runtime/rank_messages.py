@@ -1,9 +1,13 @@
 """What a rank's process tells its launcher: JSON lines over a local socket."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
+
+from dimred.runtime.job import LAUNCHER
 
 
 def launcher_address(name: str) -> str:
@@ -15,9 +19,27 @@ def tell(launcher: socket.socket, **message: int | str) -> None:
     """Send a message of a ``rank``.
 
     Its ``rank_process`` sends ``pid`` when its program has begun, and ``status`` when it has ended; its program, by a
-    connection of its own, what it is ``doing`` for which ``step``.
+    connection of its own, what it is ``doing`` for which ``step``, and how far its ``bar`` has come.
     """
     launcher.sendall(json.dumps(message).encode() + b"\n")
+
+
+class ToLauncher:
+    """A connection of a rank's program to its launcher; without a launcher nothing is told."""
+
+    def __init__(self) -> None:
+        self._rank = int(os.environ.get("RANK_ID", "0"))
+        self._connection: socket.socket | None = None
+        if LAUNCHER in os.environ:
+            self._connection = socket.socket(socket.AF_UNIX)
+            with suppress(OSError):  # a launcher that is gone takes its ranks with it
+                self._connection.connect(launcher_address(os.environ[LAUNCHER]))
+
+    def tell(self, **message: int | str) -> None:
+        """Send what this rank has to say."""
+        if self._connection is not None:
+            with suppress(OSError):
+                tell(self._connection, rank=self._rank, **message)
 
 
 class Heard:

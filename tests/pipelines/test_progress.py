@@ -9,15 +9,23 @@ from pathlib import Path
 
 from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages
 
+TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
 # One word of MindSpore's own: without GLOG_v=3 its C++ code warns about many things.
-LOUD = {"GLOG_v": "2", "TERM": "xterm", "COLUMNS": "120"}
+LOUD = {"GLOG_v": "2"}
 
 
-def in_a_terminal(*arguments: object, cwd: Path) -> str:
-    """Run a program with standard output and error on a pseudo-terminal; everything that was shown."""
+def in_a_terminal(
+    *command: object, cwd: Path, output: int | None = None, environment: dict[str, str] | None = None
+) -> str:
+    """Run a command on a pseudo-terminal, standard output perhaps elsewhere; everything that the terminal showed."""
     terminal, end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", *map(str, arguments)], cwd=cwd, env=os.environ | LOUD, stdin=end, stdout=end, stderr=end
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | TERMINAL | (environment or {}),
+        stdin=end,
+        stdout=end if output is None else output,
+        stderr=end,
     ) as process:
         os.close(end)
         shown = b""
@@ -39,15 +47,16 @@ def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
     board = "--set=tensorboard=true"
     options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", board)
     first = in_a_terminal(
-        "pipelines.stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "one", *options, cwd=tmp_path
-    )
+        sys.executable, "-m", "pipelines.stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "one", *options,
+        cwd=tmp_path, environment=LOUD,
+    )  # fmt: skip
     assert re.search(r"stage 1 .*74/74.*/s.*loss \d\.\d+, accuracy \d+\.\d %", first)
     assert len(re.findall(r"\b\d+/74", first)) > 3  # it moved
     assert re.search(r"epoch: 1 step: 74 loss is \d+\.\d+", first)
     weights = tmp_path / "one" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
     second = in_a_terminal(
-        "pipelines.stage_2", digits, weights, "--config", STAGE_2, "--out", tmp_path / "two", "--set=epochs=1",
-        "--set=start=mean", "--set=reestimate_batches=2", board, cwd=tmp_path,
+        sys.executable, "-m", "pipelines.stage_2", digits, weights, "--config", STAGE_2, "--out", tmp_path / "two",
+        "--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", board, cwd=tmp_path, environment=LOUD,
     )  # fmt: skip
     assert re.search(r"stage 2 .*18/18.*/s.*loss \d\.\d+, accuracy \d+\.\d %", second)
     for shown, folder in ((first, tmp_path / "one"), (second, tmp_path / "two")):
@@ -61,3 +70,22 @@ def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
     assert "\x1b" not in two_stages.stage_1_output
     assert "74/74" not in two_stages.stage_1_output
     assert not (two_stages.stage_1 / "tensorboard").exists()
+
+
+def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: Path, tmp_path: Path) -> None:
+    """``dimred train`` in a terminal, its standard output in a file."""
+    log = tmp_path / "log"
+    options = ("--set=epochs=2", "--set=data.batch_size=5", "--set=data.eval_split=val")
+    command = (
+        Path(sys.executable).with_name("dimred"), "train", "stage-1", few_digits, "--config", STAGE_1, "--devices", "2",
+        "--device-target", "CPU",
+    )  # fmt: skip
+    with log.open("wb") as file:
+        shown = in_a_terminal(*command, *options, cwd=tmp_path, output=file.fileno())
+    assert re.search(r"stage 1 .*40/40.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
+    assert len(set(re.findall(r"\b(\d+)/40", shown))) > 3  # it moved
+    assert "loss is" not in shown
+    lines = log.read_text().splitlines()
+    assert [line[:18] for line in lines if line.startswith("epoch")] == ["epoch: 1 step: 20 ", "epoch: 2 step: 20 "]
+    assert lines[-1].startswith("{'Accuracy': ")
+    assert "\x1b" not in log.read_text()
