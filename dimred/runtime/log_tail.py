@@ -1,14 +1,19 @@
 """The end of a log that another process writes."""
 
+import re
 import sys
 from pathlib import Path
 
+_NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 
 
 class LogTail:
-    """Copies what is appended to a log to standard output; what it held before is left out."""
+    """Copies what is appended to a log to standard output; what it held before is left out.
+
+    So is what MindSpore's own code has to say below an error: it stays in the log.
+    """
 
     def __init__(self, path: Path):
         self._path = path
@@ -24,9 +29,8 @@ class LogTail:
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]
         self._position += len(text)
-        if text:
-            sys.stdout.write(text.decode(errors="replace"))
-            sys.stdout.flush()
+        sys.stdout.write(_NOISE.sub(b"", text).decode(errors="replace"))
+        sys.stdout.flush()
 
 
 def last_lines(path: Path) -> str:
