@@ -32,8 +32,9 @@ from dimred.runtime.metrics import MetricsLog, cut_metrics
 from dimred.runtime.native_noise import native_noise_to
 from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.runtime.run_folder import CONFIG, run_folder
+from dimred.runtime.shared_state import state_of_first
 from dimred.runtime.stage_bar import StageBar
-from dimred.runtime.states import RunStates, check_finite, state_of_first
+from dimred.runtime.states import RunStates, check_finite
 from dimred.runtime.stop import StopSignals
 from dimred.runtime.versions import write_versions
 from dimred.runtime.watch import LossWatch

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.errors import CheckpointError, FaultError
-from dimred.ranks import Ranks
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.whole_file import remove_leftovers
 
-__all__ = ["RunState", "RunStates", "check_finite", "read_state", "state_of_first"]
+__all__ = ["RunState", "RunStates", "check_finite", "read_state"]
 
 _KEEP = 2  # the newest, and one to go back to if that is damaged later
 _PROGRESS = "dimred_progress"
@@ -120,24 +119,6 @@ def read_state(path: Path) -> RunState:
     if not isinstance(progress, dict):
         raise CheckpointError(f"{path} is no state of a run.")
     return RunState(arrays, progress, path)
-
-
-def state_of_first(states: RunStates, ranks: Ranks, note: Callable[[str], None]) -> RunState | None:
-    """The newest state that rank 0 finds, on every rank: the others read its file.
-
-    Args:
-        states: of this rank; rank 0's count.
-        ranks: all of them call this.
-        note: see ``RunStates.newest``.
-
-    Raises:
-        CheckpointError: a rank can't read rank 0's file.
-    """
-    found = ranks.on_first(lambda: states.newest(note))
-    path = ranks.tell(str(found.path.absolute()).encode() if found else b"").decode()
-    if not path:
-        return None
-    return found or read_state(Path(path))
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:

@@ -6,7 +6,9 @@ its answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
 
 import hashlib
 import json
+import os
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,6 +22,8 @@ from dimred.errors import DimredError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.ranks import ALONE, Ranks
 from dimred.runtime.context import set_up
+from dimred.runtime.shared_state import state_of_first
+from dimred.runtime.states import RunStates
 from dimred.search.cell import SubspaceTrainStep
 from dimred.search.projection import Subspace
 from dimred.search.shared_basis import share_basis
@@ -191,6 +195,25 @@ def no_shared_disk(ranks: Ranks) -> dict:
     }
 
 
+def state_without_a_shared_disk(ranks: Ranks) -> dict:
+    """The path of rank 0's state is another folder's on every rank: at first with nothing in it, then another state."""
+    before = Path.cwd()
+    weights = np.random.default_rng(3).standard_normal(9 << 20, dtype=np.float32)  # more than is sent at once
+    states = RunStates(Path("/proc/self/cwd"))
+    found = []
+    with tempfile.TemporaryDirectory() as own:
+        os.chdir(own)
+        for number in range(2):
+            if ranks.is_first:
+                states.save(7, {"w": weights + number}, {"epoch": number})
+            state = state_of_first(states, ranks, print)
+            found.append([state.progress, digest(state.arrays["w"]) == digest(weights + number), str(state.path)])
+            if not ranks.is_first:
+                states.save(7, {"w": weights}, {"epoch": -1})
+        os.chdir(before)
+    return {"found": found}
+
+
 def counters(ranks: Ranks) -> dict:
     """Numbers that one accepted step hands to the collectives, counted where they enter."""
     network = TanhMLP(8, 12, 4)
@@ -216,7 +239,8 @@ def counters(ranks: Ranks) -> dict:
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
 
 
-CHECKS = (collectives, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation, no_shared_disk, counters)
+CHECKS = (collectives, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation, no_shared_disk,
+          state_without_a_shared_disk, counters)  # fmt: skip
 
 
 def main() -> None:

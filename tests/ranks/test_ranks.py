@@ -79,6 +79,12 @@ def test_a_basis_that_only_rank_0_has_reaches_all(answers):
         assert each["set"] == (101 if rank == 0 else own)
 
 
+def test_a_state_that_only_rank_0_has_reaches_all(answers):
+    path = "/proc/self/cwd/resume/state-7.ckpt"
+    expected = [[{"epoch": 0}, True, path], [{"epoch": 1}, True, path]]
+    assert [each["found"] for each in answers["state_without_a_shared_disk"]] == [expected] * len(answers["evaluation"])
+
+
 def test_what_a_step_sends_is_what_the_readme_counts(answers):
     """Gradient M and loss 1; a loss for each trial; k down; M up for the direction, and M for the residual."""
     for each in answers["counters"]:
