@@ -101,6 +101,15 @@ def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["here.txt"]
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None:
+    several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run")
+    done = dimred("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
+    assert done.returncode == (2 if host == 0 else 0), done.stderr
+    missing = "WEIGHTS is 'gone.ckpt', which does not exist; PCA_MAT is 'gone.npy', which does not exist"
+    assert (missing in " ".join(done.stderr.split())) == (host == 0)
+
+
 def test_debug_shows_where(tmp_path: Path) -> None:
     done = dimred("--debug", "show", "nowhere.npy", cwd=tmp_path)
     assert done.returncode == 2
