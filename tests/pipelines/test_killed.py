@@ -143,8 +143,8 @@ def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[st
 def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
     """To the last byte; but a loss in the log may differ in its last bit.
 
-    MindSpore's CPU kernels may sum the loss of one and the same batch in another order in another process. The gradient
-    is not made from this sum, so the weights are the same.
+    MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so the loss of one
+    and the same batch may be summed in another order in another process. The gradient is not made from this sum.
     """
     if not name.endswith("metrics.jsonl"):
         return bool(found.get(name) == expected.get(name))
