@@ -3,7 +3,7 @@
 Prediction and measurement (2 cores, 60 snapshots, a million columns): float64 instead of float32 costs 0.15 s instead
 of 0.10 s for the Gram matrix and 0.15 s instead of 0.08 s for the rows, less than reading (0.2 s at 1.2 GB/s) and
 writing (0.4 s); so float64 it is, throughout. Strips of 16,384 columns fit the cache: 65,536 took a third longer.
-Reading ahead and writing behind in threads: 2.6 s instead of 2.9 s for 40 snapshots of 4 M weights.
+Reading ahead, hashing beside and writing behind in threads: 2.6 s instead of 2.9 s for 40 snapshots of 4 M weights.
 
 BLAS works in one thread meanwhile (``job.py``): its second one, having nothing to do between two strips, spins in
 ``sched_yield`` on the core that reads, hashes and writes. For 36 snapshots of 11.2 M weights on 2 busy cores the whole
@@ -118,6 +118,9 @@ def gram_pass(
     report(start)
     saved, strip = start, np.empty((n_rows, STRIP))
     for first, block in matrix.blocks(width, start, dict(zip(hashed, digests, strict=True))):
+        if first - saved >= SAVE_EVERY * width:  # all blocks before this one are multiplied, and hashed
+            scratch.save(phase="gram", column=first, products=products, digests=digests)
+            saved = first
         with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
             for column in range(0, block.shape[1], STRIP):
                 part = strip[:, : min(STRIP, block.shape[1] - column)]
@@ -127,11 +130,7 @@ def gram_pass(
                 products += (part if not old else part[new]) @ part.T
         if not np.isfinite(products).all():
             raise NonFiniteError(*_first_non_finite(block, first))
-        done = first + block.shape[1]
-        report(done)
-        if done - saved >= SAVE_EVERY * width and done < n_columns:
-            scratch.save(phase="gram", column=done, products=products, digests=digests)
-            saved = done
+        report(first + block.shape[1])
     gram = np.empty((n_rows, n_rows))
     if known:
         gram[np.ix_(old, old)] = known.gram

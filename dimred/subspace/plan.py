@@ -4,6 +4,7 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +75,13 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     width = block_width(n_snapshots, n_weights, n_components, max_memory)
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
     hashing = _hash_seconds_per_byte()
-    reading = read_bytes / _read_rate(matrix)
-    writing = rows_bytes / _write_rate(folder) + rows_bytes * hashing
+    reading, writing = read_bytes / _read_rate(matrix), rows_bytes / _write_rate(folder)
     with threadpool_limits(1, user_api="blas"):
         gram_seconds, rows_seconds = (n_weights / STRIP * s for s in _strip_seconds(n_snapshots, n_components))
-    # One thread reads and hashes, one multiplies, one hashes and writes: each pass takes as long as its slowest thread.
-    seconds = max(reading + read_bytes * hashing, gram_seconds) + max(reading, rows_seconds, writing)
+    # Each pass takes as long as the slowest of its threads, or as the arithmetic of all of them on the cores there are.
+    first = _longest(reading, read_bytes * hashing, gram_seconds)
+    second = _longest(writing, rows_bytes * hashing, rows_seconds)
+    seconds = first + second
     advice = advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None
     memory = working_bytes(n_snapshots, n_weights, n_components, min(width, n_weights))
     disk = result_bytes(n_weights, n_components)
@@ -104,6 +106,10 @@ def _write_rate(folder: Path) -> float:
         return _PROBE_BYTES / max(time.perf_counter() - started, 1e-6)
 
 
+def _longest(disk: float, *arithmetic: float) -> float:
+    return max(disk, *arithmetic, sum(arithmetic) / (os.cpu_count() or 1))
+
+
 def _hash_seconds_per_byte() -> float:
     data = bytes(_PROBE_BYTES)
     started = time.perf_counter()
@@ -112,16 +118,33 @@ def _hash_seconds_per_byte() -> float:
 
 
 def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:
-    strip = np.ones((n_snapshots, STRIP))
+    """What the arithmetic of either pass takes for a strip of columns."""
+    source, strip = np.ones((n_snapshots, STRIP), np.float32), np.empty((n_snapshots, STRIP))
     coefficients = np.ones((n_components, n_snapshots))
+
+    def centre() -> None:
+        np.copyto(strip, source)
+        np.subtract(strip, strip.mean(axis=0), out=strip)
+
+    def gram() -> None:
+        centre()
+        strip @ strip.T
+
+    def rows() -> None:
+        centre()
+        written = (coefficients @ strip).astype(np.float32).astype(np.float64)
+        written @ written.T
+
+    return _fastest(gram), _fastest(rows)
+
+
+def _fastest(work: Callable[[], None]) -> float:
     times = []
-    for work in (lambda: (strip - strip.mean(axis=0)) @ strip.T, lambda: coefficients @ (strip - strip.mean(axis=0))):
-        work()
+    for _ in range(6):
         started = time.perf_counter()
-        for _ in range(5):
-            work()
-        times.append((time.perf_counter() - started) / 5)
-    return times[0], times[1]
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def sample_gram(matrix: WeightMatrix) -> np.ndarray:

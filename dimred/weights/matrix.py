@@ -152,7 +152,8 @@ class WeightMatrix:
         Args:
             width: columns in a block, a multiple of ``CHUNK``.
             start: first column, a multiple of ``CHUNK``.
-            digests: row -> uint8 (chunks, 32), filled with the SHA-256 of the row's chunks as they are read.
+            digests: row -> uint8 (chunks, 32), filled with the SHA-256 of the row's chunks, while the caller works on
+                them; complete up to a block when the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(width, n_columns - start)), np.float32) for _ in range(2)]
@@ -160,17 +161,24 @@ class WeightMatrix:
         def fetch(first: int, buffer: np.ndarray) -> np.ndarray:
             block = buffer[:, : min(width, n_columns - first)]
             self.read(first, block)
-            for row, digest in (digests or {}).items():
-                _hash_chunks(block[row], first // CHUNK, digest)
             return block
 
-        with ThreadPoolExecutor(1, "read-ahead") as reader:
-            coming = reader.submit(fetch, start, buffers[0])
+        def digest(first: int, block: np.ndarray) -> None:
+            for row, chunks in (digests or {}).items():
+                _hash_chunks(block[row], first // CHUNK, chunks)
+
+        with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
+            coming, hashed = reader.submit(fetch, start, buffers[0]), None
             for number, first in enumerate(range(start, n_columns, width)):
                 block = coming.result()
+                if hashed is not None:
+                    hashed.result()  # before its buffer is filled again
+                hashed = hasher.submit(digest, first, block)
                 if first + width < n_columns:
                     coming = reader.submit(fetch, first + width, buffers[(number + 1) % 2])
                 yield first, block
+            if hashed is not None:
+                hashed.result()
 
 
 def _hash_chunks(row: np.ndarray, first_chunk: int, digests: np.ndarray) -> None:
