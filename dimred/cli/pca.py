@@ -177,7 +177,7 @@ def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, m
     print(f"reading     {made.read_bytes / 1e9:.2f} GB, twice (the second time from the page cache, where it fits)")
     print(f"disk        {made.disk_bytes / 1e9:.2f} GB in {out.parent}")
     print(f"memory      {made.memory_bytes / 1e6:.0f} MB, beside memory-mapped pages")
-    print(f"time        about {made.seconds:.1f} s, from short probes of this disk and these cores")
+    print(f"time        {made.seconds:.0f} s or more, going by short probes of this disk and these cores")
     if advice is None:
         print("suggestion  none: leaving one out needs at least four snapshots")
         return

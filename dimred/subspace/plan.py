@@ -50,7 +50,8 @@ class Plan:
         read_bytes: the snapshots' weights; read twice, the second time mostly from the page cache.
         disk_bytes: the result while it is made.
         memory_bytes: the process's own, memory-mapped pages aside.
-        seconds: an estimate from short probes of this disk and these cores.
+        seconds: an estimate from short probes of this disk and these cores. A lower bound rather: probes are short
+            enough for caches, and threads slow each other down (measured: 1.0 to 2.5 times as long).
         advice: None with fewer than four snapshots.
     """
 
