@@ -163,9 +163,10 @@ def sample_gram(matrix: WeightMatrix) -> np.ndarray:
     for start in starts:
         part = np.empty((n_snapshots, min(width, n_weights - int(start))), np.float32)
         matrix.read(int(start), part)
-        strip = part.astype(np.float64)
-        strip -= strip.mean(axis=0)
-        gram += strip @ strip.T
+        with np.errstate(invalid="ignore", over="ignore"):  # looked for below
+            strip = part.astype(np.float64)
+            strip -= strip.mean(axis=0)
+            gram += strip @ strip.T
         seen += part.shape[1]
     if not np.isfinite(gram).all():
         raise SeriesError(

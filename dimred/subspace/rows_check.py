@@ -43,7 +43,8 @@ def check_orthonormal(components: np.ndarray, path: Path, strip: int = 16_384) -
     """
     row_gram = np.zeros((len(components), len(components)))
     for start in range(0, components.shape[1], strip):
-        part = np.asarray(components[:, start : start + strip], np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN, which is refused below
+            part = np.asarray(components[:, start : start + strip], np.float64)
         if not np.isfinite(part).all():
             row, column = np.argwhere(~np.isfinite(part))[0]
             raise BasisMismatchError(
