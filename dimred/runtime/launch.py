@@ -50,7 +50,8 @@ class RankFailedError(DimredError):
 
 
 def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
-    """Run a job to its end; rank 0's log lines appear on standard output as they are written.
+    """Run a job to its end; rank 0's log lines appear on standard output as they are written,
+    and its bar in a terminal.
 
     Args:
         job: see ``make_job``.
@@ -97,11 +98,11 @@ class _Watch:
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._process = self._start()
-        self._bar.__enter__()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.__exit__(None, None, None)
+        self._bar.stop()
         self._process.kill()
         self._process.wait()
         self._wait_until_gone()

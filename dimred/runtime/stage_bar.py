@@ -30,7 +30,7 @@ class StageBar:
         self._told_at = 0.0
 
     def __enter__(self) -> "StageBar":
-        self._own.__enter__()
+        self._own.start()
         self._show(at_once=True)
         return self
 
@@ -38,7 +38,7 @@ class StageBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._show(at_once=True)
-        self._own.__exit__(kind, error, trace)
+        self._own.stop()
 
     def step(self, status: str | None = None) -> None:
         """One step more is done."""
@@ -60,19 +60,18 @@ class StageBar:
 
 
 class ToldBar:
-    """A live bar that shows what a stage tells of itself, inside ``with``; silent where there is no terminal."""
+    """A live bar that shows what a stage tells of itself, from ``start`` to ``stop``; silent without a terminal."""
 
     def __init__(self) -> None:
         self._progress = progress_bar()
         self._task: TaskID | None = None
 
-    def __enter__(self) -> "ToldBar":
+    def start(self) -> None:
+        """Begin to show."""
         self._progress.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Leave the bar as it stands."""
         self._progress.stop()
 
     def show(self, message: dict[str, Any]) -> None:

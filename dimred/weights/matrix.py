@@ -168,17 +168,14 @@ class WeightMatrix:
                 _hash_chunks(block[row], first // CHUNK, chunks)
 
         with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
-            coming, hashed = reader.submit(fetch, start, buffers[0]), None
+            coming = reader.submit(fetch, start, buffers[0])
             for number, first in enumerate(range(start, n_columns, width)):
                 block = coming.result()
-                if hashed is not None:
-                    hashed.result()  # before its buffer is filled again
-                hashed = hasher.submit(digest, first, block)
                 if first + width < n_columns:
                     coming = reader.submit(fetch, first + width, buffers[(number + 1) % 2])
+                hashed = hasher.submit(digest, first, block)
                 yield first, block
-            if hashed is not None:
-                hashed.result()
+                hashed.result()  # before its buffer is filled again
 
 
 def _hash_chunks(row: np.ndarray, first_chunk: int, digests: np.ndarray) -> None:
