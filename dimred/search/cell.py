@@ -28,8 +28,9 @@ from dimred.search.state import SearchState
 from dimred.search.step_bound import MaxStep, bounded
 from dimred.search.weight_decay import make_weight_decay
 from dimred.train_step.loss_scale import NoLossScale
-from dimred.train_step.network_state import SideState, Weights
+from dimred.train_step.network_state import Saved, SideState
 from dimred.train_step.options import check_number
+from dimred.train_step.weight_vector import make_weights
 
 _SAME_LOSS_TOLERANCE = 1e-4
 
@@ -141,7 +142,7 @@ class SubspaceTrainStep(nn.Cell):
             momentum=momentum,
         )
         self.direction_rule = bounded(rule, max_step, basis, k)
-        self._residual = make_residual(gamma, alpha, self._subspace)
+        self._residual = make_residual(gamma, alpha)
         self._weight_decay = make_weight_decay(weight_decay, trainable)
         self.max_rejected_steps = max_rejected_steps
         self.network = network
@@ -153,7 +154,7 @@ class SubspaceTrainStep(nn.Cell):
         )
         self.loss_scale = loss_scale
         self.ema = ema
-        self._weights = Weights(trainable)
+        self._weights = make_weights(trainable)
         self._forward_is_checked = False
         self.state = SearchState(self.direction_rule.initial(), None, 0, 0)
         self.set_train(True)
@@ -180,7 +181,9 @@ class SubspaceTrainStep(nn.Cell):
         self._check_forward(inputs, before, loss)
 
         proposal = self.direction_rule.propose(self.state.direction, subspace_grad)
-        line = Line(self._weights, self._weights.read(), self._subspace.back_project(proposal.direction))
+        wanted = [proposal.direction, subspace_grad] if self._residual.wants_inside else [proposal.direction]
+        direction, *inside = self._subspace.back_project(*wanted)
+        line = Line(self._weights, direction)
         clock.lap("direction")
 
         def loss_at(step_size: float) -> float:
@@ -204,7 +207,7 @@ class SubspaceTrainStep(nn.Cell):
         if not found.accepted:
             line.back()
         self._side_state.restore(after if found.accepted else before)
-        moved_outside, decayed = self._leave(line, here, subspace_grad, found.accepted)
+        moved_outside, decayed = self._leave(line, here, inside[0] if inside else None, found.accepted)
         if self.ema is not None and found.accepted:
             self.ema()
         self._remember(proposal, subspace_grad, found.step_size, end_grad, found.accepted)
@@ -243,13 +246,10 @@ class SubspaceTrainStep(nn.Cell):
         self.loss_scale(Tensor(all_finite))
         return {"loss_scale": used, "n_overflows": int(self.loss_scale.overflows())}
 
-    def _leave(self, line: Line, here: Evaluation, subspace_grad: np.ndarray, accepted: bool) -> tuple[float, float]:
+    def _leave(self, line: Line, here: Evaluation, inside: Tensor | None, accepted: bool) -> tuple[float, float]:
         """Residual momentum and weight decay, from where the search ended; the distances they moved."""
-        point, momentum, moved_outside = self._residual.move(
-            line.point, here.grad, subspace_grad, self.state.residual_momentum
-        )
-        point, decayed = self._weight_decay.move(point, line.start) if accepted else (point, 0.0)
-        line.leave(point)
+        momentum, moved_outside = self._residual.move(self._weights, here.grad, inside, self.state.residual_momentum)
+        decayed = self._weight_decay.move(self._weights, line.start) if accepted else 0.0
         self.state = self.state._replace(residual_momentum=momentum)
         return moved_outside, decayed
 
@@ -284,7 +284,7 @@ class SubspaceTrainStep(nn.Cell):
                 "finite: try a larger batch, more trials (max_trials), or a smaller sigma"
             )
 
-    def _check_forward(self, inputs: Sequence[Tensor], before: Sequence[Tensor], loss: float) -> None:
+    def _check_forward(self, inputs: Sequence[Tensor], before: Saved, loss: float) -> None:
         """Once, at the first step: the same weights and batch must give the same loss, or trials compare noise."""
         if self._forward_is_checked:
             return

@@ -2,36 +2,29 @@
 
 from mindspore import Tensor
 
-from dimred.train_step.network_state import Weights, along
+from dimred.train_step.weight_vector import Weights
 
 
 class Line:
-    """The line w + t d through the weights as they stand, and where on it they are.
+    """The line w + t d through the weights as they stand.
 
     Attributes:
         start: w, (M,).
-        point: the weights as they stand now, (M,).
     """
 
-    def __init__(self, weights: Weights, start: Tensor, direction: Tensor):
+    def __init__(self, weights: Weights, direction: Tensor):
         self._weights = weights
         self._direction = direction
-        self.start = start
-        self.point = start
+        self._is_at_start = True
+        self.start = weights.read()
 
     def move(self, step_size: float) -> None:
         """Move the weights to w + t d."""
-        self._go(along(self.start, self._direction, step_size))
+        self._weights.put(self.start, self._direction, step_size)
+        self._is_at_start = False
 
     def back(self) -> None:
         """Put the weights back to w, bit for bit."""
-        self._go(self.start)
-
-    def leave(self, point: Tensor) -> None:
-        """Move the weights to a point beside the line."""
-        self._go(point)
-
-    def _go(self, point: Tensor) -> None:
-        if point is not self.point:
-            self._weights.write(point)
-            self.point = point
+        if not self._is_at_start:
+            self._weights.write(self.start)
+            self._is_at_start = True

@@ -3,26 +3,30 @@
 import math
 from typing import Protocol
 
-import numpy as np
 from mindspore import Tensor, ops
 
-from dimred.search.projection import Subspace
-from dimred.train_step.network_state import along
 from dimred.train_step.options import check_number
+from dimred.train_step.weight_vector import Weights, along
 
 
 class Residual(Protocol):
-    """What moves the weights outside the subspace."""
+    """What moves the weights outside the subspace.
+
+    Attributes:
+        wants_inside: whether ``move`` is to be given P' g_k, which takes a pass over the basis.
+    """
+
+    wants_inside: bool
 
     def move(
-        self, point: Tensor, grad: Tensor, subspace_grad: np.ndarray, momentum: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, float]:
-        """The point after the move, the new m, and the distance moved.
+        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+    ) -> tuple[Tensor | None, float]:
+        """Move the weights; the new m, and the distance moved.
 
         Args:
-            point: (M,), after the search.
+            weights: after the search.
             grad: g, (M,).
-            subspace_grad: P g, (k,).
+            inside: P' g_k, (M,), where it is wanted.
             momentum: m, (M,); None stands for 0.
         """
 
@@ -30,11 +34,13 @@ class Residual(Protocol):
 class NoResidual:
     """alpha = 0: the weights stay inside, and nothing is spent."""
 
+    wants_inside = False
+
     def move(
-        self, point: Tensor, grad: Tensor, subspace_grad: np.ndarray, momentum: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, float]:
+        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+    ) -> tuple[Tensor | None, float]:
         """See ``Residual.move``."""
-        return point, momentum, 0.0
+        return momentum, 0.0
 
 
 class ResidualMomentum:
@@ -43,25 +49,25 @@ class ResidualMomentum:
     Args:
         gamma: momentum, 0 <= gamma < 1.
         alpha: step size, above 0.
-        subspace: for P' g_k, one more pass over the basis.
     """
 
-    def __init__(self, gamma: float, alpha: float, subspace: Subspace):
+    wants_inside = True
+
+    def __init__(self, gamma: float, alpha: float):
         self._gamma = gamma
         self._alpha = alpha
-        self._subspace = subspace
 
     def move(
-        self, point: Tensor, grad: Tensor, subspace_grad: np.ndarray, momentum: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, float]:
+        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+    ) -> tuple[Tensor | None, float]:
         """See ``Residual.move``."""
-        outside = grad - self._subspace.back_project(subspace_grad)
+        outside = grad - inside
         new = outside if momentum is None else along(outside, momentum, self._gamma)
-        distance = self._alpha * math.sqrt(float(ops.matmul(new, new).asnumpy()))
-        return along(point, new, -self._alpha), new, distance
+        weights.add(new, -self._alpha)
+        return new, self._alpha * math.sqrt(float(ops.matmul(new, new).asnumpy()))
 
 
-def make_residual(gamma: float, alpha: float, subspace: Subspace) -> Residual:
+def make_residual(gamma: float, alpha: float) -> Residual:
     """The residual step with these options, or its identity where alpha is 0.
 
     Raises:
@@ -69,4 +75,4 @@ def make_residual(gamma: float, alpha: float, subspace: Subspace) -> Residual:
     """
     check_number("gamma", gamma, at_least=0, below=1, usual="0.9 is usual")
     check_number("alpha", alpha, at_least=0, usual="0.001 is usual, 0 turns the residual step off")
-    return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha, subspace)
+    return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha)

@@ -16,25 +16,26 @@ from mindspore import Parameter, Tensor, ops
 
 from dimred.errors import ConfigError
 from dimred.train_step.options import check_number
+from dimred.train_step.weight_vector import Weights
 
 
 class WeightDecay(Protocol):
     """What shrinks the weights."""
 
-    def move(self, point: Tensor, start: Tensor) -> tuple[Tensor, float]:
-        """The point (M,) after the decay of ``start`` (M,), the weights before the step; and the distance moved."""
+    def move(self, weights: Weights, start: Tensor) -> float:
+        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
 
 
 class NoWeightDecay:
     """No parameter decays."""
 
-    def move(self, point: Tensor, start: Tensor) -> tuple[Tensor, float]:
+    def move(self, weights: Weights, start: Tensor) -> float:
         """See ``WeightDecay.move``."""
-        return point, 0.0
+        return 0.0
 
 
 class DecayOfEachWeight:
-    """point <- point - decay * start, with a decay for each weight.
+    """weights <- weights - decay * start, with a decay for each weight.
 
     Args:
         decay: (M,) float32.
@@ -43,10 +44,11 @@ class DecayOfEachWeight:
     def __init__(self, decay: Tensor):
         self._decay = decay
 
-    def move(self, point: Tensor, start: Tensor) -> tuple[Tensor, float]:
+    def move(self, weights: Weights, start: Tensor) -> float:
         """See ``WeightDecay.move``."""
         shift = self._decay * start
-        return point - shift, math.sqrt(float(ops.matmul(shift, shift).asnumpy()))
+        weights.add(shift, -1.0)
+        return math.sqrt(float(ops.matmul(shift, shift).asnumpy()))
 
 
 def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:

@@ -33,8 +33,8 @@ class NoLossScale(nn.Cell):
         return loss
 
     def unscaled(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """gradients / S, in float32."""
-        return tuple([gradient.astype(ms.float32) for gradient in gradients])
+        """gradients / S; in float32 where S is not 1."""
+        return gradients
 
     def current(self) -> Tensor:
         """S."""

@@ -1,39 +1,27 @@
-"""A network's state: the trainable weights as one vector, everything else as a saved copy."""
+"""A network's state besides its weights, as a saved copy."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, mint, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.train_step.host_memory import HostMemory, on_host
+
+_ALIGNMENT = 64  # of each parameter, so that types of different length can stand side by side
 
 
-def gather(parameters: Sequence[Parameter]) -> Tensor:
-    """The parameters as one float32 vector (M,), in their order."""
-    return ops.concat([parameter.reshape((-1,)).astype(ms.float32) for parameter in parameters])
+class Saved(NamedTuple):
+    """What ``SideState.save`` keeps.
 
-
-def along(start: Tensor, direction: Tensor, step_size: float) -> Tensor:
-    """w + t d, (M,) float32."""
-    return mint.add(start, direction, alpha=step_size)  # one kernel; w + t * d as written would be two
-
-
-class Weights:
-    """The trainable weights as one vector (M,) float32.
-
-    Args:
-        parameters: in the order of the vector.
+    Attributes:
+        on_host: the parameters in host memory, as bytes.
+        elsewhere: a tensor for each other parameter.
     """
 
-    def __init__(self, parameters: Sequence[Parameter]):
-        self._read = _Read(parameters)
-        self._write = _Write(parameters)
-
-    def read(self) -> Tensor:
-        """A copy of the weights."""
-        return self._read()
-
-    def write(self, vector: Tensor) -> None:
-        """Put the vector into the weights, bit for bit where they are float32."""
-        self._write(vector)
+    on_host: np.ndarray
+    elsewhere: Sequence[Tensor]
 
 
 class SideState:
@@ -44,42 +32,22 @@ class SideState:
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
-        self._parameters = list(parameters)
-        self._copy = CopyOf(self._parameters) if self._parameters else None
+        held = [parameter for parameter in parameters if on_host() and HostMemory.holds(parameter)]
+        mine = {id(parameter) for parameter in held}
+        self._memory = HostMemory(held, _ALIGNMENT)
+        self._elsewhere = [parameter for parameter in parameters if id(parameter) not in mine]
+        self._copy = CopyOf(self._elsewhere) if self._elsewhere else None
 
-    def save(self) -> list[Tensor]:
+    def save(self) -> Saved:
         """Copies of all of it."""
-        return [Tensor(value) for value in self._copy()] if self._copy else []
+        elsewhere = [Tensor(value) for value in self._copy()] if self._copy else []
+        return Saved(self._memory.settled().copy(), elsewhere)
 
-    def restore(self, saved: Sequence[Tensor]) -> None:
+    def restore(self, saved: Saved) -> None:
         """Put saved copies back."""
-        for parameter, value in zip(self._parameters, saved, strict=True):
+        np.copyto(self._memory.settled(), saved.on_host)
+        for parameter, value in zip(self._elsewhere, saved.elsewhere, strict=True):
             ops.assign(parameter, value)
-
-
-class _Read(nn.Cell):
-    def __init__(self, parameters: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.weights = ms.ParameterTuple(parameters)
-
-    def construct(self) -> Tensor:
-        return gather(self.weights)
-
-
-class _Write(nn.Cell):
-    def __init__(self, parameters: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.weights = ms.ParameterTuple(parameters)
-        offsets = [0]
-        for parameter in parameters:
-            offsets.append(offsets[-1] + parameter.size)
-        self.offsets = tuple(offsets)
-
-    def construct(self, vector: Tensor) -> bool:
-        for index, weight in enumerate(self.weights):
-            piece = vector[self.offsets[index] : self.offsets[index + 1]]
-            ops.assign(weight, piece.reshape(weight.shape).astype(weight.dtype))
-        return True
 
 
 class CopyOf(nn.Cell):

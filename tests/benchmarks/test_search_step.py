@@ -81,7 +81,7 @@ class Parts:
             "gradient": seconds(lambda: self.plain(*batch)[0].asnumpy()),
             "forward": seconds(lambda: self.step._objective.loss(batch)),
             "project": seconds(lambda: self.step._subspace.project(self.vector)),
-            "back_project": seconds(lambda: self.step._subspace.back_project(self.coordinates).asnumpy()),
+            "back_project": seconds(lambda: self.step._subspace.back_project(self.coordinates)[0].asnumpy()),
         }
 
     @staticmethod

@@ -25,6 +25,9 @@ from tests.search.networks import (
 
 N_STEPS = 50
 TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10
+WIDER = (
+    1e-1  # with damping alone pairs of the smallest curvature count too, and H keeps their rounding: 2.5 % were seen
+)
 
 FREE_TOLERANCE = 3e-5  # of the distance travelled, over 50 free steps
 SHORT = {"max_step": 0.05}
@@ -77,10 +80,14 @@ def take_a_step(step, twin, batch):
     return step(*(Tensor(part) for part in batch)), twin.step(tuple(part.astype(np.float64) for part in batch))
 
 
+def tolerance_of(options):
+    return WIDER if options == CASES["damping"] else TOLERANCE
+
+
 def follow(network, function, components, batches, options):
     """Run cell and twin side by side, and compare each step."""
     step, twin, batches = pair(network, function, components, batches, options)
-    outcomes = []
+    tolerance, outcomes = tolerance_of(options), []
     for number, batch in enumerate(batches):
         start = twin.weights
         found, expected = take_a_step(step, twin, batch)
@@ -88,10 +95,10 @@ def follow(network, function, components, batches, options):
         assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), where
         assert (found.n_trials, found.pair_used) == (expected["n_trials"], expected["pair_used"]), where
         assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=3e-5, abs=1e-5), where
-        assert found.slope == pytest.approx(expected["slope"], rel=TOLERANCE), where
+        assert found.slope == pytest.approx(expected["slope"], rel=tolerance), where
         length = np.linalg.norm(twin.weights - start)
         weights = weight_vector(network)
-        np.testing.assert_allclose(weights, twin.weights, rtol=0, atol=TOLERANCE * length + 1e-6, err_msg=where)
+        np.testing.assert_allclose(weights, twin.weights, rtol=0, atol=tolerance * length + 1e-6, err_msg=where)
         if twin.search == "bfgs":
             twin.weights = weights.astype(np.float64)
         outcomes.append(found)
@@ -103,7 +110,10 @@ def test_quadratic(case):
     step, twin, outcomes = follow(*quadratic_case(), CASES[case])
     if twin.search == "bfgs":
         np.testing.assert_allclose(
-            step.state.direction.inverse_hessian, twin.h, rtol=0, atol=TOLERANCE * np.abs(twin.h).max()
+            step.state.direction.inverse_hessian,
+            twin.h,
+            rtol=0,
+            atol=tolerance_of(CASES[case]) * np.abs(twin.h).max(),
         )
         assert sum(found.pair_used for found in outcomes) > 5
     if twin.alpha:

@@ -1,0 +1,37 @@
+"""Work on long vectors in host memory: piece by piece, by several threads."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+WIDTH = 1 << 16  # numbers in a piece: 256 KiB of each vector fit a core's own cache
+
+
+def in_pieces(length: int, work: Callable[[int, int], object], width: int = WIDTH) -> None:
+    """Call ``work(first, end)`` for pieces of at most ``width`` that together are 0 ... length, several at a time.
+
+    Raises:
+        Exception: the first that a call of ``work`` raised.
+    """
+    n_threads = _n_threads()
+    share = -(-length // (width * n_threads)) * width
+
+    def part(first: int) -> None:
+        last = min(first + share, length)
+        for start in range(first, last, width):
+            work(start, min(start + width, last))
+
+    for _ in _threads(n_threads).map(part, range(0, length, share)):
+        pass
+
+
+def _n_threads() -> int:
+    """As many as BLAS and MindSpore may use: where ranks share a host, the launcher has divided its cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else os.cpu_count() or 1
+
+
+@cache
+def _threads(n_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(n_threads, "pieces")
