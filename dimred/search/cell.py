@@ -20,7 +20,7 @@ from dimred.search.dropout import make_replayable
 from dimred.search.evaluation import Evaluation, Objective
 from dimred.search.line import Line
 from dimred.search.projected_sgd import LearningRate
-from dimred.search.projection import Subspace
+from dimred.search.projection import make_projection
 from dimred.search.residual import make_residual
 from dimred.search.result import Outcome, SearchResult
 from dimred.search.rules import LineSearch, make_rules
@@ -125,7 +125,7 @@ class SubspaceTrainStep(nn.Cell):
         super().__init__(auto_prefix=False)
         check_number("max_rejected_steps", max_rejected_steps, at_least=1, whole=True, usual="100 is usual")
         trainable = network.trainable_params()
-        self._subspace = Subspace(leading_components(basis, trainable, n_components, n_component), ranks)
+        self._subspace = make_projection(leading_components(basis, trainable, n_components, n_component), ranks)
         k = self._subspace.n_components
         self.direction_rule: DirectionRule
         self.line_search: LineSearch

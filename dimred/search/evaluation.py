@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
+from dimred.train_step.weight_vector import squared_norm
 
 
 class Evaluation(NamedTuple):
@@ -17,19 +18,18 @@ class Evaluation(NamedTuple):
     Attributes:
         loss: f(w; B), Tensor () float32.
         grad: g, clipped where asked for, Tensor (M,) float32.
-        grad_square: |g|^2 of that g, Tensor () float32.
+        grad_square: |g|^2 of that g.
         raw_norm: |g| before clipping.
     """
 
     loss: Tensor
     grad: Tensor
-    grad_square: Tensor
+    grad_square: float
     raw_norm: float
 
     def share_of(self, subspace_grad: np.ndarray) -> float:
         """|g_k|^2 / |g|^2; nan where g is 0."""
-        whole = float(self.grad_square.asnumpy())
-        return float(subspace_grad @ subspace_grad) / whole if whole > 0 else math.nan
+        return float(subspace_grad @ subspace_grad) / self.grad_square if self.grad_square > 0 else math.nan
 
 
 class Objective:
@@ -71,12 +71,12 @@ class Objective:
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """f(w; B) and g."""
         loss, grad = self._mean_over_ranks(*self._group.loss_and_gradient(inputs))
-        square = ops.matmul(grad, grad)
-        norm = math.sqrt(float(square.asnumpy()))
+        square = squared_norm(grad)
+        norm = math.sqrt(square)
         if self._clip is None or not math.isfinite(norm):
             return Evaluation(loss, grad, square, norm)
         grad = self._clip(grad)
-        return Evaluation(loss, grad, ops.matmul(grad, grad), norm)
+        return Evaluation(loss, grad, squared_norm(grad), norm)
 
 
 class _ClipVector(nn.Cell):

@@ -20,7 +20,7 @@ class Line:
 
     def move(self, step_size: float) -> None:
         """Move the weights to w + t d."""
-        self._weights.put(self.start, self._direction, step_size)
+        self._weights.put((1.0, self.start), (step_size, self._direction))
         self._is_at_start = False
 
     def back(self) -> None:

@@ -1,33 +1,53 @@
 """Down into the subspace and back up: the two passes over the basis."""
 
-from functools import cache
+from typing import Protocol
 
 import numpy as np
 from mindspore import Tensor, nn, ops
-from threadpoolctl import ThreadpoolController
 
 from dimred.ranks import Ranks
+from dimred.search.host_projection import HostProjection
 from dimred.subspace.sharding import columns_of_rank
-from dimred.train_step.host_memory import empty_vector, on_host
-from dimred.train_step.pieces import in_pieces
-
-_STRIP = 8192  # columns of 32 rows fill half of a core's 2 MiB; 16,384 took twice as long
+from dimred.train_step.host_memory import on_host
 
 
-class Subspace:
-    """The basis P, orthonormal rows, and the two passes over it; each reads it once, at memory bandwidth.
+class Projection(Protocol):
+    """The basis P, (k, M) orthonormal rows, and the two passes over it; each reads it once, at memory bandwidth.
 
-    In a single process on the CPU several vectors are back-projected in one pass (two of 11.2 M weights, k = 32: 70 ms,
-    as long as one of them alone). Elsewhere each takes a pass of its own: MindSpore's product with two rows takes
-    longer than two products.
+    Attributes:
+        n_components: k.
+    """
 
-    With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
-    gather of M.
+    n_components: int
+
+    def project(self, vector: Tensor) -> np.ndarray:
+        """P v: (M,) float32 -> (k,) float64 on the host."""
+
+    def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
+        """P' z for each z: (k,) -> (M,) float32."""
+
+
+def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
+    """The passes over a basis: in host memory where it lies there whole, on the device or over several ranks by graphs.
 
     Args:
         components: P, (k, M) float32; with several ranks, only this one's columns are read. Alone it is not copied: a
             memory-mapped basis stays in the page cache, once for all processes of a host.
         ranks: who shares the columns.
+    """
+    if on_host() and ranks.group_size == 1:
+        return HostProjection(components)
+    return GraphProjection(components, ranks)
+
+
+class GraphProjection:
+    """The passes by MindSpore's products.
+
+    With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
+    gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
+
+    Args:
+        components, ranks: see ``make_projection``.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
@@ -36,38 +56,17 @@ class Subspace:
         # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph.
         self._components = Tensor.from_numpy(shards.columns(components))
         several = ranks.group_size > 1
-        self._rows = components if on_host() and not several else None
         self._project = _ProjectShard(shards) if several else _Project(auto_prefix=False)
         self._back_project = _BackProjectShard(shards) if several else _BackProject(auto_prefix=False)
 
     def project(self, vector: Tensor) -> np.ndarray:
-        """P v: (M,) float32 -> (k,) float64 on the host."""
+        """See ``Projection``."""
         coordinates: np.ndarray = self._project(self._components, vector).asnumpy().astype(np.float64)
         return coordinates
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
-        """P' z for each z: (k,) -> (M,) float32."""
-        if self._rows is not None and len(coordinates) > 1:
-            return [Tensor.from_numpy(vector) for vector in _back_project_together(self._rows, coordinates)]
+        """See ``Projection``."""
         return [self._back_project(self._components, Tensor(z.astype(np.float32))) for z in coordinates]
-
-
-def _back_project_together(components: np.ndarray, coordinates: tuple[np.ndarray, ...]) -> np.ndarray:
-    """P' z for n coordinates z: (n, M) float32. A strip of P is read from memory once and used n times in the cache."""
-    together = np.stack(coordinates).astype(np.float32)
-    vectors = empty_vector(len(together) * components.shape[1]).reshape(len(together), -1)
-
-    def strip(first: int, end: int) -> None:
-        np.matmul(together, components[:, first:end], out=vectors[:, first:end])
-
-    with _blas().limit(limits=1, user_api="blas"):  # the threads are those of the strips
-        in_pieces(components.shape[1], strip, _STRIP)
-    return vectors
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
 
 
 class Shards:

@@ -3,10 +3,10 @@
 import math
 from typing import Protocol
 
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights, along
+from dimred.train_step.weight_vector import Weights, squared_norm
 
 
 class Residual(Protocol):
@@ -61,10 +61,10 @@ class ResidualMomentum:
         self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
         """See ``Residual.move``."""
-        outside = grad - inside
-        new = outside if momentum is None else along(outside, momentum, self._gamma)
-        weights.add(new, -self._alpha)
-        return new, self._alpha * math.sqrt(float(ops.matmul(new, new).asnumpy()))
+        before = [] if momentum is None else [(self._gamma, momentum)]
+        new = weights.combination((1.0, grad), (-1.0, inside), *before)
+        weights.add(-self._alpha, new)
+        return new, self._alpha * math.sqrt(squared_norm(new))
 
 
 def make_residual(gamma: float, alpha: float) -> Residual:

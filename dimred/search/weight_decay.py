@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from mindspore import Parameter, Tensor, ops
+from mindspore import Parameter, Tensor
 
 from dimred.errors import ConfigError
 from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights
+from dimred.train_step.weight_vector import Weights, squared_norm
 
 
 class WeightDecay(Protocol):
@@ -47,8 +47,8 @@ class DecayOfEachWeight:
     def move(self, weights: Weights, start: Tensor) -> float:
         """See ``WeightDecay.move``."""
         shift = self._decay * start
-        weights.add(shift, -1.0)
-        return math.sqrt(float(ops.matmul(shift, shift).asnumpy()))
+        weights.add(-1.0, shift)
+        return math.sqrt(squared_norm(shift))
 
 
 def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:

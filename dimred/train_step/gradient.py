@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.host_memory import empty_vector, on_host
+from dimred.train_step.host_memory import HostVectors, on_host
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.micro_batches import cut
 from dimred.train_step.moving_statistics import GroupStatistics
@@ -125,10 +125,11 @@ class _Loss(nn.Cell):
 
 def _joined_on_host(gradient: BatchGradient) -> Callable[..., tuple[Tensor, Tensor]]:
     """``_FlatGradient`` where NumPy can join the gradients: the graph would hold 3.4 times all of them for it."""
+    vectors = HostVectors(sum(parameter.size for parameter in gradient.weights))
 
     def joined(*inputs: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradients = gradient(*inputs)
-        vector = empty_vector(sum(value.size for value in gradients))
+        vector = vectors.empty()
         np.concatenate([value.asnumpy().reshape(-1) for value in gradients], out=vector)
         return loss, Tensor.from_numpy(vector)
 

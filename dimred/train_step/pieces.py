@@ -5,11 +5,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import numpy as np
+
 WIDTH = 1 << 16  # numbers in a piece: 256 KiB of each vector fit a core's own cache
 
 
 def in_pieces(length: int, work: Callable[[int, int], object], width: int = WIDTH) -> None:
     """Call ``work(first, end)`` for pieces of at most ``width`` that together are 0 ... length, several at a time.
+
+    The pieces don't depend on the number of threads. NumPy does not warn in them of numbers that are not finite.
 
     Raises:
         Exception: the first that a call of ``work`` raised.
@@ -19,8 +23,9 @@ def in_pieces(length: int, work: Callable[[int, int], object], width: int = WIDT
 
     def part(first: int) -> None:
         last = min(first + share, length)
-        for start in range(first, last, width):
-            work(start, min(start + width, last))
+        with np.errstate(all="ignore"):
+            for start in range(first, last, width):
+                work(start, min(start + width, last))
 
     for _ in _threads(n_threads).map(part, range(0, length, share)):
         pass

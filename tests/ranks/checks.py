@@ -25,7 +25,7 @@ from dimred.runtime.context import set_up
 from dimred.runtime.shared_state import state_of_first
 from dimred.runtime.states import RunStates
 from dimred.search.cell import SubspaceTrainStep
-from dimred.search.projection import Subspace
+from dimred.search.projection import make_projection
 from dimred.search.shared_basis import share_basis
 from dimred.train_step.moving_statistics import moving_statistics
 from dimred.train_step.step import TrainStep
@@ -68,9 +68,9 @@ def subspace(ranks: Ranks) -> dict:
     m = 101
     components = orthonormal_rows(K, m)
     vector = np.random.default_rng(1).standard_normal(m).astype(np.float32)
-    sharded = Subspace(components, ranks)
+    sharded = make_projection(components, ranks)
     down = sharded.project(Tensor(vector))
-    up = sharded.back_project(down).asnumpy()
+    up = sharded.back_project(down)[0].asnumpy()
     return {
         "down_error": float(np.abs(down - components @ vector).max()),
         "up_error": float(np.abs(up - down @ components).max()),
@@ -180,7 +180,7 @@ def no_shared_disk(ranks: Ranks) -> dict:
     components = orthonormal_rows(K, 101)
     mine = PlainBasis(components, explained_variance=np.arange(K) / 3)
     got = share_basis(mine if ranks.is_first else None, None, ranks, lambda _: mine)
-    down = Subspace(got.components, ranks).project(Tensor(components[3]))
+    down = make_projection(got.components, ranks).project(Tensor(components[3]))
     refused = False
     other = PlainBasis(orthonormal_rows(K, 101, seed=1), explained_variance=np.arange(K) / 3)
     try:

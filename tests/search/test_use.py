@@ -81,7 +81,7 @@ def test_a_read_only_memory_mapped_basis_is_used_as_it_lies(tmp_path):
     np.save(tmp_path / "pca_mat.npy", rows)
     mapped = np.load(tmp_path / "pca_mat.npy", mmap_mode="r")
     step = SubspaceTrainStep(with_loss, PlainBasis(mapped))
-    assert np.shares_memory(step._subspace._components.asnumpy(), mapped)
+    assert np.shares_memory(step._subspace._components, mapped)
     step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
     np.testing.assert_array_equal(np.load(tmp_path / "pca_mat.npy"), rows)
 
