@@ -11,6 +11,7 @@ from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.micro_batches import cut
 from dimred.train_step.moving_statistics import GroupStatistics
 from dimred.train_step.options import check_number
+from dimred.train_step.pieces import Parts
 from dimred.train_step.weight_vector import along, gather
 
 
@@ -79,7 +80,7 @@ class GroupGradient:
         if rows is not None:
             check_number("micro_batch_size", rows, at_least=1, whole=True)
         self._loss = _Loss(gradient.network)
-        self._gradient = _joined_on_host(gradient) if on_host() else _FlatGradient(gradient)
+        self._gradient = _HostGradient(gradient) if on_host() else _FlatGradient(gradient)
         self._statistics = GroupStatistics(gradient.network)
         self._rows = rows
         self._draw_dropout_masks = draw_dropout_masks or _leave
@@ -123,17 +124,20 @@ class _Loss(nn.Cell):
         return self.network(*inputs).astype(ms.float32)
 
 
-def _joined_on_host(gradient: BatchGradient) -> Callable[..., tuple[Tensor, Tensor]]:
-    """``_FlatGradient`` where NumPy can join the gradients: the graph would hold 3.4 times all of them for it."""
-    vectors = HostVectors(sum(parameter.size for parameter in gradient.weights))
+class _HostGradient:
+    """``_FlatGradient`` where NumPy can join the gradients; the graph would hold 3.4 times all of them for that."""
 
-    def joined(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradients = gradient(*inputs)
-        vector = vectors.empty()
-        np.concatenate([value.asnumpy().reshape(-1) for value in gradients], out=vector)
+    def __init__(self, gradient: BatchGradient):
+        self._gradient = gradient
+        self._parts = Parts([parameter.size for parameter in gradient.weights])
+        self._vectors = HostVectors(self._parts.length)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradients = self._gradient(*inputs)
+        vector = self._vectors.empty()
+        arrays = [value.asnumpy().reshape(-1) for value in gradients]
+        self._parts.each(arrays, lambda piece, first, end: np.copyto(vector[first:end], piece))
         return loss, Tensor.from_numpy(vector)
-
-    return joined
 
 
 class _FlatGradient(nn.Cell):

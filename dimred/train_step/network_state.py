@@ -7,20 +7,18 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.host_memory import HostMemory, on_host
-
-_ALIGNMENT = 64  # of each parameter, so that types of different length can stand side by side
+from dimred.train_step.host_memory import has_numpy_type, in_place, on_host
 
 
 class Saved(NamedTuple):
     """What ``SideState.save`` keeps.
 
     Attributes:
-        on_host: the parameters in host memory, as bytes.
-        elsewhere: a tensor for each other parameter.
+        on_host: copies of the parameters that NumPy can write to.
+        elsewhere: of the others.
     """
 
-    on_host: np.ndarray
+    on_host: Sequence[np.ndarray]
     elsewhere: Sequence[Tensor]
 
 
@@ -32,20 +30,20 @@ class SideState:
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
-        held = [parameter for parameter in parameters if on_host() and HostMemory.holds(parameter)]
-        mine = {id(parameter) for parameter in held}
-        self._memory = HostMemory(held, _ALIGNMENT)
-        self._elsewhere = [parameter for parameter in parameters if id(parameter) not in mine]
+        on_cpu = on_host()
+        self._on_host = [parameter for parameter in parameters if on_cpu and has_numpy_type(parameter)]
+        self._elsewhere = [parameter for parameter in parameters if not (on_cpu and has_numpy_type(parameter))]
         self._copy = CopyOf(self._elsewhere) if self._elsewhere else None
 
     def save(self) -> Saved:
         """Copies of all of it."""
         elsewhere = [Tensor(value) for value in self._copy()] if self._copy else []
-        return Saved(self._memory.settled().copy(), elsewhere)
+        return Saved([in_place(parameter).copy() for parameter in self._on_host], elsewhere)
 
     def restore(self, saved: Saved) -> None:
         """Put saved copies back."""
-        np.copyto(self._memory.settled(), saved.on_host)
+        for parameter, values in zip(self._on_host, saved.on_host, strict=True):
+            in_place(parameter)[...] = values
         for parameter, value in zip(self._elsewhere, saved.elsewhere, strict=True):
             ops.assign(parameter, value)
 

@@ -1,9 +1,11 @@
 """Work on long vectors in host memory: piece by piece, by several threads."""
 
 import os
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -29,6 +31,39 @@ def in_pieces(length: int, work: Callable[[int, int], object], width: int = WIDT
 
     for _ in _threads(n_threads).map(part, range(0, length, share)):
         pass
+
+
+class Parts:
+    """Arrays that one after the other make up a vector.
+
+    Args:
+        sizes: of the arrays.
+    """
+
+    def __init__(self, sizes: Sequence[int]):
+        self._firsts = list(accumulate(sizes, initial=0))
+
+    @property
+    def length(self) -> int:
+        """Of the vector."""
+        return self._firsts[-1]
+
+    def each(self, arrays: Sequence[np.ndarray], work: Callable[[np.ndarray, int, int], object]) -> None:
+        """Call ``work(piece, first, end)`` for pieces of the flat arrays, which stand at ``first : end`` in the vector.
+
+        See ``in_pieces``.
+        """
+
+        def piece(first: int, end: int) -> None:
+            number = bisect_right(self._firsts, first) - 1
+            while first < end:
+                start = self._firsts[number]
+                stop = min(end, self._firsts[number + 1])
+                if first < stop:
+                    work(arrays[number][first - start : stop - start], first, stop)
+                first, number = stop, number + 1
+
+        in_pieces(self.length, piece)
 
 
 def _n_threads() -> int:
