@@ -6,12 +6,8 @@ calling thread, which then spins beside the two threads that compute: a median o
 105. The strips don't depend on the number of threads, so neither do the sums.
 """
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor
-from threadpoolctl import ThreadpoolController
 
 from dimred.train_step.host_memory import HostVectors
 from dimred.train_step.pieces import in_pieces
@@ -41,8 +37,7 @@ class HostProjection:
             piece = values[first:end]
             products[first // _ROW_STRIP] = [np.dot(row[first:end], piece) for row in self._components]
 
-        with _one_blas_thread():
-            in_pieces(n_columns, strip, _ROW_STRIP)
+        in_pieces(n_columns, strip, _ROW_STRIP)
         return products.sum(axis=0)
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
@@ -56,16 +51,5 @@ class HostProjection:
             for vector, row in zip(vectors, values, strict=False):
                 vector[first:end] = row
 
-        with _one_blas_thread():
-            in_pieces(self._components.shape[1], strip, _STRIP)
+        in_pieces(self._components.shape[1], strip, _STRIP)
         return [Tensor.from_numpy(vector) for vector in vectors]
-
-
-def _one_blas_thread() -> Any:
-    """BLAS works in the calling threads only, which are as many as there are cores."""
-    return _blas().limit(limits=1, user_api="blas")
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()

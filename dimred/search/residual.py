@@ -6,7 +6,7 @@ from typing import Protocol
 from mindspore import Tensor
 
 from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights, squared_norm
+from dimred.train_step.weight_vector import Weights
 
 
 class Residual(Protocol):
@@ -62,9 +62,8 @@ class ResidualMomentum:
     ) -> tuple[Tensor | None, float]:
         """See ``Residual.move``."""
         before = [] if momentum is None else [(self._gamma, momentum)]
-        new = weights.combination((1.0, grad), (-1.0, inside), *before)
-        weights.add(-self._alpha, new)
-        return new, self._alpha * math.sqrt(squared_norm(new))
+        new, square = weights.add(-self._alpha, (1.0, grad), (-1.0, inside), *before)
+        return new, self._alpha * math.sqrt(square)
 
 
 def make_residual(gamma: float, alpha: float) -> Residual:

@@ -16,7 +16,7 @@ from mindspore import Parameter, Tensor
 
 from dimred.errors import ConfigError
 from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights, squared_norm
+from dimred.train_step.weight_vector import Weights
 
 
 class WeightDecay(Protocol):
@@ -46,9 +46,8 @@ class DecayOfEachWeight:
 
     def move(self, weights: Weights, start: Tensor) -> float:
         """See ``WeightDecay.move``."""
-        shift = self._decay * start
-        weights.add(-1.0, shift)
-        return math.sqrt(squared_norm(shift))
+        _, square = weights.add(-1.0, (1.0, self._decay * start))
+        return math.sqrt(square)
 
 
 def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:

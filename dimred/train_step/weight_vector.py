@@ -51,11 +51,8 @@ class Weights(Protocol):
     def put(self, *terms: Term) -> None:
         """weights <- the sum of factor * vector."""
 
-    def add(self, factor: float, vector: Tensor) -> None:
-        """weights <- weights + factor * vector."""
-
-    def combination(self, *terms: Term) -> Tensor:
-        """The sum of factor * vector, as a vector of its own."""
+    def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
+        """weights <- weights + factor * v, with v the sum of the terms' factor * vector; gives v, and v'v."""
 
 
 def make_weights(parameters: Sequence[Parameter]) -> Weights:
@@ -94,20 +91,19 @@ class HostWeights:
         vectors = _arrays(terms)
         self._parts.each(self._in_place(), lambda piece, first, end: _combine(_cut(vectors, first, end), piece))
 
-    def add(self, factor: float, vector: Tensor) -> None:
-        """See ``Weights``."""
-        vectors = _arrays([(factor, vector)])
-
-        def add(piece: np.ndarray, first: int, end: int) -> None:
-            _combine([(1.0, piece), *_cut(vectors, first, end)], piece)
-
-        self._parts.each(self._in_place(), add)
-
-    def combination(self, *terms: Term) -> Tensor:
+    def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """See ``Weights``."""
         vectors, total = _arrays(terms), self._vectors.empty()
-        in_pieces(len(total), lambda first, end: _combine(_cut(vectors, first, end), total[first:end]))
-        return Tensor.from_numpy(total)
+        squares: dict[int, float] = {}
+
+        def add(piece: np.ndarray, first: int, end: int) -> None:
+            part = total[first:end]
+            _combine(_cut(vectors, first, end), part)
+            squares[first] = float(np.dot(part, part))
+            _combine([(1.0, piece), (factor, part)], piece)
+
+        self._parts.each(self._in_place(), add)
+        return Tensor.from_numpy(total), sum(squares[first] for first in sorted(squares))
 
     def _in_place(self) -> list[np.ndarray]:
         return [in_place(parameter).reshape(-1) for parameter in self._parameters]
@@ -151,19 +147,21 @@ class GraphWeights:
 
     def put(self, *terms: Term) -> None:
         """See ``Weights``."""
-        self._write(self.combination(*terms))
+        self._write(_total(terms))
 
-    def add(self, factor: float, vector: Tensor) -> None:
+    def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """See ``Weights``."""
-        self._write(along(self._read(), vector, factor))
+        total = _total(terms)
+        self._write(along(self._read(), total, factor))
+        return total, squared_norm(total)
 
-    def combination(self, *terms: Term) -> Tensor:
-        """See ``Weights``."""
-        (factor, vector), *others = terms
-        total = vector if factor == 1 else vector * factor
-        for factor, vector in others:
-            total = along(total, vector, factor)
-        return total
+
+def _total(terms: Iterable[Term]) -> Tensor:
+    (factor, vector), *others = terms
+    total = vector if factor == 1 else vector * factor
+    for factor, vector in others:
+        total = along(total, vector, factor)
+    return total
 
 
 class _Read(nn.Cell):
