@@ -7,9 +7,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_NUMPY_TYPES = _INTEGERS | {"bool", "float16", "float32", "float64"}
-
 
 def on_host() -> bool:
     """Whether tensors lie in host memory: on the CPU."""
@@ -25,11 +22,6 @@ def in_place(parameter: Parameter) -> np.ndarray:
     """
     values: np.ndarray = parameter.asnumpy()
     return values
-
-
-def has_numpy_type(parameter: Parameter) -> bool:
-    """Whether NumPy has the parameter's type; bfloat16, for one, it has not."""
-    return str(parameter.dtype).lower() in _NUMPY_TYPES
 
 
 class HostVectors:

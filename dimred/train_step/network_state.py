@@ -1,25 +1,14 @@
 """A network's state besides its weights, as a saved copy."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.host_memory import has_numpy_type, in_place, on_host
+from dimred.train_step.host_memory import in_place, on_host
 
-
-class Saved(NamedTuple):
-    """What ``SideState.save`` keeps.
-
-    Attributes:
-        on_host: copies of the parameters that NumPy can write to.
-        elsewhere: of the others.
-    """
-
-    on_host: Sequence[np.ndarray]
-    elsewhere: Sequence[Tensor]
+Saved = Sequence[np.ndarray] | Sequence[Tensor]  # what ``SideState.save`` keeps: a copy of each parameter
 
 
 class SideState:
@@ -30,22 +19,23 @@ class SideState:
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
-        on_cpu = on_host()
-        self._on_host = [parameter for parameter in parameters if on_cpu and has_numpy_type(parameter)]
-        self._elsewhere = [parameter for parameter in parameters if not (on_cpu and has_numpy_type(parameter))]
-        self._copy = CopyOf(self._elsewhere) if self._elsewhere else None
+        self._parameters = list(parameters)
+        self._is_on_host = on_host()
+        self._copy = None if self._is_on_host or not parameters else CopyOf(parameters)
 
     def save(self) -> Saved:
         """Copies of all of it."""
-        elsewhere = [Tensor(value) for value in self._copy()] if self._copy else []
-        return Saved([in_place(parameter).copy() for parameter in self._on_host], elsewhere)
+        if self._is_on_host:
+            return [in_place(parameter).copy() for parameter in self._parameters]
+        return [Tensor(value) for value in self._copy()] if self._copy else []
 
     def restore(self, saved: Saved) -> None:
         """Put saved copies back."""
-        for parameter, values in zip(self._on_host, saved.on_host, strict=True):
-            in_place(parameter)[...] = values
-        for parameter, value in zip(self._elsewhere, saved.elsewhere, strict=True):
-            ops.assign(parameter, value)
+        for parameter, value in zip(self._parameters, saved, strict=True):
+            if self._is_on_host:
+                in_place(parameter)[...] = value
+            else:
+                ops.assign(parameter, value)
 
 
 class CopyOf(nn.Cell):

@@ -23,7 +23,7 @@ def in_pieces(length: int, work: Callable[[int, int], object], width: int = WIDT
         Exception: the first that a call of ``work`` raised.
     """
     n_threads = _n_threads()
-    share = -(-length // (width * n_threads)) * width
+    share = max(-(-length // (width * n_threads)), 1) * width
 
     def part(first: int) -> None:
         last = min(first + share, length)
