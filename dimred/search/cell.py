@@ -1,7 +1,7 @@
 """SubspaceTrainStep: one step of stage 2, the search in the subspace.
 
 The step is driven from the host: a compiled graph for the gradient and one for a trial's loss, with passes over the
-basis and vectors between them. What it takes beside those parts is measured by ``tests/benchmarks/test_search_step.py``.
+basis and vectors between them. ``tests/benchmarks/test_search_step.py`` measures what it takes beside those parts.
 """
 
 import math
