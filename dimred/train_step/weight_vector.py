@@ -100,7 +100,7 @@ class HostWeights:
             part = total[first:end]
             _combine(_cut(vectors, first, end), part)
             squares[first] = float(np.dot(part, part))
-            _combine([(1.0, piece), (factor, part)], piece)
+            piece += part * factor
 
         self._parts.each(self._in_place(), add)
         return Tensor.from_numpy(total), sum(squares[first] for first in sorted(squares))
@@ -121,9 +121,14 @@ def _cut(terms: Iterable[HostTerm], first: int, end: int) -> list[HostTerm]:
 
 
 def _combine(terms: Sequence[HostTerm], out: np.ndarray) -> None:
-    """Write the sum of factor * vector; ``out`` may be one of the vectors."""
-    parts = [vector if factor == 1 else vector * factor for factor, vector in terms]
-    out[...] = sum(parts[1:], parts[0])
+    """Write the sum of factor * vector; ``out`` is none of the vectors."""
+    first, *others = [vector if factor == 1 else vector * factor for factor, vector in terms]
+    if not others:
+        np.copyto(out, first)
+        return
+    np.add(first, others[0], out=out)
+    for part in others[1:]:
+        out += part
 
 
 class GraphWeights:

@@ -21,7 +21,7 @@ from tests.search.networks import PlainBasis
 
 pytestmark = pytest.mark.benchmark
 
-N_COMPONENTS, BATCH, ROUNDS = 32, 32, 7
+N_COMPONENTS, BATCH, ROUNDS = 32, 32, 30
 MEGABYTE = 2**20
 
 
