@@ -50,8 +50,7 @@ class RankFailedError(DimredError):
 
 
 def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
-    """Run a job to its end; rank 0's log lines appear on standard output as they are written,
-    and its bar in a terminal.
+    """Run a job to its end; rank 0's log lines appear on standard output as they are written, its bar in a terminal.
 
     Args:
         job: see ``make_job``.

@@ -2,7 +2,7 @@
 
 from mindspore import Parameter, Tensor, nn
 
-from dimred.train_step.weight_vector import GraphWeights, along
+from dimred.train_step.weight_vector import along, make_weights
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -26,7 +26,7 @@ class GroupStatistics:
 
     def __init__(self, network: nn.Cell):
         moving = moving_statistics(network)
-        self._values = GraphWeights(moving) if moving else None
+        self._values = make_weights(moving) if moving else None
         self._start: Tensor | None = None
         self._mean: Tensor | None = None
 
