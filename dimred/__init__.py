@@ -1,14 +1,17 @@
 """Two-stage dimension-reduction training on MindSpore.
 
+The oneDNN 3.10.1 inside MindSpore 2.10 falls back to its *reference* kernel for every convolution larger than 1 x 1 on
+AVX-512 hosts: 20 to 100 times slower than the AVX2 kernel (``tests/benchmarks/test_onednn_cap.py`` measures the ratio).
+So importing ``dimred`` caps oneDNN's instruction set.
+
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
 
+import os
+from collections.abc import MutableMapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from dimred.runtime.onednn import cap_instruction_set
-
-cap_instruction_set()
 
 if TYPE_CHECKING:
     from dimred.search.cell import SubspaceTrainStep
@@ -45,3 +48,41 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dimred' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
+
+
+ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+_OLD_ISA_VARIABLE = "DNNL_MAX_CPU_ISA"
+
+
+def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this host's processor offers AVX-512; false where that can't be read."""
+    try:
+        text = cpuinfo.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return any("avx512f" in line.split() for line in text.splitlines() if line.startswith("flags"))
+
+
+def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512: bool | None = None) -> bool:
+    """Set ``ONEDNN_MAX_CPU_ISA=AVX2`` on a host with AVX-512, unless the user has set a value.
+
+    oneDNN reads the variable at its first primitive, so this has to happen before the first convolution. ``dimred``
+    calls it on import, before it loads MindSpore.
+
+    Args:
+        environ: the environment to change; the process's own by default.
+        avx512: whether the host has AVX-512; looked up by default.
+
+    Returns:
+        True when the cap was set by this call.
+    """
+    environ = os.environ if environ is None else environ
+    if ISA_VARIABLE in environ or _OLD_ISA_VARIABLE in environ:
+        return False
+    if not (has_avx512() if avx512 is None else avx512):
+        return False
+    environ[ISA_VARIABLE] = "AVX2"
+    return True
+
+
+cap_instruction_set()

@@ -3,8 +3,11 @@
 Every message names the argument as the user typed it, the value received, what is allowed, and what to do next.
 """
 
+import math
 import reprlib
 from typing import Any
+
+import numpy as np
 
 __all__ = [
     "BasisMismatchError",
@@ -18,6 +21,7 @@ __all__ = [
     "SearchError",
     "SeriesError",
     "StoppedError",
+    "check_number",
     "shown",
 ]
 
@@ -100,3 +104,41 @@ def shown(value: Any, longest: int = 80) -> str:
         return brief.repr(value)
     except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+    usual: str = "",
+) -> None:
+    """Check that an option is a finite number in its range.
+
+    Args:
+        name: of the option, as the user typed it.
+        value: what came.
+        above, at_least, below: the range.
+        whole: whether it must be a whole number.
+        usual: said at the end of the message, such as ``0.9 is usual``.
+
+    Raises:
+        ConfigError: it is not; the message says what is allowed.
+    """
+    kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if (
+        isinstance(value, kind)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (above is None or value > above)
+        and (at_least is None or value >= at_least)
+        and (below is None or value < below)
+    ):
+        return
+    limits = [("above", above), ("at least", at_least), ("below", below)]
+    allowed = " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+    number = "a whole number" if whole else "a number"
+    raise ConfigError(f"{name} is {value!r}; it must be {number} {allowed}{f' ({usual})' if usual else ''}")

@@ -26,16 +26,16 @@ from dimred.build.before import basis_kind
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
-from dimred.evaluate.judge import Judge
+from dimred.evaluate.evaluator import Evaluator
 from dimred.evaluate.starting_points import starting_points
-from dimred.runtime.context import set_up
-from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.files.atomic import atomic_write
+from dimred.run.device import set_up
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.pca import fit_basis
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
-from dimred.weights.whole_file import write_whole
 
 LAWA_LENGTHS = (3, 5, 10, 20)
 EMA_DECAYS = (0.5, 0.8, 0.9, 0.95)
@@ -97,7 +97,7 @@ def compare_seed(
             "seconds": seconds, **contest.judge.verdict(entry.arrays),
         }  # fmt: skip
         write_checkpoint(out / f"{method}.ckpt", entry.arrays)
-        write_whole(out / f"{method}.json", json.dumps(record, indent=2) + "\n")
+        atomic_write(out / f"{method}.json", json.dumps(record, indent=2) + "\n")
 
 
 class _Contest:
@@ -111,7 +111,7 @@ class _Contest:
         network = build_network(one)
         self.names = [parameter.name for parameter in network.get_parameters()]
         self.layout = WeightLayout.from_network(network)
-        self.judge = Judge(network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches)
+        self.judge = Evaluator(network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches)
         self.saved = read_checkpoint(self.checkpoint)
         self.last = {name: self.saved[name] for name in self.names}
 

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.console import run_program
 from dimred.errors import ConfigError, DimredError, RunError
+from dimred.files.atomic import atomic_write
+from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.report.plots import plot_accuracy, save_figure
-from dimred.runtime.console import run_program
-from dimred.runtime.metrics import read_metrics
-from dimred.runtime.run_folder import PHASES, run_folder
-from dimred.weights.sealed_json import read_sealed, write_sealed
-from dimred.weights.whole_file import write_whole
+from dimred.run.folder import PHASES, run_folder
+from dimred.run.metrics import read_metrics
 
 _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_stage_1.yaml", _CONFIGS / "digits_stage_2.yaml"
@@ -70,7 +70,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
     first, last = read_metrics(stage_1_out / "metrics.jsonl"), read_metrics(plain_out / "metrics.jsonl")
     plain = {record["epoch"]: record["accuracy"] for record in first + last}
-    found = read_sealed(stage_2_out / "result.json")
+    found = read_checksummed(stage_2_out / "result.json")
     summary = {
         "seed": seed,
         "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},
@@ -79,7 +79,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
         "basis": found["basis"],
         "seconds": clock.seconds,
     }
-    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    atomic_write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     searched = {one.epochs: found["accuracy_start"]}
     searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
     average = summary["average"]["accuracy_reestimated"]
@@ -97,12 +97,12 @@ class _Phases:
         self._done: dict[str, Any] = {"seed": seed, "seconds": {}, "printed": {}}
         if self._file.exists():
             try:
-                self._done = read_sealed(self._file)
+                self._done = read_checksummed(self._file)
             except ValueError as error:
                 raise RunError(f"{self._file} is damaged: {error}; begin in another folder") from None
             if self._done["seed"] != seed:
                 raise ConfigError(f"--seed is {seed}, but the demo in {str(out)!r} was begun with {self._done['seed']}")
-        write_sealed(self._file, self._done)
+        write_checksummed(self._file, self._done)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -122,7 +122,7 @@ class _Phases:
             raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; its message is above")
         self.seconds[phase] = round(time.perf_counter() - started, 2)
         self._done["printed"][phase] = done.stdout or ""
-        write_sealed(self._file, self._done)
+        write_checksummed(self._file, self._done)
         return done.stdout or ""
 
 
@@ -131,7 +131,7 @@ def _dimred(*arguments: Any) -> list[str]:
 
 
 def _stage(program: str, *arguments: Any) -> list[str]:
-    return [sys.executable, "-m", f"pipelines.{program}", *map(str, arguments)]
+    return [sys.executable, "-m", f"dimred.pipelines.{program}", *map(str, arguments)]
 
 
 def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], branch_epoch: int) -> None:

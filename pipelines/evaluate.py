@@ -6,8 +6,8 @@ from pathlib import Path
 from dimred.build import build_data, build_network, check_splits
 from dimred.config import StageTwoConfig, load_config
 from dimred.evaluate.on_splits import OnSplits
-from dimred.runtime.context import set_up
-from dimred.runtime.parameters import from_arrays, to_arrays
+from dimred.run.device import set_up
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 

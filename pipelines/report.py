@@ -15,8 +15,8 @@ from dimred.evaluate.surface import loss_in_plane
 from dimred.report.plane import PlanePoints, Surface, grid_around, plane_point
 from dimred.report.report import PlaneView, write_report, write_stage_1_report
 from dimred.report.run_record import RunRecord, read_run, read_stage_1
-from dimred.runtime.context import set_up
-from dimred.runtime.run_folder import run_folder
+from dimred.run.device import set_up
+from dimred.run.folder import run_folder
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.plan import sample_gram
 from dimred.subspace.spectrum import centre_gram

@@ -1,6 +1,6 @@
 """Stage 1: train a network the ordinary way and keep a rolling series of its weights.
 
-python -m pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
+python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
 """
 
 import time
@@ -16,32 +16,32 @@ from dimred.build import build_data, build_network, build_train_step, check_rank
 from dimred.build.before import check_stage_1
 from dimred.build.cost import snapshots_in_the_end
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.console import AllowChange, Resume, run_program, say
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.data.reading import batches_after
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share_state import state_of_first
 from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
-from dimred.ranks import Ranks
-from dimred.runtime.changes import refuse_changes
-from dimred.runtime.console import AllowChange, Resume, run_program, say
-from dimred.runtime.context import set_up
-from dimred.runtime.faults import faults_named, persistently
-from dimred.runtime.full_checkpoints import FullCheckpoints
-from dimred.runtime.heartbeat import Heartbeat
-from dimred.runtime.metrics import MetricsLog, cut_metrics
-from dimred.runtime.native_noise import native_noise_to
-from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import CONFIG, run_folder
-from dimred.runtime.shared_state import state_of_first
-from dimred.runtime.stage_bar import StageBar
-from dimred.runtime.states import RunStates, check_finite
-from dimred.runtime.stop import StopSignals
-from dimred.runtime.versions import write_versions
-from dimred.runtime.watch import LossWatch
+from dimred.files.atomic import atomic_write, retry
+from dimred.launch.heartbeat import Heartbeat
+from dimred.launch.stage_bar import StageBar
+from dimred.run.device import set_up
+from dimred.run.divergence import DivergenceDetector
+from dimred.run.faults import translate_errors
+from dimred.run.folder import CONFIG, run_folder
+from dimred.run.full_checkpoints import FullCheckpoints
+from dimred.run.metrics import MetricsLog, cut_metrics
+from dimred.run.native_stderr import redirect_native_stderr
+from dimred.run.resume_check import refuse_changes
+from dimred.run.signals import StopSignals
+from dimred.run.states import RunStates, check_finite
+from dimred.run.versions import write_versions
 from dimred.train_step.moving_statistics import moving_statistics
 from dimred.train_step.step import StepResult, TrainStep
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
-from dimred.weights.whole_file import write_whole
 
 
 def stage_1(
@@ -68,12 +68,12 @@ def stage_1(
         say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
     step = build_train_step(settings, network, train_images.steps_per_epoch, ranks)
     eval_images = build_data(settings.data, data, settings.data.eval_split, ranks)
-    with run_folder(out, resume=resume), native_noise_to(out / "mindspore.log"), StopSignals() as signals:
+    with run_folder(out, resume=resume), redirect_native_stderr(out / "mindspore.log"), StopSignals() as signals:
         trainer = _Trainer(settings, out, network, step, train_images, eval_images, ranks, signals)
         trainer.restore(first, allow_change or [])
-        write_whole(out / CONFIG, config_text(settings))
+        atomic_write(out / CONFIG, config_text(settings))
         write_versions(out)
-        with faults_named(trainer.states):
+        with translate_errors(trainer.states):
             trainer.rewind()
             trainer.run()
 
@@ -103,7 +103,7 @@ class _Trainer:
         self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
         self.accuracy = Accuracy(network, ranks)
         self.states = RunStates(out)
-        self.watch = LossWatch()
+        self.watch = DivergenceDetector()
         self.heartbeat = Heartbeat()
         self.epoch, self.done = 1, 0  # the epoch to go on with, and how many of its steps are done
         self.last: dict[str, Any] = {"loss": None, "parts": {}, "seconds": 0.0}
@@ -116,11 +116,11 @@ class _Trainer:
         """Take up the newest state in the folder; without one ``first``, a full checkpoint; or begin."""
         found = state_of_first(self.states, self.ranks, say)
         if found is not None:
-            if self.ranks.is_first:
+            if self.ranks.is_rank_zero:
                 refuse_changes(found.progress["run"], self.identity, allowed)
             from_arrays(_to_save(self.step), found.arrays, str(found.path))
             self.epoch, self.done, self.last = (found.progress[key] for key in ("epoch", "done", "last"))
-            self.watch = LossWatch(found.progress["first_loss"])
+            self.watch = DivergenceDetector(found.progress["first_loss"])
             self.metrics_mark = found.progress["metrics"]
             say(f"going on after step {self.done} of epoch {self.epoch}, from {found.path}")
         elif first is not None:
@@ -130,8 +130,8 @@ class _Trainer:
 
     def rewind(self) -> None:
         """Bring everything that is written on the way back to where the run goes on."""
-        self.ranks.on_first(self._rewind_files)
-        cut_metrics(self.out / "metrics.jsonl", self.metrics_mark, own=self.ranks.is_first)
+        self.ranks.run_on_rank_zero(self._rewind_files)
+        cut_metrics(self.out / "metrics.jsonl", self.metrics_mark, own=self.ranks.is_rank_zero)
         tensorboard = self.out / "tensorboard" if self.settings.tensorboard else None
         self.metrics = MetricsLog(self.out / "metrics.jsonl", tensorboard)
 
@@ -236,25 +236,25 @@ class _Trainer:
     def _take_snapshot(self) -> None:
         weights = to_arrays(self.network.trainable_params())
         check_finite(weights, self._n_steps)
-        self.ranks.on_first(lambda: persistently(lambda: self._append(weights)))
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: self._append(weights)))
 
     def _append(self, weights: dict[str, np.ndarray]) -> None:
         self.snapshots.append(weights, self._n_steps, self.epoch, step_in_epoch=self.done)
 
     def _save(self) -> None:
         """The state to go on from; at the end of some epochs a full checkpoint before it."""
-        self.ranks.average(self.statistics)
+        self.ranks.all_reduce_mean(self.statistics)
         arrays = to_arrays(_to_save(self.step))
         progress = {"epoch": self.epoch, "done": self.done, "last": self.last, "run": self.identity}
         progress |= {"metrics": self.metrics.mark(), "first_loss": self.watch.first_loss}
-        self.ranks.on_first(lambda: self._write(arrays, progress))
+        self.ranks.run_on_rank_zero(lambda: self._write(arrays, progress))
 
     def _write(self, arrays: dict[str, np.ndarray], progress: dict[str, Any]) -> None:
         at_end = self.done == self.train_images.steps_per_epoch
         if at_end and (self.epoch % self.settings.checkpoints.every_epochs == 0 or self.epoch == self.settings.epochs):
             check_finite(arrays, self._n_steps)
-            persistently(lambda: self.checkpoints.save(self.epoch, self.done, arrays))
-        persistently(lambda: self.states.save(self._n_steps, arrays, progress))
+            retry(lambda: self.checkpoints.save(self.epoch, self.done, arrays))
+        retry(lambda: self.states.save(self._n_steps, arrays, progress))
 
     def _snapshot_steps(self) -> set[int]:
         if self.epoch < self.settings.snapshots.first_epoch:

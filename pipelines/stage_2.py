@@ -1,6 +1,6 @@
 """Stage 2: search in the small subspace that stage 1's snapshots span.
 
-python -m pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/digits_stage_2.yaml
+python -m dimred.pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/digits_stage_2.yaml
 """
 
 import time
@@ -16,40 +16,40 @@ from mindspore import nn
 from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_search_step, check_ranks
 from dimred.build.before import basis_kind, check_stage_2
 from dimred.config import StageTwoConfig, config_text, load_config
+from dimred.console import AllowChange, Resume, run_program, say
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.data.reading import batches_after
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share_basis import share_basis
+from dimred.distributed.share_state import state_of_first
 from dimred.errors import NothingAcceptedError
+from dimred.evaluate.checkpoint_selection import CheckpointSelection
+from dimred.evaluate.initial_weights import Start
 from dimred.evaluate.on_splits import OnSplits
-from dimred.evaluate.points import Points
-from dimred.evaluate.start import Start
-from dimred.ranks import Ranks
-from dimred.runtime.changes import refuse_changes
-from dimred.runtime.console import AllowChange, Resume, run_program, say
-from dimred.runtime.context import set_up
-from dimred.runtime.faults import faults_named, persistently
-from dimred.runtime.heartbeat import Heartbeat
-from dimred.runtime.metrics import MetricsLog, cut_metrics, finite, read_metrics
-from dimred.runtime.native_noise import native_noise_to
-from dimred.runtime.parameters import from_arrays, to_arrays
-from dimred.runtime.run_folder import CONFIG, run_folder
-from dimred.runtime.shared_state import state_of_first
-from dimred.runtime.stage_bar import StageBar
-from dimred.runtime.states import RunStates
-from dimred.runtime.stop import StopSignals
-from dimred.runtime.versions import write_versions
+from dimred.files.atomic import atomic_write, retry
+from dimred.files.checksummed_json import write_checksummed
+from dimred.launch.heartbeat import Heartbeat
+from dimred.launch.stage_bar import StageBar
+from dimred.run.device import set_up
+from dimred.run.faults import translate_errors
+from dimred.run.folder import CONFIG, run_folder
+from dimred.run.metrics import MetricsLog, cut_metrics, finite, read_metrics
+from dimred.run.native_stderr import redirect_native_stderr
+from dimred.run.resume_check import refuse_changes
+from dimred.run.signals import StopSignals
+from dimred.run.states import RunStates
+from dimred.run.versions import write_versions
 from dimred.search.basis_check import Basis
-from dimred.search.shared_basis import share_basis
 from dimred.search.state import state_arrays, state_from_arrays
 from dimred.search.telemetry import epoch_line, telemetry, totals
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.path import make_path
 from dimred.subspace.pca import fit_basis
 from dimred.train_step.moving_statistics import moving_statistics
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.layout import WeightLayout
-from dimred.weights.sealed_json import write_sealed
 from dimred.weights.series import CheckpointSeries
-from dimred.weights.whole_file import write_whole
 
 
 def stage_2(
@@ -76,14 +76,14 @@ def stage_2(
     }
     with (
         run_folder(out, resume=resume),
-        native_noise_to(out / "mindspore.log"),
+        redirect_native_stderr(out / "mindspore.log"),
         StopSignals() as signals,
-        faults_named(RunStates(out)),
+        translate_errors(RunStates(out)),
     ):
         check_ranks(ranks, settings, images[settings.search_split])
-        ranks.spread(list(network.get_parameters()))
+        ranks.broadcast(list(network.get_parameters()))
         snapshots = weights.parent / "checkpoint_pca"
-        basis = ranks.on_first(lambda: _basis(settings, network, pca_mat, snapshots, out))
+        basis = ranks.run_on_rank_zero(lambda: _basis(settings, network, pca_mat, snapshots, out))
         shared = share_basis(
             basis, basis.path if basis else None, ranks, lambda path: load_basis(path, network=network, verify=False)
         )
@@ -92,7 +92,7 @@ def stage_2(
         run.result["sources"] = {name: path and str(path.resolve()) for name, path in sources.items()}
         if not run.restore(allow_change or []):
             run.put_start(snapshots)
-        write_whole(out / CONFIG, config_text(settings))
+        atomic_write(out / CONFIG, config_text(settings))
         write_versions(out)
         run.search()
         run.finish()
@@ -142,7 +142,7 @@ class _Run:
         val_loss = self._val_loss if settings.keep_best else None
         self.step = build_search_step(settings, network, shared, self.search_images.steps_per_epoch, ranks)
         self.ema = self.step.ema
-        self.points = Points(
+        self.points = CheckpointSelection(
             out / "checkpoint_stage_2", settings.model.file_prefix, self._parameters, network, ranks, val_loss
         )
         self.result: dict[str, Any] = {"start": settings.start, "epochs": settings.epochs, "accuracy_by_epoch": {}}
@@ -160,7 +160,7 @@ class _Run:
         if found is None:
             return False
         progress = found.progress
-        if self.ranks.is_first:
+        if self.ranks.is_rank_zero:
             refuse_changes(progress["run"], self.identity, allowed)
         from_arrays(self._parameters(), found.arrays, str(found.path))
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
@@ -185,7 +185,7 @@ class _Run:
 
     def search(self) -> None:
         """The start and the epochs that are left; a checkpoint after each."""
-        cut_metrics(self.metrics_file, self.metrics_mark, own=self.ranks.is_first)
+        cut_metrics(self.metrics_file, self.metrics_mark, own=self.ranks.is_rank_zero)
         with MetricsLog(self.metrics_file, self.tensorboard) as self.metrics:
             self.records = read_metrics(self.metrics_file)
             self.states.forget_after(len(self.records))
@@ -257,11 +257,13 @@ class _Run:
         arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
         progress = {"epoch": self.epoch, "done": self.done, "seconds": self.seconds, "run": self.identity}
         progress |= {"result": self.result, "losses": self.points.losses, "metrics": self.metrics.mark()}
-        self.ranks.on_first(lambda: persistently(lambda: self.states.save(len(self.records), arrays, progress)))
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(len(self.records), arrays, progress)))
 
     def _average_statistics(self) -> None:
         """BatchNorm's, and their moving averages, over the ranks."""
-        self.ranks.average([*moving_statistics(self.network), *([] if self.ema is None else self.ema.statistics)])
+        self.ranks.all_reduce_mean(
+            [*moving_statistics(self.network), *([] if self.ema is None else self.ema.statistics)]
+        )
 
     def _save_path(self, basis: SubspaceBasis) -> None:
         """k numbers for each step, from which ``dimred rebuild`` makes its network."""
@@ -282,7 +284,7 @@ class _Run:
         self.points.save("final")
         if self.basis is not None:
             self.result["basis"] = self.basis.in_short(self.settings.n_components)
-            write_sealed(self.result_file, finite(self.result))
+            write_checksummed(self.result_file, finite(self.result))
         say(str({"Accuracy": self.result["accuracy"]}))
 
     def _point(self, point: str) -> str:

@@ -4,4 +4,4 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 install
-exec "$PYTHON" -m pipelines.demo "$@"
+exec "$PYTHON" -m dimred.pipelines.demo "$@"

@@ -8,14 +8,14 @@ from mindspore import nn
 
 from dimred.build.cost import stage_1_disk, stage_2_disk, stage_2_memory
 from dimred.build.network_and_data import check_splits
+from dimred.build.preflight import Problems, bytes_below, check_memory, check_space
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.ranks import Ranks
-from dimred.runtime.full_checkpoints import read_full_checkpoint
-from dimred.runtime.parameters import from_arrays
-from dimred.runtime.preflight import Problems, bytes_below, check_memory, check_space
-from dimred.runtime.run_folder import check_run_folder
+from dimred.distributed.ranks import Ranks
+from dimred.run.folder import check_run_folder
+from dimred.run.full_checkpoints import read_full_checkpoint
 from dimred.subspace.basis import load_basis
 from dimred.subspace.snapshot_count import check_enough
+from dimred.vectors.parameters import from_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 
@@ -69,13 +69,13 @@ def check_stage_2(
     with problems.noted():
         check_run_folder(out, resume=resume)
     with problems.noted():
-        if ranks.is_first:
+        if ranks.is_rank_zero:
             from_arrays(network.get_parameters(), read_checkpoint(weights), f"WEIGHTS {str(weights)!r}")
     with problems.noted():
-        if pca_mat is not None and ranks.is_first:
+        if pca_mat is not None and ranks.is_rank_zero:
             load_basis(pca_mat, network=network, verify=False)
     with problems.noted():
-        if pca_mat is None and ranks.is_first:
+        if pca_mat is None and ranks.is_rank_zero:
             series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
             check_enough(len(series), settings.n_components, basis_kind(settings), series.directory)
     with problems.noted():

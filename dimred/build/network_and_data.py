@@ -11,10 +11,10 @@ from dimred.config import DataConfig, StageConfig
 from dimred.data.class_folders import check_data, split_folder
 from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
-from dimred.ranks import ALONE, Ranks
 from dimred.train_step.precision import with_precision
 
 SEARCH_EPOCHS_FROM = 1_000_000

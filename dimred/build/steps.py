@@ -7,7 +7,7 @@ from mindspore import nn
 
 from dimred.build.network_and_data import build_loss
 from dimred.config import LossScaleConfig, ScheduleConfig, StageConfig, StageOneConfig, StageTwoConfig
-from dimred.ranks import ALONE, Ranks
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search.cell import Basis, SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.decay_groups import decays

@@ -44,8 +44,8 @@ def compare(
     Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config one.yaml --config two.yaml
     """
     from dimred.config import StageOneConfig, StageTwoConfig, load_config
+    from dimred.files.atomic import atomic_write
     from dimred.report.comparison import collect, markdown
-    from dimred.weights.whole_file import write_whole
 
     chosen = _chosen_methods(methods)
     two = load_config(StageTwoConfig, config, overrides or [])
@@ -61,8 +61,8 @@ def compare(
     for run in found:
         _compare_run(data, run, two, out, chosen)
     summary = collect(out)
-    write_whole(out / "compare.json", json.dumps(summary, indent=2) + "\n")
-    write_whole(out / "compare.md", markdown(summary))
+    atomic_write(out / "compare.json", json.dumps(summary, indent=2) + "\n")
+    atomic_write(out / "compare.md", markdown(summary))
     if as_json:
         print(json.dumps(summary, indent=2))
     else:
@@ -90,7 +90,7 @@ def _parse_seeds(text: str) -> list[int]:
 def _claim(out: Path, two: "StageTwoConfig") -> None:
     """Make the folder, or make sure that what is in it was made with the same configuration."""
     from dimred.config import StageTwoConfig, config_text, load_config
-    from dimred.weights.whole_file import write_whole
+    from dimred.files.atomic import atomic_write
 
     kept = out / "config.yaml"
     if kept.exists():
@@ -102,7 +102,7 @@ def _claim(out: Path, two: "StageTwoConfig") -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(kept, config_text(two))
+    atomic_write(kept, config_text(two))
 
 
 def _stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
@@ -113,7 +113,7 @@ def _stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
     if not _is_finished(run):
         print(f"seed {seed}: stage 1, see {run}.log", file=sys.stderr, flush=True)
         run.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
+        command = [sys.executable, "-m", "dimred.pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
         command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
         with run.with_suffix(".log").open("a") as log:
             status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
@@ -142,7 +142,7 @@ def _compare_run(data: str, run: Path, two: "StageTwoConfig", out: Path, methods
     folder.mkdir(exist_ok=True)
     if all((folder / f"{method}.json").exists() for method in methods):
         return
-    from pipelines.compare import compare_seed
+    from dimred.pipelines.compare import compare_seed
 
     compare_seed(Path(data.format(seed=one.seed)), run, one, two.model_copy(update={"seed": one.seed}), folder, methods)
 

@@ -25,7 +25,7 @@ def evaluate(
     """
     if save is not None and save.exists():
         raise ConfigError(f"--save is {str(save)!r}, which exists already; name another file")
-    from pipelines.evaluate import evaluate as accuracies
+    from dimred.pipelines.evaluate import evaluate as accuracies
 
     found = accuracies(data, weights, config, overrides or [], save)
     if as_json:

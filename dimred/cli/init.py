@@ -22,13 +22,13 @@ def init(
     Example: dimred init 1 stage_1.yaml
     """
     from dimred.config import StageOneConfig, StageTwoConfig
-    from dimred.weights.whole_file import write_whole
+    from dimred.files.atomic import atomic_write
 
     if out.exists():
         raise ConfigError(f"FILE is {str(out)!r}, which exists already; name another file")
     if not out.parent.is_dir():
         raise ConfigError(f"FILE is {str(out)!r}, but there is no folder {str(out.parent)!r}; make it first")
-    write_whole(out, commented_configuration(StageOneConfig if stage == 1 else StageTwoConfig, stage))
+    atomic_write(out, commented_configuration(StageOneConfig if stage == 1 else StageTwoConfig, stage))
     print(f"{out}: every key of stage {stage} with its default; use it with --config {out}")
 
 

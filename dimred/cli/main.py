@@ -16,7 +16,7 @@ from dimred.cli.report import report
 from dimred.cli.show import show
 from dimred.cli.summary import summary
 from dimred.cli.train import train
-from dimred.runtime.console import run_app, show_tracebacks
+from dimred.console import run_app, show_tracebacks
 
 typer_app = typer.Typer(
     help="""Two-stage dimension-reduction training on MindSpore.

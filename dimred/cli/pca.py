@@ -127,26 +127,26 @@ def _own_memory_left(limit: int) -> int:
 
 
 def _layout_from(path: Path) -> "WeightLayout":
-    from dimred.subspace.companion import companion_path, read_companion
+    from dimred.subspace.metadata import metadata_path, read_metadata
     from dimred.weights.checkpoint_io import read_index
     from dimred.weights.manifest import read_manifest
     from dimred.weights.trainable_names import trainable_names
 
     if path.suffix in (".npy", ".h5"):
-        return read_companion(companion_path(path)).layout
+        return read_metadata(metadata_path(path)).layout
     if path.suffix == ".json":
         return read_manifest(path)[0]
     return trainable_names(read_index(path), path)[0]
 
 
 def _facts(made: "SubspaceBasis") -> dict[str, Any]:
-    companion = made.companion
+    metadata = made.metadata
     return {
         "path": str(made.path),
         "n_components": made.n_components,
         "n_snapshots": len(made.snapshots),
         "n_weights": made.n_weights,
-        "explained_variance": 0.0 if companion is None else float(companion.explained_variance_ratio.sum()),
+        "explained_variance": 0.0 if metadata is None else float(metadata.explained_variance_ratio.sum()),
     }
 
 

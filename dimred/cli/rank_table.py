@@ -8,8 +8,8 @@ import typer
 
 from dimred.cli.as_json import AsJson
 from dimred.errors import ConfigError
-from dimred.runtime.rank_table import make_rank_table, read_rank_table
-from dimred.weights.whole_file import write_whole
+from dimred.files.atomic import atomic_write
+from dimred.launch.rank_table import make_rank_table, read_rank_table
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
 
@@ -27,7 +27,7 @@ def make(
         raise ConfigError(f"OUT is {str(out)!r}, which exists already; name a new file, or remove that one first")
     table = make_rank_table(_parts(servers), _parts(device_ips))
     try:
-        write_whole(out, json.dumps(table, indent=2) + "\n")
+        atomic_write(out, json.dumps(table, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
     print(f"{out}: {len(_parts(device_ips))} ranks on {len(_parts(servers))} servers")

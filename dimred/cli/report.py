@@ -14,7 +14,7 @@ def report(
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.")
     ] = None,
-    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 21,
+    grid: Annotated[int, typer.Option(min=2, help="CheckpointSelection along each side of the loss surface.")] = 21,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
@@ -26,6 +26,6 @@ def report(
     """
     if not run.is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
-    from pipelines.report import report as make_report
+    from dimred.pipelines.report import report as make_report
 
     print(f"report: {make_report(run, out or run / 'report', compare, grid, batches)}")

@@ -52,15 +52,15 @@ def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
     facts: dict[str, Any] = {
         "path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights
     }  # fmt: skip
-    if (companion := basis.companion) is not None:
+    if (metadata := basis.metadata) is not None:
         facts |= {
-            "kind": companion.kind,
-            "fingerprint": companion.layout.fingerprint,
-            "deviation": companion.deviation,
-            "singular_values": companion.singular_values.tolist(),
-            "explained_variance_ratio": companion.explained_variance_ratio.tolist(),
+            "kind": metadata.kind,
+            "fingerprint": metadata.layout.fingerprint,
+            "deviation": metadata.deviation,
+            "singular_values": metadata.singular_values.tolist(),
+            "explained_variance_ratio": metadata.explained_variance_ratio.tolist(),
             "snapshots": [
-                {"file": source.file, "step": source.step, "digest": source.digest} for source in companion.snapshots
+                {"file": source.file, "step": source.step, "digest": source.digest} for source in metadata.snapshots
             ],
         }
     return facts
@@ -68,30 +68,30 @@ def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
 
 def _describe(basis: "SubspaceBasis") -> list[str]:
     lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
-    companion = basis.companion
-    if companion is None or basis.path is None:
+    metadata = basis.metadata
+    if metadata is None or basis.path is None:
         return lines
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
-    first, last = companion.snapshots[0], companion.snapshots[-1]
+    first, last = metadata.snapshots[0], metadata.snapshots[-1]
     lines += [
-        f"kind        {kinds[companion.kind]}",
-        f"network     {len(companion.layout.names)} parameters, fingerprint {companion.layout.fingerprint[:16]}",
-        f"snapshots   {len(companion.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
-        f"rows        orthonormal to {companion.deviation:.1e}, unchanged since they were written",
-        f"explained   {companion.explained_variance_ratio.sum():.3%} of the snapshots' variance",
+        f"kind        {kinds[metadata.kind]}",
+        f"network     {len(metadata.layout.names)} parameters, fingerprint {metadata.layout.fingerprint[:16]}",
+        f"snapshots   {len(metadata.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
+        f"rows        orthonormal to {metadata.deviation:.1e}, unchanged since they were written",
+        f"explained   {metadata.explained_variance_ratio.sum():.3%} of the snapshots' variance",
         "",
         "direction   singular value    share      sum",
     ]
     total = 0.0
     for number, (value, share) in enumerate(
-        zip(companion.singular_values, companion.explained_variance_ratio, strict=True), 1
+        zip(metadata.singular_values, metadata.explained_variance_ratio, strict=True), 1
     ):
         total += float(share)
         lines.append(
             f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {'#' * round(40 * float(share))}".rstrip()
         )
     lines += ["", "step        snapshot and digest of its weights"]
-    lines += [f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in companion.snapshots]
+    lines += [f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in metadata.snapshots]
     return [*lines, ""]
 
 

@@ -9,8 +9,8 @@ import typer
 
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
-from dimred.runtime.job import make_job
-from dimred.runtime.launch import RankFailedError, launch
+from dimred.launch.job import make_job
+from dimred.launch.launcher import RankFailedError, launch
 
 train = typer.Typer(no_args_is_help=True, help="Run stage 1 or stage 2 on one device or many, on one host or several.")
 
@@ -161,7 +161,7 @@ def _run(
     stall_timeout: float,
 ) -> None:
     """Check the configuration and the paths, start the ranks, and end as they end."""
-    config = config or Path(str(files("pipelines.configs"))) / f"imagenet_{stage}.yaml"
+    config = config or Path(str(files("dimred.pipelines.configs"))) / f"imagenet_{stage}.yaml"
     load_config(kind, config, overrides)
     read_here = paths[:1] if cluster.node_rank else paths  # host 0 alone reads weights and basis
     named = zip(("DATA", "WEIGHTS", "PCA_MAT"), read_here, strict=False)
@@ -173,7 +173,7 @@ def _run(
     arguments += [f"--set={override}" for override in overrides]
     arguments += ["--resume"] if resume else []
     arguments += [f"--allow-change={key}" for key in allow_change]
-    job = make_job(f"pipelines.{stage}", stage, arguments, **cluster._asdict())
+    job = make_job(f"dimred.pipelines.{stage}", stage, arguments, **cluster._asdict())
     try:
         status = launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout)
     except RankFailedError as error:

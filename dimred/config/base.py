@@ -16,4 +16,4 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-SPARED = ("*gamma", "*beta", "*bias")
+NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")

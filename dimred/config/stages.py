@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dimred.config.base import SPARED, Count, Fraction, OpenFraction, Strict
+from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Strict
 from dimred.config.model_and_data import DataConfig, ModelConfig
 from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
 from dimred.config.training import OptimizerConfig, ScheduleConfig
@@ -134,7 +134,7 @@ class StageTwoConfig(StageConfig):
     """Momentum of sgd and average."""
     weight_decay: Fraction = 0.0
     """Weight decay with each accepted step, of every parameter that no_decay doesn't spare."""
-    no_decay: tuple[str, ...] = SPARED
+    no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
     """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
     reestimate_batch_norm: bool = True
     """Show the accuracy with re-estimated BatchNorm statistics too."""

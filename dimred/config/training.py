@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dimred.config.base import SPARED, Count, Fraction, OpenFraction, Strict
+from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Strict
 
 
 class CooldownConfig(Strict):
@@ -52,5 +52,5 @@ class OptimizerConfig(Strict):
     """Of adamw and lamb: added to the root of the second moment; 0.000001 if null."""
     weight_decay: Fraction = 1e-4
     """Weight decay of every parameter that no_decay doesn't spare."""
-    no_decay: tuple[str, ...] = SPARED
+    no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
     """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""

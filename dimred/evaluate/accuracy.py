@@ -3,8 +3,8 @@
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.over_images import MeanOverImages
-from dimred.ranks import ALONE, Ranks
 
 
 class Accuracy(MeanOverImages):

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from mindspore import Tensor, nn
 
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.accuracy import Accuracy
 from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.evaluate.cross_entropy import CrossEntropy
-from dimred.ranks import ALONE, Ranks
 from dimred.train_step.moving_statistics import moving_statistics
 
 _LAST_ORDER = 999_999  # stage 1 and the searches count their epochs from below and above; no order is drawn twice
@@ -64,7 +64,7 @@ class OnSplits:
             ConfigError: there are no training batches.
         """
         n_batches = reestimate_batch_norm(self._network, islice(self._training_batches(), self._n_batches))
-        self._ranks.average(moving_statistics(self._network))
+        self._ranks.all_reduce_mean(moving_statistics(self._network))
         return n_batches
 
     def _training_batches(self) -> Iterator[tuple[Tensor, ...]]:

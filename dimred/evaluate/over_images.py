@@ -2,7 +2,7 @@
 
 from mindspore import dataset, nn
 
-from dimred.ranks import ALONE, Ranks
+from dimred.distributed.ranks import ALONE, Ranks
 
 
 class MeanOverImages:

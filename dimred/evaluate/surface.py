@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.runtime.parameters import from_arrays
 from dimred.train_step.moving_statistics import BATCH_NORMS
+from dimred.vectors.parameters import from_arrays
 from dimred.weights.layout import WeightLayout
 
 Batches = Sequence[tuple[Tensor, ...]]

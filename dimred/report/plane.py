@@ -8,7 +8,7 @@ from dimred.subspace.basis import SubspaceBasis
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space seen from the plane through the snapshots' mean.
+    """CheckpointSelection of weight space seen from the plane through the snapshots' mean.
 
     Attributes:
         along: coordinates in the plane, (n, 2) float64.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from dimred.files.atomic import atomic_write
 from dimred.report import html
 from dimred.report.comparison import HEADINGS, TITLES, table_rows
 from dimred.report.plane import PlanePoints, Surface
@@ -25,7 +26,6 @@ from dimred.report.plots import (
     svg_text,
 )
 from dimred.report.run_record import RunRecord, StageOneRecord
-from dimred.weights.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def write_report(
     made_from = {name: str(path) for name, path in result["sources"].items()}
     sections.append(("Configuration and versions", _configuration(run, made_from)))
     page = html.page(f"Two-stage training: {run.folder.name}", [_summary(run)], sections)
-    write_whole(out / "report.html", page)
+    atomic_write(out / "report.html", page)
     return out / "report.html"
 
 
@@ -109,7 +109,7 @@ def write_stage_1_report(
         epoch, accuracy = list(run.accuracies.items())[-1]
         facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
     page = html.page(f"Stage 1: {run.folder.name}", [html.bullet_facts(facts)], sections)
-    write_whole(out / "report.html", page)
+    atomic_write(out / "report.html", page)
     return out / "report.html"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError
+from dimred.files.checksummed_json import read_checksummed
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.weights.sealed_json import read_sealed
 
 Records = Sequence[dict[str, Any]]
 
@@ -103,7 +103,7 @@ def read_run(folder: Path) -> RunRecord:
             f"RUN is {str(folder)!r}, which has no result.json; give the folder of a finished stage 2 run"
         )
     try:
-        result = read_sealed(folder / "result.json")
+        result = read_checksummed(folder / "result.json")
     except ValueError as error:
         raise ConfigError(f"{folder / 'result.json'} is damaged: {error}; stage 2's --resume writes it again") from None
     sources = result.get("sources") or {}

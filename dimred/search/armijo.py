@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dimred.train_step.options import check_number
+from dimred.errors import check_number
 
 
 class LineSearchResult(NamedTuple):

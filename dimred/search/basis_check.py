@@ -6,8 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Parameter
 
-from dimred.errors import BasisMismatchError, ConfigError
-from dimred.train_step.options import check_number
+from dimred.errors import BasisMismatchError, ConfigError, check_number
 
 
 class Basis(Protocol):

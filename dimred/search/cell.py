@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.errors import NothingAcceptedError, SearchError
-from dimred.ranks import ALONE, Ranks
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import NothingAcceptedError, SearchError, check_number
 from dimred.search.basis_check import Basis, leading_components
 from dimred.search.clock import Clock
 from dimred.search.direction import DirectionRule, Proposal
@@ -20,7 +20,6 @@ from dimred.search.dropout import make_replayable
 from dimred.search.evaluation import Evaluation, Objective
 from dimred.search.line import Line
 from dimred.search.projected_sgd import LearningRate
-from dimred.search.projection import make_projection
 from dimred.search.residual import make_residual
 from dimred.search.result import Outcome, SearchResult
 from dimred.search.rules import LineSearch, make_rules
@@ -29,8 +28,8 @@ from dimred.search.step_bound import MaxStep, bounded
 from dimred.search.weight_decay import make_weight_decay
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.network_state import Saved, SideState
-from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import make_weights
+from dimred.vectors.projection import make_projection
+from dimred.vectors.weight_vector import make_weights
 
 _SAME_LOSS_TOLERANCE = 1e-4
 

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
-from dimred.train_step.weight_vector import squared_norm
+from dimred.vectors.weight_vector import squared_norm
 
 
 class Evaluation(NamedTuple):

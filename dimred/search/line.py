@@ -2,7 +2,7 @@
 
 from mindspore import Tensor
 
-from dimred.train_step.weight_vector import Weights
+from dimred.vectors.weight_vector import Weights
 
 
 class Line:

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_number
 from dimred.search.direction import Proposal
-from dimred.train_step.options import check_number
 
 LearningRate = float | Sequence[float] | np.ndarray | Callable[[int], float]
 

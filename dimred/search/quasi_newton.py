@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_number
 from dimred.search.direction import Proposal
-from dimred.train_step.options import check_number
 
 CURVATURE_PAIRS = ("consecutive", "same_batch")
 _POWELL_SHARE = 0.2

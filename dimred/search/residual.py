@@ -5,8 +5,8 @@ from typing import Protocol
 
 from mindspore import Tensor
 
-from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights
+from dimred.errors import check_number
+from dimred.vectors.weight_vector import Weights
 
 
 class Residual(Protocol):

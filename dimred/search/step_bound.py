@@ -5,10 +5,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_number
 from dimred.search.basis_check import Basis
 from dimred.search.direction import DirectionRule, Proposal
-from dimred.train_step.options import check_number
 
 MaxStep = float | Literal["trajectory"] | None
 

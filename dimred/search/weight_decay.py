@@ -14,9 +14,8 @@ from typing import Protocol
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from dimred.errors import ConfigError
-from dimred.train_step.options import check_number
-from dimred.train_step.weight_vector import Weights
+from dimred.errors import ConfigError, check_number
+from dimred.vectors.weight_vector import Weights
 
 
 class WeightDecay(Protocol):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.subspace.companion import Companion, Source, companion_path, read_companion, write_companion
+from dimred.files.atomic import sync_directory, temporary_name
+from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, read_metadata, write_metadata
 from dimred.subspace.npy_file import NpyRows, open_npy
 from dimred.subspace.rows_check import check_orthonormal, rows_digest
 from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
-from dimred.weights.whole_file import sync_directory, temporary_name
 
 __all__ = ["SubspaceBasis", "check_out", "fits_checkpoint", "load_basis", "publish"]
 
@@ -29,12 +29,12 @@ class SubspaceBasis:
 
     Attributes:
         components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
-        companion: what stands beside the rows in ``pca_mat.h5``.
+        metadata: what stands beside the rows in ``pca_mat.h5``.
         path: the file the rows were read from; None for a basis made in memory.
     """
 
     components: np.ndarray
-    companion: Companion | None = None
+    metadata: BasisMetadata | None = None
     path: Path | None = None
 
     @property
@@ -50,42 +50,42 @@ class SubspaceBasis:
     @property
     def kind(self) -> str | None:
         """ "pca", or "snapshots" for the orthonormal basis of the raw snapshots."""
-        return self.companion.kind if self.companion else None
+        return self.metadata.kind if self.metadata else None
 
     @property
     def mean(self) -> np.ndarray | None:
         """The snapshots' mean, float32 (M,), memory-mapped."""
-        return self.companion.mean if self.companion else None
+        return self.metadata.mean if self.metadata else None
 
     @property
     def singular_values(self) -> np.ndarray | None:
         """The norms of the centred snapshots' coordinates along each row, float64 (k,)."""
-        return self.companion.singular_values if self.companion else None
+        return self.metadata.singular_values if self.metadata else None
 
     @property
     def explained_variance(self) -> np.ndarray | None:
         """The variance along each row, float64 (k,): singular_values^2 / (N - 1)."""
-        return self.companion.explained_variance if self.companion else None
+        return self.metadata.explained_variance if self.metadata else None
 
     @property
     def explained_variance_ratio(self) -> np.ndarray | None:
         """The share of the snapshots' variance along each row, float64 (k,)."""
-        return self.companion.explained_variance_ratio if self.companion else None
+        return self.metadata.explained_variance_ratio if self.metadata else None
 
     @property
     def gram(self) -> np.ndarray | None:
         """The inner products of the snapshots about their mean, float64 (N, N)."""
-        return self.companion.gram if self.companion else None
+        return self.metadata.gram if self.metadata else None
 
     @property
     def layout(self) -> WeightLayout | None:
         """Which weight each column is."""
-        return self.companion.layout if self.companion else None
+        return self.metadata.layout if self.metadata else None
 
     @property
     def digest(self) -> str | None:
         """Of the rows."""
-        return self.companion.digest if self.companion else None
+        return self.metadata.digest if self.metadata else None
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
         """What a result tells of it: sizes, and the variance explained by the leading rows (None if not known)."""
@@ -100,7 +100,7 @@ class SubspaceBasis:
     @property
     def snapshots(self) -> tuple[Source, ...]:
         """The snapshots it was made from: file, step, digest."""
-        return self.companion.snapshots if self.companion else ()
+        return self.metadata.snapshots if self.metadata else ()
 
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
         """The coordinates P v, float64 (k,), of a vector of shape (M,)."""
@@ -147,7 +147,7 @@ class SubspaceBasis:
             )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write ``path`` (``.npy``) and, where there is one, the companion (``.h5``) beside it.
+        """Write ``path`` (``.npy``) and, where there is one, the metadata (``.h5``) beside it.
 
         Raises:
             ConfigError: the path does not end in ``.npy``, or a file is there and ``overwrite`` is false.
@@ -156,16 +156,16 @@ class SubspaceBasis:
         check_out(target, overwrite=overwrite)
         folder = target.parent / temporary_name()
         folder.mkdir()
-        rows, companion = folder / "rows.npy", folder / "companion.h5"
+        rows, metadata = folder / "rows.npy", folder / "metadata.h5"
         try:
             with NpyRows(rows, self.components.shape, resume=False) as file:
                 for start in range(0, self.n_weights, CHUNK):
                     file.write(start, np.ascontiguousarray(self.components[:, start : start + CHUNK]))
-            if self.companion:
-                write_companion(companion, self.companion)
-            publish(rows, companion if self.companion else None, target)
+            if self.metadata:
+                write_metadata(metadata, self.metadata)
+            publish(rows, metadata if self.metadata else None, target)
         finally:
-            for file_path in (rows, companion):
+            for file_path in (rows, metadata):
                 file_path.unlink(missing_ok=True)
             folder.rmdir()
         return target
@@ -177,7 +177,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
     if not path.parent.is_dir():
         raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
-    taken = [str(file) for file in (path, companion_path(path)) if file.exists()]
+    taken = [str(file) for file in (path, metadata_path(path)) if file.exists()]
     if taken and not overwrite:
         raise ConfigError(
             f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, "
@@ -185,21 +185,21 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def publish(rows: Path, companion: Path | None, target: Path) -> None:
-    """Flush both files to the disk and rename them to where they belong, the companion first.
+def publish(rows: Path, metadata: Path | None, target: Path) -> None:
+    """Flush both files to the disk and rename them to where they belong, the metadata first.
 
     Between the two renames an old ``.npy`` may stand beside a new ``.h5``: their digests differ, so this is found.
     """
-    beside = companion_path(target)
-    for path in (rows, companion):
+    beside = metadata_path(target)
+    for path in (rows, metadata):
         if path is not None:
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
-    if companion is None:
+    if metadata is None:
         beside.unlink(missing_ok=True)
     else:
-        companion.replace(beside)
+        metadata.replace(beside)
     sync_directory(target.parent)
     rows.replace(target)
     sync_directory(target.parent)
@@ -230,15 +230,15 @@ def load_basis(
     """
     source = Path(path)
     components = open_npy(source)
-    beside = companion_path(source)
-    companion = read_companion(beside) if beside.exists() else None
-    basis = SubspaceBasis(_as_float32(components), companion, source)
-    if companion:
-        _check_pair(basis, companion, verify)
+    beside = metadata_path(source)
+    metadata = read_metadata(beside) if beside.exists() else None
+    basis = SubspaceBasis(_as_float32(components), metadata, source)
+    if metadata:
+        _check_pair(basis, metadata, verify)
     expected = layout if layout or network is None else WeightLayout.from_network(network)
     if expected:
         basis.check(expected)
-    if companion is None:
+    if metadata is None:
         if verify:
             check_orthonormal(components, source)
         warnings.warn(
@@ -249,18 +249,18 @@ def load_basis(
     return basis
 
 
-def _check_pair(basis: SubspaceBasis, companion: Companion, verify: bool) -> None:
+def _check_pair(basis: SubspaceBasis, metadata: BasisMetadata, verify: bool) -> None:
     path = basis.path or Path()
-    expected = (len(companion.singular_values), companion.layout.size)
+    expected = (len(metadata.singular_values), metadata.layout.size)
     if basis.components.shape != expected:
         raise BasisMismatchError(
-            f"{path} has shape {basis.components.shape}; {companion_path(path).name} beside it describes {expected}. "
+            f"{path} has shape {basis.components.shape}; {metadata_path(path).name} beside it describes {expected}. "
             "They don't belong together; make them again with dimred pca."
         )
-    if verify and rows_digest(basis.components) != companion.digest:
+    if verify and rows_digest(basis.components) != metadata.digest:
         check_orthonormal(basis.components, path)  # where this explains more, it does
         raise BasisMismatchError(
-            f"{path} is not the file that {companion_path(path).name} beside it describes (their digests differ): it "
+            f"{path} is not the file that {metadata_path(path).name} beside it describes (their digests differ): it "
             "was changed, or its writing was interrupted. Run the same dimred pca command again."
         )
 

@@ -10,16 +10,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, DimredError, SeriesError
+from dimred.files.atomic import sync_directory
 from dimred.subspace.basis import SubspaceBasis, publish
-from dimred.subspace.companion import Companion, Source, write_companion
+from dimred.subspace.gram_and_rows import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
+from dimred.subspace.metadata import BasisMetadata, Source, write_metadata
 from dimred.subspace.orthonormalise import TOLERANCE, deviation, repair_transform, snapshot_directions
-from dimred.subspace.passes import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.snapshot_count import check_enough
 from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
 from dimred.weights.digest import digest_of_chunks
 from dimred.weights.matrix import WeightMatrix
-from dimred.weights.whole_file import sync_directory
 
 __all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "make_job", "result_bytes", "run_job"]
 
@@ -77,13 +77,13 @@ def make_job(matrix: WeightMatrix, kind: str, n_components: int | float, base: S
     """
     check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
     digests = {row: entry.digest for row, entry in enumerate(matrix.entries) if entry.digest}
-    if base is None or base.companion is None:
+    if base is None or base.metadata is None:
         return Job(matrix, kind, n_components, None, digests, frozenset())
     rows = _rows_of(base, matrix)
     trusted = frozenset(row for row in rows if row in digests)
     for row, source in zip(rows, base.snapshots, strict=True):
         digests[row] = source.digest
-    return Job(matrix, kind, n_components, Known(rows, base.companion.gram), digests, trusted)
+    return Job(matrix, kind, n_components, Known(rows, base.metadata.gram), digests, trusted)
 
 
 def _rows_of(base: SubspaceBasis, matrix: WeightMatrix) -> list[int]:
@@ -133,8 +133,8 @@ def finish_publishing(target: Path) -> bool:
 
 def _publish(scratch: Scratch, target: Path) -> None:
     scratch.save(phase="publish")
-    if scratch.companion.exists():
-        publish(scratch.components, scratch.companion, target)
+    if scratch.metadata.exists():
+        publish(scratch.components, scratch.metadata, target)
     elif scratch.components.exists():
         scratch.components.replace(target)
         sync_directory(target.parent)
@@ -142,7 +142,7 @@ def _publish(scratch: Scratch, target: Path) -> None:
 
 
 def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: Callable[[str], None]) -> None:
-    """Make ``target`` and its companion; go on where a killed run stopped.
+    """Make ``target`` and its metadata; go on where a killed run stopped.
 
     Raises:
         BadSnapshotError: a row has a number that is not finite, or not the digest it should have.
@@ -261,7 +261,7 @@ def _rows_stage(
         Source(entry.file, entry.step, digest) for entry, digest in zip(job.matrix.entries, digests, strict=True)
     )
     total = directions.total_variance
-    companion = Companion(
+    metadata = BasisMetadata(
         kind=job.kind,
         mean=np.lib.format.open_memmap(scratch.mean, mode="r"),
         singular_values=singular_values,
@@ -273,7 +273,7 @@ def _rows_stage(
         digest=digest_of_chunks(result.digests.tobytes()),
         deviation=deviation(result.row_gram),
     )
-    write_companion(scratch.companion, companion)
+    write_metadata(scratch.metadata, metadata)
 
 
 def _too_collinear(job: Job, result: RowsResult) -> SeriesError:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
+from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.subspace.basis import SubspaceBasis
 from dimred.weights.digest import WeightDigest
-from dimred.weights.sealed_json import read_sealed, write_sealed
 
 __all__ = ["SubspacePath", "make_path", "read_path"]
 
@@ -72,7 +72,7 @@ class SubspacePath:
             "basis_digest": self.basis_digest,
             "coordinates": self.coordinates.tolist(),
         }
-        write_sealed(path, content)
+        write_checksummed(path, content)
 
 
 def make_path(steps: Sequence[np.ndarray], start: np.ndarray, basis: SubspaceBasis) -> SubspacePath:
@@ -88,7 +88,7 @@ def read_path(path: Path) -> SubspacePath:
         CheckpointError: no such file, or not a path.
     """
     try:
-        return _checked(path, read_sealed(path, _LARGEST_FILE))
+        return _checked(path, read_checksummed(path, _LARGEST_FILE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise _damaged(path, f"{type(error).__name__}: {str(error)[:200]}") from None
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.companion import KINDS, companion_path
 from dimred.subspace.job import BadSnapshotError, Job, Progress, finish_publishing, make_job, run_job
+from dimred.subspace.metadata import KINDS, metadata_path
 from dimred.weights.layout import WeightLayout
 from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
@@ -112,9 +112,9 @@ def fit_basis(
 
 def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
     base = load_basis(target, layout=layout, verify=False)  # its rows are replaced, not used
-    if base.companion is None:
+    if base.metadata is None:
         raise ConfigError(
-            f"append needs the Gram matrix of {target}, but there is no {companion_path(target).name} beside it."
+            f"append needs the Gram matrix of {target}, but there is no {metadata_path(target).name} beside it."
         )
     if base.kind != "pca":
         raise ConfigError(
@@ -139,7 +139,7 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
 
 def _same_result(target: Path, job: Job, finished: bool) -> SubspaceBasis | None:
     """The basis that is at ``target`` already, if it is what the job would make."""
-    if not target.exists() or not companion_path(target).exists():
+    if not target.exists() or not metadata_path(target).exists():
         return None
     try:
         basis = load_basis(target, layout=job.matrix.layout, verify=False)
@@ -154,7 +154,7 @@ def _same_result(target: Path, job: Job, finished: bool) -> SubspaceBasis | None
 
 
 def _is_of(basis: SubspaceBasis, job: Job, finished: bool) -> bool:
-    """Whether the basis is what the job would make, going by its companion.
+    """Whether the basis is what the job would make, going by its metadata.
 
     Without a manifest the digests of the snapshots are not known before they are read: then names and steps decide
     where the basis was just ``finished``, and nothing does otherwise.
@@ -169,7 +169,7 @@ def _is_of(basis: SubspaceBasis, job: Job, finished: bool) -> bool:
 def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
     if isinstance(n_components, int):
         return basis.n_components == n_components
-    if basis.companion is None:
+    if basis.metadata is None:
         return False
-    explained = np.cumsum(basis.companion.explained_variance_ratio)
+    explained = np.cumsum(basis.metadata.explained_variance_ratio)
     return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))

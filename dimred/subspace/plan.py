@@ -12,8 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, SeriesError
+from dimred.subspace.gram_and_rows import STRIP, block_width, working_bytes
 from dimred.subspace.job import result_bytes
-from dimred.subspace.passes import STRIP, block_width, working_bytes
 from dimred.weights.checkpoint_io import open_checkpoint
 from dimred.weights.matrix import WeightMatrix
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError
-from dimred.weights.whole_file import remove_leftovers, write_whole
+from dimred.files.atomic import atomic_write, remove_leftovers
 
 __all__ = ["Scratch"]
 
@@ -39,7 +39,7 @@ class Scratch:
         self.directory = out.with_name(out.name + ".unfinished")
         self.components = self.directory / "components.npy"
         self.mean = self.directory / "mean.f32"
-        self.companion = self.directory / "companion.h5"
+        self.metadata = self.directory / "metadata.h5"
         self._state = self.directory / "state.npz"
         self._job = json.dumps(job, sort_keys=True)
         self._lock: int | None = None
@@ -91,7 +91,7 @@ class Scratch:
         """
         buffer = io.BytesIO()
         np.savez(buffer, job=np.array(self._job), phase=np.array(phase), **arrays)
-        write_whole(self._state, buffer.getvalue(), durable=phase == "publish")
+        atomic_write(self._state, buffer.getvalue(), durable=phase == "publish")
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""

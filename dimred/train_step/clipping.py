@@ -5,8 +5,7 @@ import math
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from dimred.errors import ConfigError
-from dimred.train_step.options import check_number
+from dimred.errors import ConfigError, check_number
 
 
 class NoClipping(nn.Cell):

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.errors import check_number
 from dimred.train_step.moving_statistics import moving_statistics
-from dimred.train_step.options import check_number
 
 RAMP_UPDATES = 2000.0
 

@@ -6,13 +6,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.host_memory import HostVectors, on_host
+from dimred.errors import check_number
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.micro_batches import cut
 from dimred.train_step.moving_statistics import GroupStatistics
-from dimred.train_step.options import check_number
-from dimred.train_step.pieces import Parts
-from dimred.train_step.weight_vector import along, gather
+from dimred.vectors.chunks import Parts
+from dimred.vectors.host_memory import HostVectors, on_host
+from dimred.vectors.weight_vector import along, gather
 
 
 class BatchGradient(nn.Cell):

@@ -7,8 +7,7 @@ training: halve on overflow, double after a row of good steps.
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError
-from dimred.train_step.options import check_number
+from dimred.errors import ConfigError, check_number
 
 _LARGEST = 2.0**126  # of float32's range; its inverse is still a normal number
 

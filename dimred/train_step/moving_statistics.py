@@ -2,7 +2,7 @@
 
 from mindspore import Parameter, Tensor, nn
 
-from dimred.train_step.weight_vector import along, make_weights
+from dimred.vectors.weight_vector import along, make_weights
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

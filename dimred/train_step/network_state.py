@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.host_memory import in_place, on_host
+from dimred.vectors.host_memory import in_place, on_host
 
 Saved = Sequence[np.ndarray] | Sequence[Tensor]  # what ``SideState.save`` keeps: a copy of each parameter
 

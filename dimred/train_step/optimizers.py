@@ -5,10 +5,9 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
-from dimred.errors import ConfigError
-from dimred.train_step.decay_groups import SPARED, decay_groups
+from dimred.errors import ConfigError, check_number
+from dimred.train_step.decay_groups import NO_DECAY_PATTERNS, decay_groups
 from dimred.train_step.lamb import Lamb
-from dimred.train_step.options import check_number
 
 # Name -> the cell, and the options it has beside rates and weight decay, with their defaults.
 _OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
@@ -26,7 +25,7 @@ def make_optimizer(
     rates: float | Sequence[float],
     *,
     weight_decay: float = 0.0,
-    no_decay: Sequence[str] = SPARED,
+    no_decay: Sequence[str] = NO_DECAY_PATTERNS,
     **options: float | bool | None,
 ) -> nn.Optimizer:
     """An optimizer over the parameters, with the decay on those that decay.

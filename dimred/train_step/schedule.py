@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dimred.errors import ConfigError
-from dimred.train_step.options import check_number
+from dimred.errors import ConfigError, check_number
 
 # Name -> share of the peak rate, as a function of x, the part of the way from the warm-up's end to the schedule's.
 _SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {

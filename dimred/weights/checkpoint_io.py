@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.files.atomic import open_atomic
 from dimred.weights.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.weights.layout import as_array
 from dimred.weights.safetensors_format import check_safetensors_crc, read_safetensors_index, write_safetensors
 from dimred.weights.stored_tensor import StoredTensor
-from dimred.weights.whole_file import whole_file
 
 __all__ = ["SUFFIXES", "check_checksum", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
 
@@ -125,7 +125,7 @@ def write_checkpoint(
         values[name] = value if isinstance(value, str) else _storable(name, np.asarray(value))
     if not any(isinstance(value, np.ndarray) for value in values.values()):
         raise ConfigError("weights is empty; a checkpoint needs at least one array.")
-    with whole_file(target) as file:
+    with open_atomic(target) as file:
         (write_safetensors if target.suffix == ".safetensors" else write_ckpt)(file, values)
 
 

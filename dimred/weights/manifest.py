@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dimred.errors import BasisMismatchError, SeriesError, shown
+from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.weights.checkpoint_io import SUFFIXES
 from dimred.weights.layout import WeightLayout
-from dimred.weights.sealed_json import read_sealed, write_sealed
 
 __all__ = ["MANIFEST", "SnapshotEntry", "read_manifest", "scan_names", "write_manifest"]
 
@@ -46,7 +46,7 @@ def write_manifest(directory: Path, layout: WeightLayout, entries: Sequence[Snap
         "layout": layout.to_json(),
         "entries": [asdict(entry) for entry in entries],
     }
-    write_sealed(directory / MANIFEST, content)
+    write_checksummed(directory / MANIFEST, content)
 
 
 def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
@@ -57,7 +57,7 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
             order.
     """
     try:
-        content = read_sealed(path)
+        content = read_checksummed(path)
     except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from None
     if content.get("format") != _FORMAT:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dimred.errors import ConfigError, SeriesError
+from dimred.files.atomic import remove_leftovers
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.digest import WeightDigest
 from dimred.weights.layout import WeightLayout, as_array
 from dimred.weights.manifest import MANIFEST, SnapshotEntry, read_manifest, scan_names, write_manifest
-from dimred.weights.whole_file import remove_leftovers
 
 __all__ = ["CheckpointSeries", "SnapshotEntry"]
 

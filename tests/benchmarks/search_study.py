@@ -19,7 +19,7 @@ import numpy as np
 
 from dimred.data.digits import write_digits
 from dimred.data.photos import write_photos
-from dimred.runtime.metrics import read_metrics
+from dimred.run.metrics import read_metrics
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 TASKS: dict[str, Callable[[Path, int], Any]] = {
@@ -97,7 +97,7 @@ def _run(out: Path, program: str, *arguments: Any) -> None:
 
 
 def _program(program: str, *arguments: Any) -> None:
-    subprocess.run([sys.executable, "-m", f"pipelines.{program}", *map(str, arguments)], check=True)
+    subprocess.run([sys.executable, "-m", f"dimred.pipelines.{program}", *map(str, arguments)], check=True)
 
 
 def _dimred(*arguments: Any) -> str:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dimred.data.image_folder import ImageFolder
-from tests.imagenet_tree import write_imagenet_tree
+from tests.helpers.imagenet_tree import write_imagenet_tree
 
 pytestmark = pytest.mark.benchmark
 

@@ -13,7 +13,7 @@ import pytest
 
 from dimred.subspace.pca import fit_basis
 from tests.benchmarks.snapshot_files import forget_cached_pages, resnet_18_shapes, resnet_50_shapes, write_random_walk
-from tests.subspace.test_memory import run_and_watch
+from tests.helpers.processes import run_and_watch
 
 pytestmark = pytest.mark.benchmark
 

@@ -17,7 +17,7 @@ from mindspore import Tensor, nn, ops
 
 from dimred.models.resnet import resnet
 from dimred.search.cell import SubspaceTrainStep
-from tests.search.networks import PlainBasis
+from tests.helpers.networks import PlainBasis
 
 pytestmark = pytest.mark.benchmark
 
@@ -198,7 +198,7 @@ from pathlib import Path
 import numpy as np
 from tests.benchmarks import test_search_step as bench
 from dimred.search.cell import SubspaceTrainStep
-from tests.search.networks import PlainBasis
+from tests.helpers.networks import PlainBasis
 
 network, batches = bench.network_and_batches()
 if sys.argv[2] == "plain":

@@ -15,7 +15,7 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
-from tests.train_step.test_off_is_absent import BareStep
+from tests.helpers.problems import BareStep
 
 pytestmark = pytest.mark.benchmark
 ROWS, PIXELS, ROUNDS = 16, 32, 7

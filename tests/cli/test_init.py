@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from dimred.cli.init import commented_configuration
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
-from tests.cli.test_pca import dimred
+from tests.helpers.commands import dimred
 
 
 @pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from dimred.cli.main import typer_app
-from tests.cli.test_pca import dimred
+from tests.helpers.commands import dimred
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -120,7 +120,7 @@ def test_debug_shows_where(tmp_path: Path) -> None:
 def test_an_error_that_nobody_foresaw_is_one_line_and_status_1() -> None:
     code = """
 import typer
-from dimred.runtime.console import run_app
+from dimred.console import run_app
 app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def broken():

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,14 +9,10 @@ from dimred.subspace.basis import load_basis
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import as_weights, random_walk, write_series
+from tests.helpers.commands import dimred
+from tests.helpers.planted import as_weights, random_walk, write_series
 
 M = 5_000
-
-
-def dimred(*arguments, cwd=None):
-    command = [sys.executable, "-c", "from dimred.cli.main import app; app()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +48,7 @@ def test_plan_and_result_for_programs(series, tmp_path):
     assert not (tmp_path / "a.npy").exists()
     made = json.loads(dimred(*common).stdout)
     assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
-    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").companion.explained_variance_ratio.sum()
+    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").metadata.explained_variance_ratio.sum()
 
 
 def test_append_force_and_refusal(series, tmp_path):

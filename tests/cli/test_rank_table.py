@@ -1,6 +1,6 @@
 import json
 
-from tests.pipelines.conftest import dimred
+from tests.helpers.commands import dimred
 
 
 def test_make_then_check(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_pca import dimred
+from tests.helpers.commands import dimred
 
 
 def test_a_table_for_people_and_json_for_programs() -> None:

@@ -10,8 +10,8 @@ from dimred.data.class_folders import check_data, split_folder
 from dimred.data.image_check import check_images
 from dimred.data.image_folder import ImageFolder, epoch_order
 from dimred.errors import DataError
-from tests.imagenet_tree import write_imagenet_tree
-from tests.pipelines.conftest import dimred
+from tests.helpers.commands import dimred
+from tests.helpers.imagenet_tree import write_imagenet_tree
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 from mindspore import Tensor
 
 from dimred.evaluate.accuracy import Accuracy
-from tests.evaluate.conftest import Labelled
+from tests.helpers.labelled import Labelled
 
 
 def test_every_image_counts_once_the_uneven_last_batch_too_and_the_mode_is_put_back(labelled: Labelled) -> None:

@@ -6,7 +6,7 @@ from scipy.special import softmax
 from sklearn.metrics import log_loss
 
 from dimred.evaluate.cross_entropy import CrossEntropy
-from tests.evaluate.conftest import Labelled
+from tests.helpers.labelled import Labelled
 
 
 def test_every_image_counts_once_the_uneven_last_batch_too_and_the_mode_is_put_back(labelled: Labelled) -> None:

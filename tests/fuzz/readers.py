@@ -10,16 +10,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.runtime.metrics import MetricsLog, read_metrics
-from dimred.runtime.rank_table import read_rank_table
+from dimred.files.checksummed_json import add_checksum
+from dimred.launch.rank_table import read_rank_table
+from dimred.run.metrics import MetricsLog, read_metrics
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.file_seal import SEAL_BYTES, write_seal
+from dimred.subspace.file_checksum import CHECKSUM_BYTES, write_file_checksum
 from dimred.subspace.path import make_path, read_path
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import check_checksum, read_checkpoint, read_index
-from dimred.weights.sealed_json import seal
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import random_walk, write_series
+from tests.helpers.planted import random_walk, write_series
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 RANK_TABLE = CONFIGS.parents[1] / "rank_tables" / "rank_table_8pcs.json"
@@ -89,14 +89,14 @@ def _reseal_json(path: Path) -> None:
     try:
         content = json.loads(path.read_bytes())
         content.pop("checksum", None)
-        path.write_text(seal(content), encoding="utf-8")
+        path.write_text(add_checksum(content), encoding="utf-8")
     except (ValueError, AttributeError, TypeError, RecursionError, UnicodeError):
         return
 
 
 def _reseal_h5(path: Path) -> None:
-    if path.stat().st_size >= SEAL_BYTES:
-        write_seal(path)
+    if path.stat().st_size >= CHECKSUM_BYTES:
+        write_file_checksum(path)
 
 
 def _read_manifest(path: Path) -> None:

@@ -1,59 +1,13 @@
 """One real run of both stages, short, shared by the tests of the programs."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dimred.data.digits import write_digits
-
-REPOSITORY = Path(__file__).parents[2]
-CONFIGS = REPOSITORY / "pipelines" / "configs"
-STAGE_1 = CONFIGS / "digits_stage_1.yaml"
-STAGE_2 = CONFIGS / "digits_stage_2.yaml"
-N_SNAPSHOTS = 36
-SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
-
-
-def run(
-    *command: object, cwd: Path, environment: dict[str, str] | None = None, timeout_seconds: float = 600
-) -> subprocess.CompletedProcess[str]:
-    """A command as a person would type it, from another directory."""
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=os.environ | (environment or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_seconds,
-    )
-
-
-def program(name: str, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", f"pipelines.{name}", *arguments, cwd=cwd)
-
-
-def dimred(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run(Path(sys.executable).with_name("dimred"), *arguments, cwd=cwd)
-
-
-@dataclass(frozen=True)
-class TwoStages:
-    """Where the shared run lies, and what it printed."""
-
-    folder: Path
-    data: Path
-    stage_1: Path
-    snapshots: Path
-    weights: Path
-    matrix: Path
-    stage_1_output: str
+from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 
 @pytest.fixture(scope="session")

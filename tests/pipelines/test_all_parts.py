@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.runtime.metrics import read_metrics
+from dimred.run.metrics import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
-from tests.pipelines.conftest import STAGE_1, STAGE_2, program
+from tests.helpers.commands import STAGE_1, STAGE_2, program
 
 PARTS = [
     f"--set={option}"

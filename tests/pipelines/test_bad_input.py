@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred, program
 
 
 def assert_refused(done, out: Path, *said: str) -> None:

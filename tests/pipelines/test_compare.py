@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages, dimred
+from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred
 
 PASSES = 74 * 64 / 4788  # of the training split in one epoch, its remainder dropped
 

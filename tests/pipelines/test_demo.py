@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.pipelines.conftest import REPOSITORY, run
+from tests.helpers.commands import REPOSITORY, run
 
 
 def test_the_demo_ends_with_a_table_a_summary_and_a_picture_that_agree(tmp_path: Path) -> None:

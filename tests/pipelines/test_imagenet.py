@@ -6,9 +6,8 @@ import re
 import pytest
 
 from dimred.weights.series import CheckpointSeries
-from tests.imagenet_tree import write_imagenet_tree
-from tests.pipelines.conftest import run
-from tests.pipelines.test_ranks import TWO, script
+from tests.helpers.commands import TWO_RANKS, run, script
+from tests.helpers.imagenet_tree import write_imagenet_tree
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +19,14 @@ STAGE_2 = ("epochs=1", "n_components=2", "reestimate_batches=1", "start=mean", "
 def test_both_scripts_from_start_to_end(tmp_path):
     write_imagenet_tree(tmp_path / "imagenet", n_classes=2, train=6, val=2)
     sets = [f"--set={option}" for option in STAGE_1]
-    one = run(*script(1, "imagenet", *TWO, *SHORT, *sets), cwd=tmp_path)
+    one = run(*script(1, "imagenet", *TWO_RANKS, *SHORT, *sets), cwd=tmp_path)
     assert one.returncode == 0, one.stdout + one.stderr
     assert re.search(r"^epoch: 1 step: 3 loss is \d+\.\d+$", one.stdout, re.MULTILINE)
     checkpoints = tmp_path / "device0_stage_1" / "checkpoint_stage_1"
     series = CheckpointSeries.open(checkpoints / "checkpoint_pca")
     assert series.layout.size == 25_557_032 + 2049  # ResNet-50 with 1001 outputs
     sets = [f"--set={option}" for option in STAGE_2]
-    two = run(*script(2, "imagenet", checkpoints / "resnet50-1_3.ckpt", *TWO, *SHORT, *sets), cwd=tmp_path)
+    two = run(*script(2, "imagenet", checkpoints / "resnet50-1_3.ckpt", *TWO_RANKS, *SHORT, *sets), cwd=tmp_path)
     assert two.returncode == 0, two.stdout + two.stderr
     assert re.search(r"^\{'Accuracy': [01]\.\d+\}$", two.stdout, re.MULTILINE)
     result = json.loads((tmp_path / "device0_stage_2" / "result.json").read_text())

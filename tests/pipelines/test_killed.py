@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from dimred.runtime.metrics import read_metrics
-from dimred.runtime.states import RunStates
-from dimred.weights.sealed_json import read_sealed
-from tests.pipelines.conftest import REPOSITORY, STAGE_1, STAGE_2
+from dimred.run.metrics import read_metrics
+from dimred.run.states import RunStates
+from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
+from tests.helpers.results import differences, results
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "2"))
 SEED = int(os.environ.get("DIMRED_KILL_SEED", "1"))
 IN_A_ROW = 3
-TIMES = ("seconds", "evaluation_seconds", "search_seconds", "sources")
 ONE = [
     "epochs=3", "data.batch_size=20", "schedule.total_epochs=4", "schedule.warmup_epochs=1", "snapshots.per_epoch=4",
     "snapshots.first_epoch=1", "snapshots.keep=9", "checkpoints.every_epochs=1", "checkpoints.keep=2",
@@ -70,31 +69,10 @@ def uninterrupted(command: list[object], out_name: str, resume: list[str], folde
     return Phase(phase.command, results(folder / "run"), events, out_name, resume)
 
 
-def results(folder: Path) -> dict[str, Any]:
-    """Every file below a folder by name; times are left out, and a state is its arrays."""
-    found: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_dir() or path.name in (".lock", "mindspore.log"):
-            continue
-        if path.name == "metrics.jsonl":
-            found[name] = [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(path)]
-        elif path.name == "result.json":
-            found[name] = {k: v for k, v in read_sealed(path).items() if k not in TIMES}
-        elif path.parent.name == "resume":
-            state = RunStates(path.parent.parent).newest(pytest.fail)
-            assert state is not None
-            found[name] = "a state"
-            found["newest state"] = {key: value.tobytes() for key, value in state.arrays.items()}
-        else:
-            found[name] = path.read_bytes()
-    return found
-
-
 @pytest.fixture(scope="module")
 def stage_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase, Path]:
     folder = tmp_path_factory.mktemp("one")
-    command = ["pipelines.stage_1", few_digits, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
+    command = ["dimred.pipelines.stage_1", few_digits, "--config", STAGE_1, *(f"--set={option}" for option in ONE)]
     return uninterrupted(command, "stage_1", ["--resume"], folder), folder / "run" / "stage_1"
 
 
@@ -113,7 +91,14 @@ def stage_2(
     """Without a basis: it is fitted on the way."""
     folder = tmp_path_factory.mktemp("two")
     weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
-    command = ["pipelines.stage_2", few_digits, weights, "--config", STAGE_2, *(f"--set={option}" for option in TWO)]
+    command = [
+        "dimred.pipelines.stage_2",
+        few_digits,
+        weights,
+        "--config",
+        STAGE_2,
+        *(f"--set={option}" for option in TWO),
+    ]
     return uninterrupted(command, "stage_2", ["--resume"], folder), folder / "run" / "stage_2"
 
 
@@ -138,31 +123,6 @@ def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[st
         assert not differences(results(place / "run"), phase.results), f"after {in_a_row} kills"
         shutil.rmtree(place)
         run += 1
-
-
-def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """To the last byte; but a loss in the log or the result may differ in its last bit.
-
-    MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so the loss of one
-    and the same batch may be summed in another order in another process. The gradient is not made from this sum.
-    """
-    if name.endswith(("metrics.jsonl", "result.json")):
-        return near(found.get(name), expected.get(name))
-    return bool(found.get(name) == expected.get(name))
-
-
-def near(one: Any, other: Any) -> bool:
-    """Equal, floating-point numbers anywhere inside up to a millionth."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(near, one, other))
-    return bool(one == pytest.approx(other, rel=1e-6) if isinstance(other, float) else one == other)
-
-
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    names = [name for name in sorted(found.keys() | expected.keys()) if not same(name, found, expected)]
-    return [f"{name}: {str(found.get(name))[:300]} != {str(expected.get(name))[:300]}" for name in names]
 
 
 @pytest.mark.parametrize("name", ["stage_1", "pca", "stage_2"])

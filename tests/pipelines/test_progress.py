@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages
+from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages
 
 TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
 # One word of MindSpore's own: without GLOG_v=3 its C++ code warns about many things.
@@ -47,7 +47,8 @@ def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
     board = "--set=tensorboard=true"
     options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", board)
     first = in_a_terminal(
-        sys.executable, "-m", "pipelines.stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "one", *options,
+        sys.executable, "-m", "dimred.pipelines.stage_1",
+        digits, "--config", STAGE_1, "--out", tmp_path / "one", *options,
         cwd=tmp_path, environment=LOUD,
     )  # fmt: skip
     assert re.search(r"stage 1 .*74/74.*/s.*loss \d\.\d+, accuracy \d+\.\d %", first)
@@ -55,7 +56,8 @@ def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
     assert re.search(r"epoch: 1 step: 74 loss is \d+\.\d+", first)
     weights = tmp_path / "one" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
     second = in_a_terminal(
-        sys.executable, "-m", "pipelines.stage_2", digits, weights, "--config", STAGE_2, "--out", tmp_path / "two",
+        sys.executable, "-m", "dimred.pipelines.stage_2",
+        digits, weights, "--config", STAGE_2, "--out", tmp_path / "two",
         "--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", board, cwd=tmp_path, environment=LOUD,
     )  # fmt: skip
     assert re.search(r"stage 2 .*18/18.*/s.*loss \d\.\d+, accuracy \d+\.\d %", second)

@@ -7,15 +7,10 @@ from pathlib import Path
 import pytest
 
 from dimred.weights.series import CheckpointSeries
-from tests.pipelines.conftest import REPOSITORY, STAGE_1, STAGE_2, run
+from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, run, script
 
-TWO = ("--devices", "2", "--device-target", "CPU")
 ONE_EPOCH = [f"--set={option}" for option in ("epochs=1", "snapshots.per_epoch=8", "snapshots.first_epoch=1")]
 SMALL_BASIS = ["--set=n_components=6", "--set=epochs=1", "--set=reestimate_batches=2"]
-
-
-def script(stage: int, *arguments: object) -> list[str]:
-    return ["bash", str(REPOSITORY / "scripts" / f"run_stage_{stage}.sh"), *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +19,10 @@ def stages(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     folder = tmp_path_factory.mktemp("elsewhere") / "two ranks ü"
     folder.mkdir()
     (folder / "data é").symlink_to(digits)
-    one = run(*script(1, "data é", "--config", STAGE_1, *TWO, "--set=data.batch_size=32", *ONE_EPOCH), cwd=folder)
+    one = run(*script(1, "data é", "--config", STAGE_1, *TWO_RANKS, "--set=data.batch_size=32", *ONE_EPOCH), cwd=folder)
     assert one.returncode == 0, one.stdout + one.stderr
     weights = "device0_stage_1/checkpoint_stage_1/resnet_small-1_74.ckpt"
-    two = run(*script(2, "data é", weights, "--config", STAGE_2, *TWO, *SMALL_BASIS), cwd=folder)
+    two = run(*script(2, "data é", weights, "--config", STAGE_2, *TWO_RANKS, *SMALL_BASIS), cwd=folder)
     assert two.returncode == 0, two.stdout + two.stderr
     return folder, one.stdout, two.stdout
 
@@ -57,6 +52,6 @@ def test_rank_0_alone_saves(stages: tuple[Path, str, str]) -> None:
 
 def test_a_second_run_asks_for_resume_or_another_folder(stages: tuple[Path, str, str]) -> None:
     folder, _, _ = stages
-    again = run(*script(1, "data é", "--config", STAGE_1, *TWO, *ONE_EPOCH), cwd=folder)
+    again = run(*script(1, "data é", "--config", STAGE_1, *TWO_RANKS, *ONE_EPOCH), cwd=folder)
     assert again.returncode == 2
     assert "holds earlier results; --resume goes on with them, --out starts in another folder" in again.stderr

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from dimred.runtime.job import make_job
-from dimred.runtime.rank_table import make_rank_table
-from tests.pipelines.conftest import STAGE_1, STAGE_2, TwoStages, run
-from tests.pipelines.test_killed import differences, results
-from tests.pipelines.test_ranks import TWO, script
-from tests.runtime.test_launch import nothing_is_left, soon
+from dimred.launch.job import make_job
+from dimred.launch.rank_table import make_rank_table
+from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
+from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.results import differences, results
 
 ONE_OPTIONS = [
     "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
@@ -54,7 +53,7 @@ def uninterrupted(stage: int, command: list[str], out: Path) -> RanksJob:
 def job_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
     options = [f"--set={option}" for option in ONE_OPTIONS]
     return uninterrupted(
-        1, script(1, few_digits, "--config", STAGE_1, *TWO, *options), tmp_path_factory.mktemp("ranks_1")
+        1, script(1, few_digits, "--config", STAGE_1, *TWO_RANKS, *options), tmp_path_factory.mktemp("ranks_1")
     )
 
 
@@ -62,7 +61,9 @@ def job_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RanksJo
 def job_2(few_digits: Path, two_stages: TwoStages, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
     options = [f"--set={option}" for option in TWO_OPTIONS]
     paths = (few_digits, two_stages.weights, two_stages.matrix)
-    return uninterrupted(2, script(2, *paths, "--config", STAGE_2, *TWO, *options), tmp_path_factory.mktemp("ranks_2"))
+    return uninterrupted(
+        2, script(2, *paths, "--config", STAGE_2, *TWO_RANKS, *options), tmp_path_factory.mktemp("ranks_2")
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_two_hosts_give_the_bytes_of_one(
 
 
 def program_of(folder: Path) -> int:
-    """The process whose last argument is this folder: ``pipelines.stage_* ... --out FOLDER``."""
+    """The process whose last argument is this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (process / "cmdline").read_bytes().split(b"\0")

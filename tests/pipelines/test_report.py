@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.files.checksummed_json import write_checksummed
 from dimred.report.run_record import read_run
 from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.sealed_json import write_sealed
-from tests.pipelines.conftest import TwoStages, dimred, run
+from tests.helpers.commands import TwoStages, dimred, run
 
 PICTURES = {"accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -103,7 +103,7 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
-    write_sealed(broken / "result.json", {"sources": {"data": "/gone", "weights": None, "basis": None}})
+    write_checksummed(broken / "result.json", {"sources": {"data": "/gone", "weights": None, "basis": None}})
     changed = tmp_path / "changed"
     changed.mkdir()
     (changed / "result.json").write_text((searched / "result.json").read_text().replace('"steps": ', '"steps": 1'))

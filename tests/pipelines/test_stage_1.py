@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from dimred.config import StageOneConfig, load_config
-from dimred.runtime.metrics import read_metrics
+from dimred.run.metrics import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.pipelines.conftest import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages, program
+from tests.helpers.commands import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages, program
 
 
 def test_the_log_has_the_lines_that_people_grep_for(two_stages: TwoStages) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dimred.evaluate.starting_points import starting_points
-from dimred.runtime.metrics import read_metrics
+from dimred.run.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.pipelines.conftest import N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
 
 EPOCHS, STEPS = 2, 18
 

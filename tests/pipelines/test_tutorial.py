@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.pipelines.conftest import REPOSITORY
+from tests.helpers.commands import REPOSITORY
 
 TUTORIAL = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
 

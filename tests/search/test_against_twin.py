@@ -11,8 +11,7 @@ import pytest
 from mindspore import Tensor
 
 from dimred.search.cell import SubspaceTrainStep
-from tests.oracles.search import Twin
-from tests.search.networks import (
+from tests.helpers.networks import (
     PlainBasis,
     Quadratic,
     TanhMLP,
@@ -22,6 +21,7 @@ from tests.search.networks import (
     quadratic_matrix,
     weight_vector,
 )
+from tests.oracles.search import Twin
 
 N_STEPS = 50
 TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10

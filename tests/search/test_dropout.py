@@ -6,7 +6,7 @@ from mindspore import Tensor, nn, ops
 
 from dimred.search.cell import SubspaceTrainStep
 from dimred.search.dropout import ReplayableDropout, make_replayable
-from tests.search.networks import basis_for, state_bytes
+from tests.helpers.networks import basis_for, state_bytes
 
 
 class Layers(nn.Cell):

@@ -9,8 +9,8 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
+from tests.helpers.networks import PlainBasis, TanhMLP, mlp_function, orthonormal_rows, weight_vector
 from tests.oracles.search import Twin
-from tests.search.networks import PlainBasis, TanhMLP, mlp_function, orthonormal_rows, weight_vector
 
 
 def batches(n: int = 6) -> list[tuple[np.ndarray, ...]]:

@@ -16,8 +16,8 @@ from dimred.search.projected_sgd import ProjectedSGD
 from dimred.search.quasi_newton import CurvatureState, InverseBFGS, bfgs_update, condition_number, damped
 from dimred.search.rules import make_rules
 from dimred.search.step_bound import BoundedDirection, bounded
+from tests.helpers.networks import PlainBasis, quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine, powell
-from tests.search.networks import PlainBasis, quadratic_matrix
 
 K = 4
 numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)

@@ -11,7 +11,7 @@ from dimred.errors import SearchError
 from dimred.search.armijo import LineSearchResult
 from dimred.search.cell import SubspaceTrainStep
 from dimred.search.result import Outcome
-from tests.search.networks import (
+from tests.helpers.networks import (
     BatchNormNet,
     PlainBasis,
     Quadratic,

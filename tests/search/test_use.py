@@ -8,7 +8,7 @@ from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, Mode
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.search.cell import SubspaceTrainStep
 from dimred.weights.layout import WeightLayout
-from tests.search.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
+from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
 
 
 class Record(Callback):

@@ -4,7 +4,7 @@ import pytest
 
 from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import random_walk, write_series
+from tests.helpers.planted import random_walk, write_series
 
 M = 2 * CHUNK + 4321  # several blocks, several strips, none of them full
 

@@ -8,7 +8,7 @@ from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import as_weights, random_walk, write_series
+from tests.helpers.planted import as_weights, random_walk, write_series
 
 M = CHUNK + 777
 SNAPSHOTS = random_walk(12, M)

@@ -6,12 +6,12 @@ import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.basis import SubspaceBasis, fits_checkpoint, load_basis
-from dimred.subspace.companion import companion_path
-from dimred.subspace.file_seal import write_seal
+from dimred.subspace.file_checksum import write_file_checksum
+from dimred.subspace.metadata import metadata_path
 from dimred.subspace.pca import fit_basis
 from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
-from tests.oracles.planted import random_walk, write_series
+from tests.helpers.planted import random_walk, write_series
 
 M = CHUNK + 300
 
@@ -25,7 +25,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def pair(made, tmp_path):
-    for path in (made.path, companion_path(made.path)):
+    for path in (made.path, metadata_path(made.path)):
         shutil.copy(path, tmp_path)
     return tmp_path / "pca_mat.npy"
 
@@ -43,12 +43,12 @@ def test_what_was_fitted_is_loaded(made, pair):
 def test_save_writes_the_same_pair(made, tmp_path):
     path = made.save(tmp_path / "copy.npy")
     assert path.read_bytes() == made.path.read_bytes()
-    assert companion_path(path).read_bytes() == companion_path(made.path).read_bytes()
+    assert metadata_path(path).read_bytes() == metadata_path(made.path).read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(ConfigError, match="would be replaced"):
         made.save(path)
     SubspaceBasis(np.eye(2, 5, dtype=np.float32)).save(path, overwrite=True)
-    assert [file.name for file in tmp_path.iterdir()] == ["copy.npy"], "the old companion stands beside other rows"
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.npy"], "the old metadata stands beside other rows"
 
 
 def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
@@ -118,7 +118,7 @@ def test_changed_rows_are_found(pair, offset, data, words):
 @pytest.mark.parametrize("length", [0, 5, 60, 200, -1])
 def test_a_truncated_matrix_is_refused(pair, bare, length):
     if bare:
-        companion_path(pair).unlink()
+        metadata_path(pair).unlink()
     content = pair.read_bytes()
     pair.write_bytes(content[:length] if length >= 0 else content + b"\0")
     with pytest.raises(BasisMismatchError, match=r"pca_mat\.npy"):
@@ -126,10 +126,10 @@ def test_a_truncated_matrix_is_refused(pair, bare, length):
 
 
 def test_a_companion_cut_anywhere_is_refused(pair):
-    companion = companion_path(pair)
-    content = companion.read_bytes()
+    metadata = metadata_path(pair)
+    content = metadata.read_bytes()
     for length in [0, 1, 100, 800, 2048, len(content) // 2, len(content) - 1]:
-        companion.write_bytes(content[:length])
+        metadata.write_bytes(content[:length])
         with pytest.raises(BasisMismatchError, match=r"pca_mat\.h5"):
             load_basis(pair)
 
@@ -153,18 +153,18 @@ def test_a_companion_cut_anywhere_is_refused(pair):
     ],
 )
 def test_a_contradictory_companion_is_refused(pair, change):
-    with h5py.File(companion_path(pair), "r+") as file:
+    with h5py.File(metadata_path(pair), "r+") as file:
         change(file)
     with pytest.raises(BasisMismatchError, match="its checksum is another"):
         load_basis(pair)
-    write_seal(companion_path(pair))  # as somebody who means harm would
+    write_file_checksum(metadata_path(pair))  # as somebody who means harm would
     with pytest.raises(BasisMismatchError) as refused:
         load_basis(pair)
     assert "checksum" not in str(refused.value)
 
 
 def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
-    for path in (pair, companion_path(pair)):
+    for path in (pair, metadata_path(pair)):
         whole = path.read_bytes()
         for bit in np.random.default_rng(2).integers(8 * len(whole), size=150):
             damaged = bytearray(whole)
@@ -179,11 +179,11 @@ def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
 def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp_path):
     """As after a crash between the two renames."""
     other = fit_basis(write_series(tmp_path / "s", random_walk(7, M, seed=1)), 4, out=tmp_path / "other.npy")
-    shutil.copy(companion_path(other.path), companion_path(pair))
+    shutil.copy(metadata_path(other.path), metadata_path(pair))
     with pytest.raises(BasisMismatchError, match="their digests differ"):
         load_basis(pair)
     smaller = fit_basis(write_series(tmp_path / "t", random_walk(7, 90)), 3, out=tmp_path / "smaller.npy")
-    shutil.copy(companion_path(smaller.path), companion_path(pair))
+    shutil.copy(metadata_path(smaller.path), metadata_path(pair))
     with pytest.raises(BasisMismatchError, match=r"describes \(3, 90\)"):
         load_basis(pair)
 

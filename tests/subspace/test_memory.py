@@ -1,31 +1,15 @@
 """The memory limit, measured from outside: the most private memory (RssAnon) of a real process."""
 
 import os
-import subprocess
 import sys
-import time
 
 import numpy as np
 
 from dimred.subspace.basis import load_basis
-from tests.oracles.planted import random_walk, write_series
+from tests.helpers.planted import random_walk, write_series
+from tests.helpers.processes import run_and_watch
 
 N, M, LIMIT = 34, 1_500_000, 200_000_000
-
-
-def run_and_watch(command: list[str]) -> int:
-    """Run the command to its end; the most bytes of private memory it was seen to hold."""
-    most = 0
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        status = f"/proc/{process.pid}/status"
-        while process.poll() is None:
-            with open(status, encoding="ascii") as file:  # noqa: PTH123
-                lines = [line for line in file if line.startswith("RssAnon:")]
-            most = max([most, *(int(line.split()[1]) * 1024 for line in lines)])
-            time.sleep(0.002)
-        errors = process.stderr.read().decode()
-    assert process.returncode == 0, errors
-    return most
 
 
 def test_the_command_stays_within_max_memory(tmp_path):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
+from dimred.files.checksummed_json import write_checksummed
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import SubspacePath, make_path, read_path
-from dimred.weights.sealed_json import write_sealed
 
 K, M, STEPS = 4, 50, 7
 
@@ -59,6 +59,6 @@ def test_another_start_another_basis_and_a_step_that_was_not_taken_are_refused(s
 )
 def test_any_json_is_a_path_or_our_own_error(content, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / "any_path.json"
-    write_sealed(file, content if isinstance(content, dict) else {"content": content})
+    write_checksummed(file, content if isinstance(content, dict) else {"content": content})
     with pytest.raises(CheckpointError, match="not the path of a search"):
         read_path(file)

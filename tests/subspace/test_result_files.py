@@ -11,7 +11,7 @@ from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import as_weights
+from tests.helpers.planted import as_weights
 
 
 def test_where_it_came_from_is_recorded(walk):
@@ -91,4 +91,4 @@ def test_another_result_is_never_replaced_without_being_told_to(walk, tmp_path, 
     assert (out.read_bytes(), out.with_suffix(".h5").read_bytes()) == before
     assert len(list(tmp_path.iterdir())) == 2
     made = fit_basis(series, out=out, overwrite=True, **arguments)
-    assert load_basis(out).companion.digest == made.companion.digest
+    assert load_basis(out).metadata.digest == made.metadata.digest

@@ -11,13 +11,13 @@ import pytest
 
 from dimred.errors import ConfigError
 from dimred.subspace.basis import load_basis
-from dimred.subspace.passes import LOST, working_bytes
+from dimred.subspace.gram_and_rows import LOST, working_bytes
 from dimred.subspace.pca import fit_basis
 from dimred.subspace.write_behind import SAVE_EVERY
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import as_weights, random_walk, write_series
+from tests.helpers.planted import as_weights, random_walk, write_series
 
 N, K, BLOCKS = 6, 3, 20
 M = BLOCKS * CHUNK - 99
@@ -147,7 +147,7 @@ def test_killed_before_a_rename(series, expected, tmp_path, suffix, manifest):
 
 
 def test_killed_between_the_renames_over_an_earlier_result_is_found_and_finished(series, tmp_path):
-    """``--append``: the new companion stands beside the old rows; loading says so, the same call finishes it."""
+    """``--append``: the new metadata stands beside the old rows; loading says so, the same call finishes it."""
     out = tmp_path / "pca_mat.npy"
     fit_basis(series.select(last=N - 1), K, out=out)
     kill_at(series, out, "renaming", 0, append="append", before="pca_mat.npy")

@@ -4,8 +4,8 @@ import pytest
 from dimred.errors import ConfigError, SeriesError
 from dimred.subspace.orthonormalise import deviation, repair_transform, snapshot_directions
 from dimred.subspace.spectrum import centre_gram, effective_rank, principal_directions, spread_along
+from tests.helpers.planted import planted, random_walk
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
-from tests.oracles.planted import planted, random_walk
 
 
 def centred_gram(snapshots):

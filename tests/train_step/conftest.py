@@ -1,1 +1,1 @@
-from tests.search.conftest import _graph_mode, mode, pynative  # noqa: F401
+from tests.helpers.modes import _graph_mode, mode, pynative  # noqa: F401

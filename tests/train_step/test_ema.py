@@ -13,13 +13,13 @@ import pytest
 from mindspore import nn
 
 from dimred.errors import ConfigError
-from dimred.runtime.parameters import from_arrays, to_arrays
 from dimred.train_step.ema import EMA
 from dimred.train_step.step import TrainStep
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from tests.helpers.networks import BatchNormNet, TanhMLP, image_batch, state_bytes, weight_vector
+from tests.helpers.problems import batches, tensors
 from tests.oracles.train_step import ema
-from tests.search.networks import BatchNormNet, TanhMLP, image_batch, state_bytes, weight_vector
-from tests.train_step.problems import batches, tensors
 
 N_STEPS, KILLED_AFTER, DECAY = 100, 57, 0.95
 

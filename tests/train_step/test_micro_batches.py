@@ -11,7 +11,7 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.step import TrainStep
-from tests.search.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
+from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 
 N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
 SIZES = [8, 4, 2, 1]

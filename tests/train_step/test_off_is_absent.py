@@ -4,7 +4,7 @@ from collections import Counter
 
 import mindspore as ms
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import nn
 from mindspore.common.api import _cell_graph_executor
 from mindspore.train.anf_ir_pb2 import ModelProto
 
@@ -13,22 +13,8 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
-from tests.search.networks import TanhMLP
-from tests.train_step.problems import batches, tensors
-
-
-class BareStep(nn.Cell):
-    """Gradient and optimizer, and nothing else."""
-
-    def __init__(self, network: nn.Cell, optimizer: nn.Optimizer):
-        super().__init__(auto_prefix=False)
-        self.network = network
-        self.optimizer = optimizer
-        self.gradient = ops.value_and_grad(network, None, optimizer.parameters)
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        loss, gradients = self.gradient(*inputs)
-        return ops.depend(loss, self.optimizer(gradients))
+from tests.helpers.networks import TanhMLP
+from tests.helpers.problems import BareStep, batches, tensors
 
 
 def primitives(make) -> tuple[Counter, list[str]]:

@@ -13,8 +13,8 @@ from dimred.train_step.decay_groups import decays
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.schedule import make_rates
+from tests.helpers.problems import RATES
 from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
-from tests.train_step.problems import RATES
 
 OPTIONS = [
     ("momentum", {}),

@@ -14,8 +14,8 @@ from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import OPTIMIZER_NAMES, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
-from tests.search.networks import BatchNormNet, basis_for, image_batch
-from tests.train_step.problems import RATES, changed, overflowing, values
+from tests.helpers.networks import BatchNormNet, basis_for, image_batch
+from tests.helpers.problems import RATES, changed, overflowing, values
 
 LEVELS = ("O1", "O2", "O3")
 SCALE_STATE = {"loss_scale.scale", "loss_scale.good_steps", "loss_scale.overflows"}

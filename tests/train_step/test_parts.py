@@ -14,9 +14,9 @@ from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
+from tests.helpers.networks import TanhMLP, mlp_function, weight_vector
+from tests.helpers.problems import RATES, batches, tensors
 from tests.oracles.train_step import Optimizer, clip, ema
-from tests.search.networks import TanhMLP, mlp_function, weight_vector
-from tests.train_step.problems import RATES, batches, tensors
 
 N_STEPS = 5
 CLIP, DECAY, KEEP = {"norm": 0.1, "value": 0.08}, 0.1, 0.7

@@ -7,7 +7,7 @@ from dimred.weights.digest import CHUNK, WeightDigest, digest_of_chunks
 from dimred.weights.layout import WeightLayout
 from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
-from tests.oracles.planted import as_weights, random_walk, write_series
+from tests.helpers.planted import as_weights, random_walk, write_series
 
 
 def collect(matrix, width=CHUNK, start=0):

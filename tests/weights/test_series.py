@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dimred.errors import ConfigError, SeriesError
+from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.digest import CHUNK, WeightDigest
 from dimred.weights.layout import WeightLayout
-from dimred.weights.sealed_json import read_sealed, write_sealed
 from dimred.weights.series import CheckpointSeries
 
 
@@ -153,9 +153,9 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
 
 
 def _edit(manifest, change):
-    content = read_sealed(manifest)
+    content = read_checksummed(manifest)
     change(content)
-    write_sealed(manifest, content)
+    write_checksummed(manifest, content)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_a_writer_killed_at_any_moment_leaves_a_series_that_opens(tmp_path):
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
     code = (
-        "import sys, time\nfrom dimred.weights.whole_file import whole_file\n"
-        "with whole_file(sys.argv[1]):\n    print('writing', flush=True); time.sleep(60)"
+        "import sys, time\nfrom dimred.files.atomic import open_atomic\n"
+        "with open_atomic(sys.argv[1]):\n    print('writing', flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "net-1_1.ckpt")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

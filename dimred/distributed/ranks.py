@@ -1,0 +1,218 @@
+"""The ranks of a data-parallel job, and what they tell each other: MindSpore's collectives, few and flat.
+
+On CPU, MindSpore's collectives know float32 sums only, and give up when a rank comes more than 30 seconds late. So
+whatever one rank does alone goes through ``run_on_rank_zero``, in which the others wait in many short turns.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.errors import ConfigError, DimredError
+
+__all__ = ["ALONE", "Group", "MeanOverRanks", "Ranks", "columns_of_rank"]
+
+Result = TypeVar("Result")
+_LONGEST_TURN_SECONDS = 0.5
+
+
+class Ranks:
+    """One process alone: everything stays as it is.
+
+    Attributes:
+        rank: number of this process.
+        group_size: R, processes in all.
+    """
+
+    rank = 0
+    group_size = 1
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this is rank 0, which writes the files."""
+        return self.rank == 0
+
+    def mean(self) -> nn.Cell | None:
+        """A cell: float32 tensors -> the tuple of their means over all ranks, the same on each; None for no change."""
+        return None
+
+    def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+        """The sum over all ranks, float32, the same on each; whole numbers are exact below 2^24."""
+        return np.asarray(numbers, np.float32)
+
+    def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
+        """Put the mean over all ranks into float parameters, on each rank."""
+
+    def broadcast(self, parameters: Sequence[Parameter]) -> None:
+        """Put rank 0's values into float parameters, on each rank."""
+
+    def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
+        """Let rank 0 work, however long it takes, while the others wait; its result there, None elsewhere.
+
+        Raises:
+            DimredError: elsewhere than on rank 0, where the work failed; on rank 0 what the work raised.
+        """
+        return work()
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """Rank 0's message, on every rank."""
+        return message
+
+    def any(self, claim: bool) -> bool:
+        """Whether any rank says yes; each gets the same answer."""
+        return bool(self.sum([float(claim)])[0])
+
+    def check_same(self, what: str, content: bytes) -> None:
+        """Check that all ranks have the same.
+
+        Raises:
+            DimredError: on every rank, where any differs.
+        """
+
+
+class Group(Ranks):
+    """Several processes, each of which calls the same methods in the same order.
+
+    Args:
+        rank: number of this process.
+        group_size: R, processes in all.
+    """
+
+    def __init__(self, rank: int, group_size: int):
+        self.rank = rank
+        self.group_size = group_size
+        self._sum = _Sum()
+
+    def mean(self) -> nn.Cell:
+        """See ``Ranks``."""
+        return MeanOverRanks(self.group_size)
+
+    def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+        """See ``Ranks``."""
+        total: np.ndarray = self._sum(Tensor(np.asarray(numbers, np.float32))).asnumpy()
+        return total
+
+    def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
+        """See ``Ranks``."""
+        self._replace(parameters, self._flat(parameters) / np.float32(self.group_size))
+
+    def broadcast(self, parameters: Sequence[Parameter]) -> None:
+        """See ``Ranks``. A sum in which all but rank 0 give zeros, so that no bit changes."""
+        flat = self._flat(parameters)
+        self._replace(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
+
+    def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
+        """See ``Ranks``. Rank 0 works in a thread; the turns end when it is done."""
+        results: list[Result] = []
+        failures: list[BaseException] = []
+
+        def attempt() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=attempt, daemon=True)
+        if self.is_rank_zero:
+            worker.start()
+        pause = 0.001
+        while True:
+            if self.is_rank_zero:
+                worker.join(pause)
+            done, failed = self.sum([self.is_rank_zero and not worker.is_alive(), bool(failures)])
+            if failed and self.is_rank_zero:
+                raise failures[0]
+            if failed:
+                raise DimredError("rank 0 could not go on; its log says why")
+            if done:
+                return results[0] if self.is_rank_zero else None
+            pause = min(2 * pause, _LONGEST_TURN_SECONDS)
+            if not self.is_rank_zero:
+                time.sleep(pause / 2)
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """See ``Ranks``. Each byte goes as a number."""
+        length = self.sum([len(message) // 2**16, len(message) % 2**16] if self.is_rank_zero else [0, 0])
+        numbers = np.zeros(int(length[0]) * 2**16 + int(length[1]), np.float32)
+        if self.is_rank_zero:
+            numbers[:] = np.frombuffer(message, np.uint8)
+        return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
+
+    def check_same(self, what: str, content: bytes) -> None:
+        """See ``Ranks``. The sum of equal digests is R times each."""
+        digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
+        if self.any(not np.array_equal(self.sum(list(digest)), digest * self.group_size)):
+            raise DimredError(
+                f"the ranks do not have the same {what}; give every host the same files and the same options"
+            )
+
+    @staticmethod
+    def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
+        if not parameters:
+            return np.zeros(1, np.float32)
+        return np.concatenate([parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters])
+
+    def _replace(self, parameters: Sequence[Parameter], shares: np.ndarray) -> None:
+        """Set the parameters from the sum of all ranks' shares."""
+        total = self._sum(Tensor(shares)).asnumpy()
+        first = 0
+        for parameter in parameters:
+            values = total[first : first + parameter.size].reshape(parameter.shape)
+            parameter.set_data(Tensor(values, parameter.dtype))
+            first += parameter.size
+
+
+ALONE = Ranks()
+
+
+class MeanOverRanks(nn.Cell):
+    """Tensors -> the tuple of their means over all ranks; an all-reduce each, which graph mode may fuse.
+
+    Args:
+        group_size: R.
+    """
+
+    def __init__(self, group_size: int):
+        super().__init__(auto_prefix=False)
+        self.share = 1.0 / group_size
+        self.all_reduce = ops.AllReduce()
+        self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
+
+    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return tuple([self.all_reduce(value) * self.share for value in values])
+
+
+class _Sum(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, values: Tensor) -> Tensor:
+        return self.all_reduce(values)
+
+
+def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
+    """The columns that ``rank`` owns: ``floor(rank M / R) : floor((rank + 1) M / R)``.
+
+    The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
+    longest has ``ceil(M / R)``. Any M and any R go together; with R > M some ranks own nothing.
+
+    Args:
+        n_columns: M, columns in all.
+        rank: 0 to R - 1.
+        group_size: R, ranks in all.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    if n_columns < 0 or group_size < 1 or not 0 <= rank < group_size:
+        raise ConfigError(
+            f"rank {rank} of group_size {group_size} can't own a part of {n_columns} columns; rank must be 0 to "
+            "group_size - 1."
+        )
+    return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

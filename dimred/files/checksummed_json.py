@@ -1,0 +1,65 @@
+"""JSON files that carry their own checksum: a changed byte is found, wherever it is."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dimred.files.atomic import atomic_write
+
+__all__ = ["add_checksum", "read_checksummed", "strip_checksum", "write_checksummed"]
+
+_KEY = "checksum"
+_BLANK = "0" * 64
+_LARGEST = 64 << 20
+
+
+def add_checksum(content: Mapping[str, Any]) -> str:
+    """``content`` as JSON with a last key ``checksum``: the SHA-256 of the text with 64 zeros in the checksum's place.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    text = json.dumps({**content, _KEY: _BLANK}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    head, _, tail = text.rpartition(_BLANK)
+    return head + hashlib.sha256(text.encode()).hexdigest() + tail
+
+
+def strip_checksum(raw: bytes) -> dict[str, Any]:
+    """The content of a sealed text.
+
+    Raises:
+        ValueError: it is not JSON, not sealed, or not what was sealed.
+    """
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    checksum = content.pop(_KEY, None) if isinstance(content, dict) else None
+    if not isinstance(checksum, str) or len(checksum) != len(_BLANK):
+        raise ValueError("it has no checksum")
+    head, _, tail = raw.rpartition(checksum.encode("utf-8", "surrogatepass"))
+    if hashlib.sha256(head + _BLANK.encode() + tail).hexdigest() != checksum:
+        raise ValueError("it was changed after it was written: its checksum is another")
+    return dict(content)
+
+
+def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a sealed JSON file, whole or not at all."""
+    atomic_write(path, add_checksum(content))
+
+
+def read_checksummed(path: str | os.PathLike[str], largest: int = _LARGEST) -> dict[str, Any]:
+    """Read a sealed JSON file of up to ``largest`` bytes.
+
+    Raises:
+        ValueError: it is damaged, or too large.
+        OSError: it can't be read.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(largest + 1)
+    if len(raw) > largest:
+        raise ValueError(f"it has more than {largest:,} bytes")
+    return strip_checksum(raw)

@@ -1,0 +1,201 @@
+"""What a job is: which ranks run where, in which folders, with which environment and command."""
+
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dimred.errors import ConfigError
+from dimred.launch.rank_table import Device, read_rank_table
+
+RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS = "train.log", "env.log", "msrun"
+LAUNCHERS_FILES = (RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS)  # in a rank's folder, beside what the program writes
+LAUNCHER, NODE_RANK = "DIMRED_LAUNCHER", "DIMRED_NODE_RANK"
+_LOOPBACK = "127.0.0.1"
+_USUAL_PORT = 8118  # msrun's own default
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program on several ranks.
+
+    Attributes:
+        program: its module, such as ``dimred.pipelines.stage_1``; run with ``arguments`` and ``--out FOLDER``.
+        stage: ends the names of the ranks' folders, ``out/device{rank}_{stage}``.
+        arguments: of the program.
+        out: folder of the ranks' folders.
+        devices: R, ranks on all nodes together.
+        nodes: hosts; each has R / nodes ranks.
+        node_rank: number of this host.
+        master_addr, master_port: where the ranks find each other, on node 0.
+        device_target: ``CPU`` or ``Ascend``.
+        rank_table: file; None lets msrun number the ranks.
+        table: its rows, by rank; empty without one.
+    """
+
+    program: str
+    stage: str
+    arguments: tuple[str, ...]
+    out: Path
+    devices: int
+    nodes: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+    device_target: Literal["CPU", "Ascend"]
+    rank_table: Path | None = None
+    table: tuple[Device, ...] = ()
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this node."""
+        per_node = self.devices // self.nodes
+        return range(self.node_rank * per_node, (self.node_rank + 1) * per_node)
+
+    @property
+    def uses_msrun(self) -> bool:
+        """One rank alone is started without msrun."""
+        return self.devices > 1
+
+    def folder(self, rank: int) -> Path:
+        """Where a rank writes."""
+        return self.out / f"device{rank}_{self.stage}"
+
+    def device_id(self, rank: int) -> int:
+        """The device of a rank on its host."""
+        return self.table[rank].device_id if self.table else rank % (self.devices // self.nodes)
+
+    def command(self, rank: int) -> list[str]:
+        """What a rank runs."""
+        return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
+
+    def msrun(self) -> list[str]:
+        """The msrun call of this node; each of the processes it starts is a ``rank_process``."""
+        command = [
+            str(Path(sys.executable).with_name("msrun")),
+            f"--worker_num={self.devices}",
+            f"--local_worker_num={len(self.local_ranks)}",
+            f"--master_addr={self.master_addr}",
+            f"--master_port={self.master_port}",
+            f"--node_rank={self.node_rank}",
+            f"--log_dir={self.folder(self.local_ranks[0]) / MSRUN_LOGS}",
+            "--join=True",
+            f"--tail_worker_log={self.devices}",  # no rank has this number: the launcher itself shows the log
+        ]
+        if self.rank_table is not None:
+            command.append(f"--rank_table_file={self.rank_table}")
+        return [*command, "python", *self.rank_process()]
+
+    def rank_process(self) -> list[str]:
+        """Arguments of the Python that wraps a rank's program."""
+        return ["-m", "dimred.launch.rank", str(self.out), self.stage, self.program, *self.arguments]
+
+    def environment(self) -> dict[str, str]:
+        """What every process of the job gets, over the environment of the launcher."""
+        given = os.environ
+        path = f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}"
+        mine = {"PATH": path, NODE_RANK: str(self.node_rank), "GLOG_v": given.get("GLOG_v", "3")}
+        if self.device_target == "CPU" and len(self.local_ranks) > 1:
+            threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
+            mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
+        return mine
+
+    def rank_environment(self, rank: int) -> dict[str, str]:
+        """What one rank gets besides; where msrun starts it, msrun sets all of it but ``DEVICE_ID`` of a rank table."""
+        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(self.device_id(rank))}
+        if self.uses_msrun:
+            mine |= {
+                "MS_ROLE": "MS_WORKER",
+                "MS_NODE_ID": str(rank),
+                "MS_WORKER_NUM": str(self.devices),
+                "MS_SCHED_HOST": self.master_addr,
+                "MS_SCHED_PORT": str(self.master_port),
+            }
+        if self.rank_table is not None:
+            mine["RANK_TABLE_FILE"] = str(self.rank_table)
+        return mine
+
+    def describe(self) -> Iterator[str]:
+        """Lines for people: what each rank of this node would run, with its environment."""
+        ranks = self.local_ranks
+        yield f"node {self.node_rank} of {self.nodes}: ranks {ranks[0]} to {ranks[-1]} of {self.devices}"
+        yield "every process: " + " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment().items())
+        if self.uses_msrun:
+            yield "msrun: " + shlex.join(self.msrun())
+        for rank in ranks:
+            yield f"rank {rank}: log {self.folder(rank) / RANK_LOG}"
+            if self.table:
+                yield f"  device {self.table[rank].device_ip} of server {self.table[rank].server_id}"
+            yield "  " + " ".join(f"{name}={value}" for name, value in self.rank_environment(rank).items())
+            yield "  " + shlex.join(self.command(rank))
+
+
+def make_job(
+    program: str,
+    stage: str,
+    arguments: list[str],
+    *,
+    out: Path,
+    devices: int | None,
+    device_target: Literal["CPU", "Ascend"],
+    rank_table: Path | None = None,
+    nodes: int | None = None,
+    node_rank: int | None = None,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+) -> Job:
+    """A job from what a person typed; None stands for what was not typed.
+
+    Devices, nodes and node 0's address come from the rank table, where there is one; without it there are 8 devices on
+    1 node. On one node a free port is looked up; several nodes have to agree on one, 8118 by default.
+
+    Raises:
+        ConfigError: a number is out of range, the rank table is wrong or says something else, or several nodes miss
+            an address or a number.
+    """
+    table: tuple[Device, ...] = ()
+    if rank_table is not None:
+        table = tuple(read_rank_table(rank_table, devices))
+        servers = [device.server_id for device in table if device.rank % _per_server(table) == 0]
+        if nodes not in (None, len(servers)):
+            raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
+        devices, nodes, master_addr = len(table), len(servers), master_addr or servers[0]
+    devices, nodes = 8 if devices is None else devices, nodes or 1
+    if devices % nodes:
+        raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
+    if nodes > 1 and (node_rank is None or master_addr is None):
+        missing = "--node-rank" if node_rank is None else "--master-addr"
+        raise ConfigError(
+            f"{missing} is missing: with {nodes} nodes, start the same command on each, with --node-rank 0 to "
+            f"{nodes - 1} and node 0's address as --master-addr"
+        )
+    if not 0 <= (node_rank or 0) < nodes:
+        raise ConfigError(f"--node-rank is {node_rank}; with {nodes} nodes it must be 0 to {nodes - 1}")
+    return Job(
+        program=program,
+        stage=stage,
+        arguments=tuple(arguments),
+        out=out.absolute(),
+        devices=devices,
+        nodes=nodes,
+        node_rank=node_rank or 0,
+        master_addr=master_addr if nodes > 1 and master_addr else _LOOPBACK,
+        master_port=master_port or (_USUAL_PORT if nodes > 1 else _free_port()),
+        device_target=device_target,
+        rank_table=None if rank_table is None else rank_table.absolute(),
+        table=table,
+    )
+
+
+def _per_server(table: tuple[Device, ...]) -> int:
+    return len(table) // (1 + max(device.server for device in table))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,49 @@
+"""Device, mode, seed: set once, before the first cell is built."""
+
+import atexit
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
+
+import mindspore as ms
+from mindspore import communication, nn
+
+from dimred.distributed.ranks import ALONE, Group, Ranks
+
+
+def set_up(
+    seed: int,
+    device_target: Literal["CPU", "Ascend"] = "CPU",
+    graph_mode: bool = True,
+    all_reduce_split: Sequence[int] = (),
+) -> Ranks:
+    """Choose the device and mode, seed MindSpore's and NumPy's global generators, and join the ranks msrun started.
+
+    Args:
+        seed: the same on all ranks, so that they start from the same weights.
+        device_target: what to compute on.
+        graph_mode: or PyNative.
+        all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses all of them.
+            Without meaning on CPU, which does not fuse.
+    """
+    ms.set_device(device_target)
+    ms.set_context(mode=ms.GRAPH_MODE if graph_mode else ms.PYNATIVE_MODE)
+    ms.set_seed(seed)
+    atexit.register(_silence_cell_finalisers)
+    if os.environ.get("MS_ROLE") != "MS_WORKER":
+        return ALONE
+    communication.init()
+    ranks = Group(communication.get_rank(), communication.get_group_size())
+    ms.set_auto_parallel_context(
+        parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=ranks.group_size
+    )
+    if all_reduce_split and device_target == "Ascend":
+        ms.set_auto_parallel_context(all_reduce_fusion_config=list(all_reduce_split))
+    return ranks
+
+
+def _silence_cell_finalisers() -> None:
+    """At interpreter exit ``Cell.__del__`` meets module globals that are gone, and prints a traceback for each cell."""
+    nn.Cell.__del__ = lambda self: None

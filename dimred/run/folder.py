@@ -1,0 +1,65 @@
+"""The folder a run writes into. Earlier results are never overwritten; only the run itself goes on in it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from dimred.errors import ConfigError
+from dimred.files.atomic import remove_leftovers
+from dimred.files.lock import LOCK, RunLock
+from dimred.launch.job import LAUNCHERS_FILES
+
+__all__ = ["CONFIG", "PHASES", "check_run_folder", "run_folder"]
+
+CONFIG, PHASES = "config.yaml", "phases.json"
+# What a run writes first; the basis may be fitted before the rest begins.
+_BEGINNINGS = (CONFIG, PHASES, "pca_mat.npy.unfinished", "pca_mat.h5")
+_NOT_RESULTS = {LOCK, "mindspore.log", *LAUNCHERS_FILES}
+
+
+@contextmanager
+def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
+    """Make the folder of a run and hold its lock; a run that fails before it wrote anything leaves none behind.
+
+    Args:
+        out: the folder.
+        resume: a run that was begun there may be gone on with.
+
+    Raises:
+        ConfigError: it holds something already, or can't be made.
+        RunError: another process is at work there.
+    """
+    check_run_folder(out, resume=resume)
+    if out.is_dir():
+        remove_leftovers(out)
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(RunLock(out))
+        except OSError as error:
+            why = error.strerror
+            raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
+        try:
+            yield out
+        except BaseException:
+            if not _results(out):
+                lock.remove()
+                if not any(out.iterdir()):
+                    out.rmdir()
+            raise
+
+
+def check_run_folder(out: Path, *, resume: bool) -> None:
+    """Raises ConfigError where ``run_folder`` would refuse ``out`` for what it holds."""
+    if out.exists() and (not out.is_dir() or (_results(out) and not resume)):
+        raise ConfigError(
+            f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "
+            "move them away"
+        )
+    if out.exists() and _results(out) and not any((out / name).exists() for name in _BEGINNINGS):
+        raise ConfigError(f"--out is {str(out)!r}, which holds something else than a run; name another folder")
+
+
+def _results(out: Path) -> bool:
+    """Whether a run has written something."""
+    return any(entry.name not in _NOT_RESULTS for entry in out.iterdir())

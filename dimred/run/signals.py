@@ -1,0 +1,64 @@
+"""SIGTERM and ctrl-C: a run saves what it has, and ends with a status of its own."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from dimred.distributed.ranks import Ranks
+from dimred.errors import StoppedError
+
+__all__ = ["StopSignals"]
+
+
+class StopSignals:
+    """While the block lasts, SIGTERM and ctrl-C raise ``StoppedError``; inside ``held`` the first one only sets a mark.
+
+    Attributes:
+        received: number of the signal that came while it was held; None without one.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._held = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, a signal waits until the caller looks at ``received``; a second one does not wait."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self.received is not None:
+            raise StoppedError(self.received)
+
+    def agreed(self, ranks: Ranks) -> bool:
+        """Whether all ranks stop now, because one of them received a signal; asked by each after each step.
+
+        The handlers are put back each time: MindSpore's data pipeline takes ctrl-C for itself when an epoch begins.
+        """
+        for number in self._before:
+            signal.signal(number, self._handle)
+        if ranks.any(self.received is not None) and self.received is None:
+            self.received = int(signal.SIGTERM)
+        return self.received is not None
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._held and self.received is None:
+            self.received = number
+        else:
+            raise StoppedError(number)

@@ -1,0 +1,174 @@
+"""``pca_mat.h5``, the file beside ``pca_mat.npy``: everything about a basis except its rows."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from dimred.errors import BasisMismatchError
+from dimred.subspace.file_checksum import CHECKSUM_BYTES, check_file_checksum, write_file_checksum
+from dimred.weights.layout import WeightLayout
+
+__all__ = ["KINDS", "BasisMetadata", "Source", "metadata_path", "read_metadata", "write_metadata"]
+
+_FORMAT, _VERSION = "dimred basis", 2
+KINDS = ("pca", "snapshots")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A snapshot that a basis was made from.
+
+    Attributes:
+        file: its name in the folder it was read from.
+        step: applied updates when it was taken.
+        digest: the ``WeightDigest`` of its weights.
+    """
+
+    file: str
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class BasisMetadata:
+    """What stands in the ``.h5`` file.
+
+    Attributes:
+        kind: "pca" or "snapshots".
+        mean: float32 (M,), memory-mapped where it was read from a file.
+        singular_values: float64 (k,).
+        explained_variance: float64 (k,), singular_values^2 / (N - 1).
+        explained_variance_ratio: float64 (k,), their shares of the variance of the snapshots.
+        gram: float64 (N, N), inner products of the snapshots about their mean.
+        layout: of the M weights.
+        snapshots: the N snapshots.
+        digest: of the rows in the ``.npy`` file; ties the two files together.
+        deviation: max |P P' - I|, measured on these rows.
+    """
+
+    kind: str
+    mean: np.ndarray
+    singular_values: np.ndarray
+    explained_variance: np.ndarray
+    explained_variance_ratio: np.ndarray
+    gram: np.ndarray
+    layout: WeightLayout
+    snapshots: tuple[Source, ...]
+    digest: str
+    deviation: float
+
+
+def metadata_path(npy: Path) -> Path:
+    """``pca_mat.h5`` for ``pca_mat.npy``."""
+    return npy.with_suffix(".h5")
+
+
+def write_metadata(path: Path, metadata: BasisMetadata, block: int = 1 << 20) -> None:
+    """Write the ``.h5`` file; the mean is copied in blocks, so that it may be memory-mapped."""
+    text = h5py.string_dtype("utf-8")
+    with h5py.File(path, "w", userblock_size=CHECKSUM_BYTES) as file:
+        file.attrs.update(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "kind": metadata.kind,
+                "rows_digest": metadata.digest,
+                "orthonormality_deviation": metadata.deviation,
+                "layout_fingerprint": metadata.layout.fingerprint,
+            }
+        )
+        mean = file.create_dataset("mean", metadata.mean.shape, "<f4")
+        for start in range(0, metadata.mean.size, block):
+            mean[start : start + block] = metadata.mean[start : start + block]
+        for name in ("singular_values", "explained_variance", "explained_variance_ratio", "gram"):
+            file[name] = getattr(metadata, name)
+        file.create_dataset("layout", data=json.dumps(metadata.layout.to_json()), dtype=text)
+        file["snapshots/file"] = np.array([source.file for source in metadata.snapshots], dtype=text)
+        file["snapshots/step"] = np.array([source.step for source in metadata.snapshots], np.int64)
+        file["snapshots/digest"] = np.array([source.digest for source in metadata.snapshots], dtype=text)
+    write_file_checksum(path)
+
+
+def read_metadata(path: Path) -> BasisMetadata:
+    """Read and check the ``.h5`` file; its shapes must agree with each other.
+
+    Raises:
+        BasisMismatchError: it is no such file, damaged, or contradicts itself.
+    """
+    try:
+        check_file_checksum(path)
+        with h5py.File(path, "r") as file:
+            return _read(path, file)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+
+
+def _read(path: Path, file: Any) -> BasisMetadata:
+    if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
+        raise _damaged(path, f"it says it is {file.attrs.get('format')!r} version {file.attrs.get('version')!r}")
+    layout = WeightLayout.from_json(json.loads(_scalar_text(file["layout"])))
+    n_snapshots, n_components = file["gram"].shape[0], file["singular_values"].shape[0]
+    expected = {
+        "mean": (layout.size,),
+        "singular_values": (n_components,),
+        "explained_variance": (n_components,),
+        "explained_variance_ratio": (n_components,),
+        "gram": (n_snapshots, n_snapshots),
+        "snapshots/file": (n_snapshots,),
+        "snapshots/step": (n_snapshots,),
+        "snapshots/digest": (n_snapshots,),
+    }
+    for name, shape in expected.items():
+        if file[name].shape != shape:
+            raise _damaged(path, f"{name} has shape {file[name].shape} instead of {shape}")
+        stored = file[name].id.get_storage_size()
+        if stored == 0 or file[name].nbytes > path.stat().st_size:  # a claimed size without bytes behind it
+            raise _damaged(path, f"{name} claims {file[name].nbytes} bytes, and has {stored}")
+    if layout.fingerprint != file.attrs["layout_fingerprint"] or file.attrs["kind"] not in KINDS:
+        raise _damaged(path, "its layout or its kind was changed")
+    return BasisMetadata(
+        kind=str(file.attrs["kind"]),
+        mean=_mapped(path, file["mean"]),
+        singular_values=_floats(file["singular_values"]),
+        explained_variance=_floats(file["explained_variance"]),
+        explained_variance_ratio=_floats(file["explained_variance_ratio"]),
+        gram=_floats(file["gram"]),
+        layout=layout,
+        snapshots=tuple(
+            Source(str(name), int(step), str(digest))
+            for name, step, digest in zip(
+                file["snapshots/file"].asstr()[:],
+                file["snapshots/step"][:],
+                file["snapshots/digest"].asstr()[:],
+                strict=True,
+            )
+        ),
+        digest=str(file.attrs["rows_digest"]),
+        deviation=float(file.attrs["orthonormality_deviation"]),
+    )
+
+
+def _scalar_text(dataset: Any) -> str:
+    return str(dataset.asstr()[()])
+
+
+def _floats(dataset: Any) -> np.ndarray:
+    values = np.asarray(dataset[()], np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"{dataset.name} has numbers that are not finite")
+    return values
+
+
+def _mapped(path: Path, dataset: Any) -> np.ndarray:
+    offset = dataset.id.get_offset()
+    if offset is None or dataset.dtype != np.dtype("<f4"):
+        raise ValueError("the mean is not stored in one piece as float32")
+    return np.memmap(path, "<f4", "r", offset, dataset.shape)
+
+
+def _damaged(path: Path, why: str) -> BasisMismatchError:
+    return BasisMismatchError(f"{path} can't be used: {why}. Make the basis again with dimred pca.")

@@ -1,0 +1,256 @@
+"""What a rank of a real job finds out: python -m tests.distributed.checks --out FOLDER, started by msrun.
+
+One job answers many questions, because starting it is what costs. Each check returns plain numbers; every rank writes
+its answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore.dataset import NumpySlicesDataset
+
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.distributed.share_basis import share_basis
+from dimred.distributed.share_state import state_of_first
+from dimred.errors import DimredError
+from dimred.evaluate.accuracy import Accuracy
+from dimred.run.device import set_up
+from dimred.run.states import RunStates
+from dimred.search.cell import SubspaceTrainStep
+from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.step import TrainStep
+from dimred.vectors.projection import make_projection
+from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
+
+K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
+OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
+
+
+def digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def collectives(ranks: Ranks) -> dict:
+    failures = []
+    for work in (lambda: 1 / 0, lambda: [][0]):
+        try:
+            ranks.run_on_rank_zero(work)
+        except (DimredError, ArithmeticError, LookupError) as error:
+            failures.append(type(error).__name__)
+    differs = False
+    try:
+        ranks.check_same("number", str(ranks.rank).encode())
+    except DimredError:
+        differs = True
+    ranks.check_same("text", b"the same")
+    return {
+        "sum": ranks.sum([ranks.rank + 1, 0.5]).tolist(),
+        "tell": ranks.broadcast_bytes("größer".encode() * (1 if ranks.is_rank_zero else 0)).decode(),
+        "any": [ranks.any(ranks.rank == 1), ranks.any(False)],
+        "run_on_rank_zero": ranks.run_on_rank_zero(lambda: time.sleep(1) or 7),
+        "failures": failures,
+        "differs": differs,
+        "threads": threading.active_count(),
+    }
+
+
+def subspace(ranks: Ranks) -> dict:
+    """Down and up over the shards, beside NumPy on the whole; M odd and prime."""
+    m = 101
+    components = orthonormal_rows(K, m)
+    vector = np.random.default_rng(1).standard_normal(m).astype(np.float32)
+    sharded = make_projection(components, ranks)
+    down = sharded.project(Tensor(vector))
+    up = sharded.back_project(down)[0].asnumpy()
+    return {
+        "down_error": float(np.abs(down - components @ vector).max()),
+        "up_error": float(np.abs(up - down @ components).max()),
+        "digest": digest(down, up),
+        "held": int(np.prod(sharded._components.shape)),
+    }
+
+
+def batch_of_all(seed: int, group_size: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    rows = ROWS * group_size
+    return rng.standard_normal((rows, 8)).astype(np.float32), rng.standard_normal((rows, 4)).astype(np.float32)
+
+
+def part(ranks: Ranks, arrays) -> tuple[Tensor, ...]:
+    own = slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS) if ranks.group_size > 1 else slice(None)
+    return tuple(Tensor(array[own]) for array in arrays)
+
+
+def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
+    network = TanhMLP(8, 12, 4)
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
+    for number in range(STEPS):
+        step(*part(ranks, batch_of_all(number, group_size)))
+    return weight_vector(network)
+
+
+def stage_2_weights(ranks: Ranks, group_size: int):
+    network = TanhMLP(8, 12, 4)
+    basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **OPTIONS)
+    found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
+    return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
+
+
+def beside_one_rank(ranks: Ranks) -> dict:
+    """R ranks with b rows each, and one with all R b rows: the same weights after ten steps of each stage."""
+    one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    return {
+        "stage_1_error": float(np.abs(one - alone).max()),
+        "stage_2_error": float(np.abs(two - two_alone).max()),
+        "moved": float(np.abs(two - weight_vector(TanhMLP(8, 12, 4))).max()),
+        "decisions": decisions,
+        "decisions_alone": decisions_alone,
+        "digest": digest(one, two),
+    }
+
+
+def batch_norm(ranks: Ranks) -> dict:
+    """Bit-equal weights with BatchNorm; its statistics differ until they are averaged."""
+    network = BatchNormNet()
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
+    for number in range(STEPS):
+        step(*image_batch(number * ranks.group_size + ranks.rank))
+    one = weight_vector(network)
+    search = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, len(one))), ranks=ranks, **OPTIONS)
+    for number in range(STEPS):
+        search(*image_batch(number * ranks.group_size + ranks.rank))
+    statistics = moving_statistics(network)
+    before = [value.asnumpy().copy() for value in statistics]
+    ranks.all_reduce_mean(statistics)
+    after = [value.asnumpy().copy() for value in statistics]
+    return {
+        "weights": digest(one, weight_vector(network)),
+        "statistics": [value.tolist() for value in before],
+        "averaged": [value.tolist() for value in after],
+    }
+
+
+class OwnLoss(nn.Cell):
+    """f(w; a) = sum(a w^2) / 2 - sum(w): a differs between the ranks."""
+
+    def __init__(self, n: int):
+        super().__init__()
+        self.w = ms.Parameter(Tensor(np.full(n, 2.0, np.float32)), name="w")
+
+    def construct(self, a):
+        return 0.5 * (a * self.w * self.w).sum() - self.w.sum()
+
+
+def one_loss_differs(ranks: Ranks) -> dict:
+    """The last rank's loss grows along the step that the others like, and is not finite in the third step."""
+    network = OwnLoss(K)
+    basis = PlainBasis(np.eye(K, dtype=np.float32))
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **(OPTIONS | {"alpha": 0.0}))
+    last = ranks.rank == ranks.group_size - 1
+    decisions = []
+    for number in range(4):
+        curvature = 3.0 * ranks.group_size if last else 0.1
+        found = step(Tensor(np.full(K, np.nan if last and number == 2 else curvature, np.float32)))
+        decisions.append((found.outcome.name, found.step_size, found.n_trials, digest(weight_vector(network))))
+    return {"decisions": decisions}
+
+
+def evaluation(ranks: Ranks) -> dict:
+    """23 images, of which the network gets every third right; the ranks have different numbers of them."""
+    logits = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
+    labels = np.zeros(23, np.int32)
+    own = slice(ranks.rank, None, ranks.group_size)
+    images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
+    return {"accuracy": Accuracy(nn.Identity(), ranks)(images)}
+
+
+def no_shared_disk(ranks: Ranks) -> dict:
+    """A basis that only rank 0 has reaches all; one that is another elsewhere is refused."""
+    components = orthonormal_rows(K, 101)
+    mine = PlainBasis(components, explained_variance=np.arange(K) / 3)
+    got = share_basis(mine if ranks.is_rank_zero else None, None, ranks, lambda _: mine)
+    down = make_projection(got.components, ranks).project(Tensor(components[3]))
+    refused = False
+    other = PlainBasis(orthonormal_rows(K, 101, seed=1), explained_variance=np.arange(K) / 3)
+    try:
+        share_basis(mine if ranks.is_rank_zero else None, Path(__file__), ranks, lambda _: other)
+    except DimredError:
+        refused = True
+    return {
+        "down_error": float(np.abs(down - np.eye(K)[3]).max()),
+        "set": int((np.abs(got.components).sum(0) > 0).sum()),
+        "variance": got.explained_variance.tolist(),
+        "refused": refused,
+    }
+
+
+def state_without_a_shared_disk(ranks: Ranks) -> dict:
+    """The path of rank 0's state is another folder's on every rank: at first with nothing in it, then another state."""
+    before = Path.cwd()
+    weights = np.random.default_rng(3).standard_normal(9 << 20, dtype=np.float32)  # more than is sent at once
+    states = RunStates(Path("/proc/self/cwd"))
+    found = []
+    with tempfile.TemporaryDirectory() as own:
+        os.chdir(own)
+        for number in range(2):
+            if ranks.is_rank_zero:
+                states.save(7, {"w": weights + number}, {"epoch": number})
+            state = state_of_first(states, ranks, print)
+            found.append([state.progress, digest(state.arrays["w"]) == digest(weights + number), str(state.path)])
+            if not ranks.is_rank_zero:
+                states.save(7, {"w": weights}, {"epoch": -1})
+        os.chdir(before)
+    return {"found": found}
+
+
+def counters(ranks: Ranks) -> dict:
+    """Numbers that one accepted step hands to the collectives, counted where they enter."""
+    network = TanhMLP(8, 12, 4)
+    n_weights = len(weight_vector(network))
+    step = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, n_weights)), ranks=ranks, **OPTIONS)
+    batch = part(ranks, batch_of_all(0, ranks.group_size))
+    step(*batch)  # the first step asks for one loss more
+    sent = {"mean": 0, "project": 0, "gather": 0}
+    mean, project, gather = step._objective._mean_over_ranks, step._subspace._project, step._subspace._back_project
+
+    def count(name, cell, size):
+        def call(*values):
+            found = cell(*values)
+            sent[name] += size(values, found)
+            return found
+
+        return call
+
+    step._objective._mean_over_ranks = count("mean", mean, lambda values, _: sum(value.size for value in values))
+    step._subspace._project = count("project", project, lambda _, found: found.size)
+    step._subspace._back_project = count("gather", gather, lambda _, found: found.size)
+    found = step(*batch)
+    return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
+
+
+CHECKS = (collectives, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation, no_shared_disk,
+          state_without_a_shared_disk, counters)  # fmt: skip
+
+
+def main() -> None:
+    ranks = set_up(1)
+    answers = {}
+    for check in CHECKS:
+        print(check.__name__, flush=True)
+        answers[check.__name__] = check(ranks)
+    (Path(sys.argv[-1]) / "checks.json").write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

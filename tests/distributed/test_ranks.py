@@ -1,0 +1,93 @@
+"""Real jobs of 2 and 3 ranks, with k = 32; see ``checks.py``."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dimred.launch.job import make_job
+from dimred.launch.launcher import launch
+from tests.distributed.checks import K
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def answers(request, tmp_path_factory):
+    """check -> what each rank found."""
+    out = tmp_path_factory.mktemp("ranks")
+    job = make_job("tests.distributed.checks", "stage_1", [], out=out, devices=request.param, device_target="CPU")
+    assert launch(job) == 0
+    found = [json.loads((job.folder(rank) / "checks.json").read_text()) for rank in range(request.param)]
+    return {check: [each[check] for each in found] for check in found[0]}
+
+
+def test_collectives(answers):
+    for rank, found in enumerate(answers["collectives"]):
+        size = len(answers["collectives"])
+        assert found["sum"] == [size * (size + 1) / 2, size / 2]
+        assert found["tell"] == "größer"
+        assert found["any"] == [True, False]
+        assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
+        assert found["failures"] == (["ZeroDivisionError", "IndexError"] if rank == 0 else ["DimredError"] * 2)
+        assert found["differs"]
+
+
+def test_each_rank_holds_its_columns_and_all_get_the_same(answers):
+    found = answers["subspace"]
+    assert all(each["down_error"] < 1e-6 and each["up_error"] < 1e-6 for each in found)
+    assert len({each["digest"] for each in found}) == 1
+    assert {each["held"] for each in found} == {K * -(-101 // len(found))}
+
+
+def test_ranks_with_b_rows_give_what_one_gives_with_all_rows(answers):
+    found = answers["beside_one_rank"]
+    assert all(each["stage_1_error"] < 1e-5 for each in found)
+    assert all(each["stage_2_error"] < 1e-3 * each["moved"] for each in found), found
+    assert all(each["decisions"] == each["decisions_alone"] == found[0]["decisions"] for each in found)
+    assert len({each["digest"] for each in found}) == 1
+
+
+def test_weights_are_bit_equal_with_batch_norm_and_statistics_are_averaged(answers):
+    found = answers["batch_norm"]
+    assert len({each["weights"] for each in found}) == 1
+    assert found[0]["statistics"] != found[1]["statistics"]
+    for index, averaged in enumerate(found[0]["averaged"]):
+        expected = np.mean([each["statistics"][index] for each in found], 0)
+        np.testing.assert_allclose(averaged, expected, rtol=1e-5, atol=1e-7)
+    assert all(each["averaged"] == found[0]["averaged"] for each in found)
+
+
+def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
+    decisions = [each["decisions"] for each in answers["one_loss_differs"]]
+    assert all(each == decisions[0] for each in decisions)
+    outcomes = [outcome for outcome, *_ in decisions[0]]
+    assert outcomes[2] == "NON_FINITE_GRADIENT"
+    assert decisions[0][2][3] == decisions[0][1][3]  # the weights stayed
+    assert decisions[0][0][:3] != ("ACCEPTED", 1.0, 1)  # what the others alone would have taken
+
+
+def test_accuracy_is_exact_over_uneven_shares(answers):
+    assert [each["accuracy"] for each in answers["evaluation"]] == [pytest.approx(8 / 23)] * len(answers["evaluation"])
+
+
+def test_a_basis_that_only_rank_0_has_reaches_all(answers):
+    found = answers["no_shared_disk"]
+    for rank, each in enumerate(found):
+        assert each["down_error"] < 1e-5
+        assert each["variance"] == [number / 3 for number in range(K)]
+        assert each["refused"]
+        own = (rank + 1) * 101 // len(found) - rank * 101 // len(found)
+        assert each["set"] == (101 if rank == 0 else own)
+
+
+def test_a_state_that_only_rank_0_has_reaches_all(answers):
+    path = "/proc/self/cwd/resume/state-7.ckpt"
+    expected = [[{"epoch": 0}, True, path], [{"epoch": 1}, True, path]]
+    assert [each["found"] for each in answers["state_without_a_shared_disk"]] == [expected] * len(answers["evaluation"])
+
+
+def test_what_a_step_sends_is_what_the_readme_counts(answers):
+    """Gradient M and loss 1; a loss for each trial; k down; M up for the direction, and M for the residual."""
+    for each in answers["counters"]:
+        assert each["accepted"]
+        m = each["n_weights"]
+        assert each["sent"] == {"mean": m + 1 + each["n_trials"], "project": K, "gather": 2 * m}

@@ -1,0 +1,26 @@
+"""Fixtures that choose graph mode or PyNative; a package's conftest.py imports them."""
+
+import mindspore as ms
+import pytest
+
+
+@pytest.fixture
+def pynative():
+    """Runs a test in PyNative; the mode is the whole process's."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    yield
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.fixture(params=["graph", "pynative"])
+def mode(request):
+    """Runs a test in graph mode and in PyNative."""
+    ms.set_context(mode=ms.GRAPH_MODE if request.param == "graph" else ms.PYNATIVE_MODE)
+    yield request.param
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.fixture(autouse=True)
+def _graph_mode():
+    """MindSpore starts in PyNative."""
+    ms.set_context(mode=ms.GRAPH_MODE)

@@ -1,0 +1,49 @@
+"""What the tests of the parts share: batches, some of which overflow, and a step's whole state."""
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from tests.helpers.networks import image_batch
+
+RATES = [0.05, 0.04, 0.03, 0.02, 0.01, 0.01]
+
+
+def batches(n: int, rows: int = 8, seed: int = 4) -> list[tuple[np.ndarray, ...]]:
+    rng = np.random.default_rng(seed)
+    return [tuple(rng.standard_normal((rows, width)).astype(np.float32) for width in (3, 2)) for _ in range(n)]
+
+
+def tensors(batch: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(part) for part in batch)
+
+
+def values(step: nn.Cell) -> dict[str, np.ndarray]:
+    """Every parameter of the step: weights, statistics, optimizer state, EMA, loss scale."""
+    return {parameter.name: parameter.asnumpy().copy() for parameter in step.get_parameters()}
+
+
+def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    """Names of the values whose bytes differ."""
+    return {name for name in before if before[name].tobytes() != after[name].tobytes()}
+
+
+def overflowing(seed: int) -> tuple[Tensor, Tensor]:
+    """An image batch with two numbers that float16 can't hold."""
+    images, labels = image_batch(seed)
+    poisoned = images.asnumpy().copy()
+    poisoned[2, 0, 3, 3], poisoned[3, 0, 3, 3] = 3e38, -3e38
+    return Tensor(poisoned), labels
+
+
+class BareStep(nn.Cell):
+    """Gradient and optimizer, and nothing else."""
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Optimizer):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.optimizer = optimizer
+        self.gradient = ops.value_and_grad(network, None, optimizer.parameters)
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        loss, gradients = self.gradient(*inputs)
+        return ops.depend(loss, self.optimizer(gradients))

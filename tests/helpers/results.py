@@ -1,0 +1,58 @@
+"""What a run left, compared with what another one left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dimred.files.checksummed_json import read_checksummed
+from dimred.run.metrics import read_metrics
+from dimred.run.states import RunStates
+
+TIMES = ("seconds", "evaluation_seconds", "search_seconds", "sources")
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Every file below a folder by name; times are left out, and a state is its arrays."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or path.name in (".lock", "mindspore.log"):
+            continue
+        if path.name == "metrics.jsonl":
+            found[name] = [{k: v for k, v in record.items() if k not in TIMES} for record in read_metrics(path)]
+        elif path.name == "result.json":
+            found[name] = {k: v for k, v in read_checksummed(path).items() if k not in TIMES}
+        elif path.parent.name == "resume":
+            state = RunStates(path.parent.parent).newest(pytest.fail)
+            assert state is not None
+            found[name] = "a state"
+            found["newest state"] = {key: value.tobytes() for key, value in state.arrays.items()}
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    names = [name for name in sorted(found.keys() | expected.keys()) if not same(name, found, expected)]
+    return [f"{name}: {str(found.get(name))[:300]} != {str(expected.get(name))[:300]}" for name in names]
+
+
+def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """To the last byte; but a loss in the log or the result may differ in its last bit.
+
+    MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so the loss of one
+    and the same batch may be summed in another order in another process. The gradient is not made from this sum.
+    """
+    if name.endswith(("metrics.jsonl", "result.json")):
+        return near(found.get(name), expected.get(name))
+    return bool(found.get(name) == expected.get(name))
+
+
+def near(one: Any, other: Any) -> bool:
+    """Equal, floating-point numbers anywhere inside up to a millionth."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(near, one, other))
+    return bool(one == pytest.approx(other, rel=1e-6) if isinstance(other, float) else one == other)

@@ -1,0 +1,194 @@
+"""Jobs started for real, with msrun where there are several ranks, and ended in every way."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.launch.job import make_job
+from dimred.launch.launcher import RankFailedError, launch
+from tests.helpers.processes import nothing_is_left, soon
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from dimred.launch.job import make_job
+from dimred.launch.launcher import RankFailedError, launch
+nodes, node, port, devices, out, *words = sys.argv[1:]
+several = {"nodes": int(nodes), "node_rank": int(node), "master_addr": "127.0.0.1", "master_port": int(port)}
+job = make_job("tests.launch.rank_programs", "stage_1", words, out=Path(out), devices=int(devices),
+               device_target="CPU", **(several if nodes != "1" else {}))
+try:
+    sys.exit(launch(job))
+except RankFailedError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.status)
+"""
+
+
+def job(out: Path, *words: str, devices: int = 1, **options):
+    return make_job(
+        "tests.launch.rank_programs", "stage_1", list(words), out=out, devices=devices, device_target="CPU", **options
+    )
+
+
+class Launcher:
+    """A launcher in its own process."""
+
+    def __init__(self, out: Path, *words: str, devices: int, nodes: int = 1, node: int = 0, port: int = 0):
+        self.out = out
+        command = [sys.executable, "-c", LAUNCH, str(nodes), str(node), str(port), str(devices), str(out), *words]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def pids(self, n_ranks: int) -> dict[str, int]:
+        """The processes of the ranks, once all have started."""
+        for _ in range(2400):
+            found = sorted((self.out / "pids").glob("[0-9]*"))
+            if len(found) == n_ranks:
+                return {path.name: int(path.read_text()) for path in found}
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(self.process.communicate())
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+def test_one_rank_needs_no_msrun(tmp_path, capfd):
+    out = tmp_path / "with blanks é"
+    assert launch(job(out, "fine")) == 0
+    assert "rank 0 of 1 ö fine\n" in capfd.readouterr().out
+    folder = out / "device0_stage_1"
+    assert (folder / "train.log").read_text() == "rank 0 of 1 ö fine\n"
+    environment = (folder / "env.log").read_text().splitlines()
+    assert "RANK_ID=0" in environment
+    assert "DEVICE_ID=0" in environment
+    assert shlex.join(job(out, "fine").command(0)) in environment[1]
+    assert not any(line.startswith("MS_ROLE") for line in environment)
+
+
+def test_a_failed_rank_is_named_with_the_end_of_its_log(tmp_path):
+    with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 3") as failed:
+        launch(job(tmp_path, "fail", "0", "3"))
+    assert "  error: something is wrong here" in str(failed.value)
+    assert str(tmp_path / "device0_stage_1" / "train.log") in str(failed.value)
+    assert failed.value.status == 3
+
+
+def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
+    with pytest.raises(RankFailedError):
+        launch(job(tmp_path, "fail", "0", "2"))
+    launch(job(tmp_path, "fine"))
+    log = (tmp_path / "device0_stage_1" / "train.log").read_text()
+    assert "fail" in log
+    assert "fine" in log
+    result = tmp_path / "device0_stage_1" / "result.json"
+    result.write_text("{}")
+    with pytest.raises(ConfigError, match=r"device0_stage_1' holds earlier results; --resume"):
+        launch(job(tmp_path, "fine"))
+    assert launch(job(tmp_path, "fine"), resume=True) == 0
+    assert result.read_text() == "{}"
+
+
+def test_a_killed_rank_ends_the_others(tmp_path):
+    launcher = Launcher(tmp_path, "wait", devices=2)
+    pids = launcher.pids(2)
+    os.kill(pids["1"], signal.SIGKILL)
+    status, _, err = launcher.end()
+    assert "error: rank 1 of 2 was killed by SIGKILL; the other ranks were ended." in err
+    assert "  rank 1 of 2 ö wait" in err
+    assert status == 128 + signal.SIGKILL
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
+    with pytest.raises(RankFailedError, match=r"rank 1 is reading the batch of step 13, and rank 0 waited") as stalled:
+        launch(job(tmp_path, "stall", "1", devices=2), stall_timeout_seconds=2)
+    assert str(tmp_path / "device1_stage_1" / "train.log") in str(stalled.value)
+    assert stalled.value.status == 1
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
+    launcher = Launcher(tmp_path, "save", devices=2)
+    launcher.pids(2)
+    launcher.process.terminate()
+    status, out, err = launcher.end()
+    assert status == 75, err
+    assert "rank 0 of 2 ö save" in out
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
+    launcher = Launcher(tmp_path, "wait", devices=2)
+    launcher.pids(2)
+    launcher.process.kill()
+    launcher.end()
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_two_nodes_on_loopback(tmp_path):
+    """The ranks of both nodes run; a rank that is killed on one node ends those of the other."""
+    port = job(tmp_path, "fine").master_port
+    nodes = [Launcher(tmp_path / str(n), "wait", devices=2, nodes=2, node=n, port=port) for n in range(2)]
+    assert list(nodes[0].pids(1)) == ["0"]
+    os.kill(nodes[1].pids(1)["1"], signal.SIGKILL)
+    (status_0, _, err_0), (status_1, _, err_1) = (node.end() for node in nodes)
+    assert (status_0, status_1) == (1, 128 + signal.SIGKILL), (err_0, err_1)
+    assert "rank 1 of 2 was killed by SIGKILL" in err_1
+    assert "has failed: rank 1 of 2 was killed by SIGKILL" in err_0
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": 3, "nodes": 2}, r"--devices is 3, all nodes together; it must be a multiple of --nodes 2"),
+        ({"devices": 4, "nodes": 2, "master_addr": "10.0.0.1"}, r"--node-rank is missing: with 2 nodes"),
+        ({"devices": 4, "nodes": 2, "node_rank": 1}, r"--master-addr is missing"),
+        ({"devices": 4, "nodes": 2, "node_rank": 2, "master_addr": "a"}, r"--node-rank is 2; .* must be 0 to 1"),
+    ],
+)
+def test_wrong_numbers(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        job(tmp_path, "fine", **options)
+
+
+def test_no_device_no_start(tmp_path):
+    ascend = make_job("x", "stage_1", [], out=tmp_path, devices=2, device_target="Ascend")
+    with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
+        launch(ascend)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path, taken):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        several = {"nodes": 2, "node_rank": 0, "master_addr": "127.0.0.1", "master_port": port - taken}
+        with pytest.raises(ConfigError, match=rf"port {port} of --master-addr 127\.0\.0\.1 .*another --master-port"):
+            launch(job(tmp_path, "fine", devices=2, **several))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys):
+    four = make_job(
+        "dimred.pipelines.stage_1", "stage_1", ["data"], out=tmp_path, devices=4, nodes=2, node_rank=1,
+        master_addr="10.0.0.1", device_target="Ascend",
+    )  # fmt: skip
+    assert launch(four, dry_run=True) == 0
+    shown = capsys.readouterr().out
+    assert "--worker_num=4 --local_worker_num=2 --master_addr=10.0.0.1 --master_port=8118 --node_rank=1" in shown
+    assert "rank 2:" in shown
+    assert "RANK_ID=3 RANK_SIZE=4 DEVICE_ID=1 MS_ROLE=MS_WORKER MS_NODE_ID=3" in shown
+    assert shlex.join(four.command(3)) in shown
+    assert not list(tmp_path.iterdir())

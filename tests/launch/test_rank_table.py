@@ -1,0 +1,129 @@
+"""Rank tables: what is made can be read, and everything wrong with one is said at once."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dimred.errors import ConfigError
+from dimred.launch.job import make_job
+from dimred.launch.rank_table import make_rank_table, rank_table_problems, read_rank_table
+
+EIGHT = Path(__file__).parents[2] / "rank_tables" / "rank_table_8pcs.json"
+TWO_SERVERS = make_rank_table(["10.0.0.1", "10.0.0.2"], [f"192.168.0.{n}" for n in range(4)])
+
+
+def test_the_table_in_the_repository():
+    devices = read_rank_table(EIGHT, 8)
+    assert [device.rank for device in devices] == list(range(8))
+    assert [device.device_id for device in devices] == list(range(8))
+    assert {device.server_id for device in devices} == {"10.0.0.1"}
+    assert len({device.device_ip for device in devices}) == 8
+
+
+def test_ranks_follow_the_servers():
+    devices = [device for server in TWO_SERVERS["server_list"] for device in server["device"]]
+    assert [(device["device_id"], device["rank_id"]) for device in devices] == [
+        ("0", "0"), ("1", "1"), ("0", "2"), ("1", "3"),
+    ]  # fmt: skip
+    assert TWO_SERVERS["server_count"] == "2"
+    assert rank_table_problems(TWO_SERVERS, 4) == []
+
+
+def set_field(path, value):
+    def change(table):
+        *parents, last = path
+        for part in parents:
+            table = table[part]
+        if value is None:
+            del table[last]
+        else:
+            table[last] = value
+
+    return change
+
+
+DEVICE = ("server_list", 1, "device", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (set_field(["version"], None), "the field 'version' is missing"),
+        (set_field(["version"], "2.0"), "version is '2.0'; 1.0"),
+        (set_field(["status"], "initializing"), "status is 'initializing'"),
+        (set_field(["server_count"], "3"), "server_count is '3', but server_list has 2"),
+        (set_field(["server_list"], None), "'server_list' is missing"),
+        (set_field(["server_list", 0, "device"], None), "server_list[0] has no list 'device'"),
+        (set_field(["server_list", 0, "server_id"], "10.0.0.2"), "server_id 10.0.0.2 is there 2 times"),
+        (set_field(["server_list", 0, "server_id"], "node"), "server_list[0].server_id is 'node'; it must be an IP"),
+        (set_field([*DEVICE, "device_ip"], None), "server_list[1].device[0].device_ip is None"),
+        (set_field([*DEVICE, "device_ip"], "192.168.0.0"), "device_ip 192.168.0.0 is there 2 times"),
+        (set_field([*DEVICE, "rank_id"], None), "server_list[1].device[0].rank_id is None; it must be a number"),
+        (set_field([*DEVICE, "rank_id"], "-1"), "rank_id is '-1'; it must be a number from 0"),
+        (set_field([*DEVICE, "rank_id"], "1"), "rank_id 1 is there 2 times"),
+        (set_field([*DEVICE, "rank_id"], "7"), "rank_id 2 is missing; 4 devices have the ranks 0 to 3"),
+        (set_field([*DEVICE, "device_id"], "1"), "server_list[1]: device_id 1 is there 2 times"),
+        (lambda table: table["server_list"][1]["device"].pop(), "server_list[1] has 1 devices, server_list[0] has 2"),
+        (lambda table: table["server_list"].reverse(), "server_list[0] must have the ranks 0 to 1"),
+    ],
+)
+def test_each_problem_is_found(change, problem):
+    table = copy.deepcopy(TWO_SERVERS)
+    change(table)
+    assert any(problem in found for found in rank_table_problems(table)), rank_table_problems(table)
+
+
+def test_all_problems_come_together(tmp_path):
+    table = copy.deepcopy(TWO_SERVERS)
+    table["version"], table["status"] = "0", "?"
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(ConfigError) as found:
+        read_rank_table(path, 8)
+    assert all(part in str(found.value) for part in ("version", "status", "it has 4 devices, but --devices is 8"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["version", "server_list", "device",
+        "server_count", "status", "device_ip", "rank_id", "device_id", "server_id"]), inner, max_size=6),
+)  # fmt: skip
+
+
+@given(JSON)
+def test_any_json_is_answered_with_problems(table):
+    assert isinstance(rank_table_problems(table), list)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00"])
+def test_what_is_no_json(tmp_path, text):
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"can't be read as JSON|can't be used"):
+        read_rank_table(path)
+
+
+def test_devices_that_can_not_be_divided():
+    with pytest.raises(ConfigError, match=r"3 device addresses .* for 2 servers"):
+        make_rank_table(["10.0.0.1", "10.0.0.2"], ["192.168.0.1", "192.168.0.2", "192.168.0.3"])
+    with pytest.raises(ConfigError, match=r"device_ip 192\.168\.0\.1 is there 2 times"):
+        make_rank_table(["10.0.0.1"], ["192.168.0.1", "192.168.0.1"])
+
+
+def test_the_launch_follows_the_table(tmp_path):
+    table = copy.deepcopy(TWO_SERVERS)
+    for server in table["server_list"]:
+        for device in server["device"]:
+            device["device_id"] = str(int(device["device_id"]) + 4)
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    job = make_job("p", "s", [], out=tmp_path, devices=None, device_target="Ascend", rank_table=path, node_rank=1)
+    assert (job.devices, job.nodes, job.master_addr, list(job.local_ranks)) == (4, 2, "10.0.0.1", [2, 3])
+    assert job.rank_environment(3)["DEVICE_ID"] == "5"
+    assert f"--rank_table_file={path}" in job.msrun()
+    with pytest.raises(ConfigError, match="--nodes is 3, but --rank-table has 2 servers"):
+        make_job("p", "s", [], out=tmp_path, devices=4, device_target="Ascend", rank_table=path, nodes=3, node_rank=0)

@@ -1,0 +1,43 @@
+"""Metrics as JSON lines."""
+
+import struct
+from pathlib import Path
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
+
+
+def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write(step=1, loss=float("nan"), seconds={"gradient": float("inf"), "trials": 0.5})
+        assert read_metrics(path) == [{"step": 1, "loss": None, "seconds": {"gradient": None, "trials": 0.5}}]
+    with MetricsLog(path) as log:
+        log.write(step=2, loss=0.25)
+    assert [record["step"] for record in read_metrics(path)] == [1, 2]
+
+
+def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(tmp_path: Path) -> None:
+    path, folder = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
+    with MetricsLog(path, folder) as log:
+        log.write(step=1, loss=0.5, kept=True, parts={"a": 1.0})
+        mark = log.mark()
+        log.write(step=2, loss=0.4)
+    cut_metrics(path, mark)
+    with MetricsLog(path, folder) as log:
+        log.write(step=2, loss=0.25)
+    first, second = (_events(file) for file in sorted(folder.iterdir()))
+    assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
+    assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # what hides later steps
+    assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [(2, "step"), (2, "loss")]
+
+
+def _events(path: Path) -> list[Event]:
+    """The records of an event file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    data, events = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        events.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return events

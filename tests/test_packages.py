@@ -1,0 +1,109 @@
+"""The table of packages in the README: who may import whom, held by walking every import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Package -> the packages it may import besides itself. None of them is excepted.
+BASE = ("errors", "console", "files", "config")
+OFFLINE = ("errors", "files", "weights", "subspace", "merge")
+MAY_IMPORT = {
+    "errors": (),
+    "console": ("errors",),
+    "files": ("errors",),
+    "config": ("errors",),
+    "weights": ("errors", "files"),
+    "subspace": ("errors", "files", "weights"),
+    "merge": ("errors", "console", "files", "weights", "subspace"),
+    "launch": ("errors", "console", "files"),
+    "report": OFFLINE,
+    "models": ("errors",),
+    "data": ("errors", "files"),
+    "distributed": ("errors", "files", "weights", "subspace"),
+    "vectors": ("errors", "weights", "distributed"),
+    "train_step": ("errors", "config", "vectors", "distributed"),
+    "search": ("errors", "config", "vectors", "distributed", "train_step"),
+    "evaluate": (*OFFLINE, "distributed", "vectors", "train_step"),
+    "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
+}
+EVERYTHING = tuple(MAY_IMPORT)
+MAY_IMPORT["build"] = EVERYTHING
+MAY_IMPORT["pipelines"] = (*EVERYTHING, "build")
+MAY_IMPORT["__init__"] = EVERYTHING
+
+# These import no mindspore at any time. The command line and the public names import the rest inside functions.
+WITHOUT_MINDSPORE = ("errors", "console", "files", "config", "weights", "subspace", "merge", "launch", "report", "cli")
+MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
+MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "pipelines"), "__init__": EVERYTHING}
+
+FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"dimred.{name}" if name.startswith("pipelines") else name
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(module or name imported, whether it happens while the file is imported)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(node)
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) not in late) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found += [(f"{node.module}.{alias.name}", id(node) not in late) for alias in node.names]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
+            found += [(arg.value, id(node) not in late) for arg in node.args if isinstance(arg, ast.Constant)]
+    return found
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_every_file_has_a_package():
+    assert len(FILES) > 50
+    assert {package_of(module_of(path)) for path in FILES} <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_stay_within_the_table(path):
+    module, package = module_of(path), package_of(module_of(path))
+    for imported, at_import in imports(path):
+        top, *rest = imported.split(".")
+        assert top != "pipelines", f"{module} imports {imported}; an installed dimred has it as dimred.pipelines"
+        if top == "dimred" and rest[0] != "__version__":
+            allowed = (*MAY_IMPORT[package], *(() if at_import else MAY_IMPORT_LATE.get(package, ())))
+            is_own = rest[0] == package and (package != "pipelines" or "configs" in rest)
+            assert is_own or rest[0] in allowed, f"{module} imports {imported}"
+        if top == "mindspore":
+            assert package not in WITHOUT_MINDSPORE, f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("packages", [("__init__",), WITHOUT_MINDSPORE], ids=["dimred", "all that do without"])
+def test_importing_does_not_load_mindspore(packages):
+    modules = [module_of(path) for path in FILES if package_of(module_of(path)) in packages]
+    code = f"import sys, {', '.join(modules)}; sys.exit('mindspore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_no_module_is_longer_than_300_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300

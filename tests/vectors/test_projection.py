@@ -1,0 +1,53 @@
+"""The passes over the basis: by NumPy in host memory, and by graphs; both beside float64."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from dimred.distributed.ranks import ALONE
+from dimred.vectors.host_projection import HostProjection
+from dimred.vectors.projection import GraphProjection, make_projection
+from tests.helpers.networks import orthonormal_rows
+
+# Widths inside one strip, on its border and over several of both kinds (8,192 and 262,144 columns).
+WIDTHS = [50, 8192, 8193, 600_001]
+
+
+@pytest.mark.parametrize("m", WIDTHS)
+@pytest.mark.parametrize("k", [1, 5, 32])
+@pytest.mark.parametrize("kind", [HostProjection, lambda rows: GraphProjection(rows, ALONE)], ids=["host", "graph"])
+def test_down_and_up_are_the_products(kind, m, k):
+    rng = np.random.default_rng(m)
+    rows = (rng.standard_normal((k, m)) / np.sqrt(m)).astype(np.float32)
+    vector = rng.standard_normal(m).astype(np.float32)
+    projection = kind(rows)
+    down = projection.project(Tensor(vector))
+    assert down.shape == (k,)
+    assert down.dtype == np.float64
+    np.testing.assert_allclose(down, rows.astype(np.float64) @ vector, rtol=0, atol=2e-5)
+    coordinates = rng.standard_normal((3, k))
+    for n in (1, 2, 3):
+        ups = projection.back_project(*coordinates[:n])
+        assert len(ups) == n
+        for up, z in zip(ups, coordinates, strict=False):
+            np.testing.assert_allclose(up.asnumpy(), z @ rows.astype(np.float64), rtol=0, atol=1e-5 / np.sqrt(m))
+
+
+def test_down_after_up_is_where_it_began():
+    projection = make_projection(orthonormal_rows(6, 3000), ALONE)
+    z = np.random.default_rng(3).standard_normal(6)
+    (up,) = projection.back_project(z)
+    np.testing.assert_allclose(projection.project(up), z, rtol=0, atol=1e-6)
+
+
+def test_the_sums_are_the_same_bytes_whatever_the_threads(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows, vector = rng.standard_normal((4, 600_001), np.float32), rng.standard_normal(600_001, np.float32)
+    results = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        projection = HostProjection(rows)
+        down = projection.project(Tensor(vector))
+        ups = projection.back_project(down, -down)
+        results.append((down.tobytes(), *(up.asnumpy().tobytes() for up in ups)))
+    assert results[0] == results[1] == results[2]
