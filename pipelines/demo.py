@@ -84,7 +84,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     searched = {one.epochs: found["accuracy_start"]}
     searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
     average = summary["average"]["accuracy_reestimated"]
-    save_figure(plot_accuracy(plain, searched, one.epochs, one.snapshots.first_epoch, average), out, "accuracy")
+    save_figure(plot_accuracy(plain, searched, (one.snapshots.first_epoch, one.epochs), average), out, "accuracy")
     seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
     _print_table(summary, seconds_per_epoch, one.epochs)
     print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}\n{page}", end="")

@@ -58,14 +58,13 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
 def _stage_1(folder: Path, out: Path) -> Path:
     run = read_stage_1(folder)
     series = CheckpointSeries.open(run.snapshots) if run.snapshots.is_dir() else None
-    shares, snapshots_from = None, run.last_epoch
-    if series is not None:
-        snapshots_from = series.entries[0].epoch
-        if len(series) > 1:
-            variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(series))))[:0:-1]
-            shares = np.maximum(variances, 0.0) / variances.sum()
+    epochs = [] if series is None else [entry.epoch for entry in series.entries]
+    shares = None
+    if series is not None and len(series) > 1:
+        variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(series))))[:0:-1]
+        shares = np.maximum(variances, 0.0) / variances.sum()
     with run_folder(out):
-        return write_stage_1_report(out, run, snapshots_from, 0 if series is None else len(series), shares)
+        return write_stage_1_report(out, run, epochs, shares)
 
 
 def _read(comparison: Path) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
+from dimred.files.metrics_file import read_metrics
 from dimred.files.run_names import CONFIG, METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, VERSIONS
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.weights.series import CheckpointSeries
 
 Records = Sequence[dict[str, Any]]
 
@@ -83,6 +85,13 @@ class RunRecord:
         """The folder of stage 1's snapshots."""
         return self.weights.parent / SNAPSHOTS
 
+    def snapshot_epochs(self) -> list[int]:
+        """The epochs that the snapshots of the basis were taken in, one for each that is still in stage 1's folder."""
+        if not self.snapshots.is_dir():
+            return []
+        names = {source.file for source in self.basis().snapshots}
+        return [entry.epoch for entry in CheckpointSeries.open(self.snapshots).entries if entry.file in names]
+
     def basis(self) -> SubspaceBasis:
         """The basis of the search, checked."""
         return load_basis(Path(self.result["sources"]["basis"]))
@@ -115,7 +124,7 @@ def read_run(folder: Path) -> RunRecord:
                 "put it back"
             )
     stage_1 = read_stage_1(Path(sources["weights"]).parent.parent)
-    steps = _records(folder / METRICS)
+    steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
     return RunRecord(
@@ -136,7 +145,7 @@ def read_stage_1(folder: Path) -> StageOneRecord:
     """
     if not (folder / METRICS).is_file():
         raise ConfigError(f"{str(folder)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
-    epochs = _records(folder / METRICS)
+    epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     return StageOneRecord(folder, epochs, _configuration("stage 1", folder), _versions(folder))
@@ -150,7 +159,3 @@ def _configuration(name: str, folder: Path) -> dict[str, str]:
 def _versions(folder: Path) -> dict[str, str]:
     found: dict[str, str] = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
     return found
-
-
-def _records(path: Path) -> Records:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
