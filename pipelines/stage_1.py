@@ -38,7 +38,7 @@ from dimred.run.resume_check import refuse_changes
 from dimred.run.signals import StopSignals
 from dimred.run.states import RunStates, check_finite, read_state
 from dimred.run.versions import write_versions
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
