@@ -13,6 +13,7 @@ from dimred.build import build_data, build_loss, build_network
 from dimred.config import StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.evaluate.surface import loss_in_plane
+from dimred.files.run_names import CONFIG, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
@@ -38,13 +39,13 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     Raises:
         ConfigError: the run is not finished, something it was made from is gone, or ``out`` holds something else.
     """
-    if not (folder / "result.json").exists() and (folder / "checkpoint_stage_1").is_dir():
-        stage_1 = read_stage_1(folder / "checkpoint_stage_1")
+    if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
+        stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
         return write_stage_1_report(out, stage_1)
     run = read_stage_2(folder)
     summary = None if comparison is None else _read(comparison)
-    settings = load_config(StageTwoConfig, folder / "config.yaml")
+    settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
     plane = None if run.basis.mean is None else _view(run, settings, grid, n_batches)
@@ -73,13 +74,13 @@ def _view(run: StageTwoRecord, settings: StageTwoConfig, grid: int, n_batches: i
         along, off = zip(*(plane_point(run.basis, mean, vector) for vector in vectors), strict=True)
         return PlanePoints(epochs, np.array(along), np.array(off))
 
-    series = run.stage_1.snapshots or CheckpointSeries.open(run.stage_1.folder / "checkpoint_stage_1/checkpoint_pca")
+    series = run.stage_1.snapshots or CheckpointSeries.open(run.stage_1.folder / STAGE_1_CHECKPOINTS / SNAPSHOTS)
     snapshots = points([entry.epoch for entry in series.entries], series.paths)
     saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.result["accuracy_by_epoch"]}
     found = {
         run.stage_1.last_epoch + epoch: path
         for epoch, name in saved.items()
-        for path in (run.folder / "checkpoint_stage_2").glob(f"*-{name}.ckpt")
+        for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")
     }
     stops = points(list(found), found.values())
     search = stops.along[0] + run.coordinates()[:, :2]

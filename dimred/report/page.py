@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, remove_leftovers
+from dimred.files.run_names import CONFIG, LOCK, VERSIONS
 from dimred.report import plots
 from dimred.report.comparison import HEADINGS, TITLES, table_rows
 from dimred.report.plane import PlaneView, plot_distances, plot_plane
@@ -30,7 +31,7 @@ def make_report_folder(out: Path) -> None:
     Raises:
         ConfigError: it holds something else, or can't be made.
     """
-    own = {PAGE, ".lock", *(f"{name}.{suffix}" for name in _PICTURES for suffix in ("png", "svg"))}
+    own = {PAGE, LOCK, *(f"{name}.{suffix}" for name in _PICTURES for suffix in ("png", "svg"))}
     try:
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
@@ -235,11 +236,11 @@ def _add_comparison(page: _Page, summary: dict[str, Any]) -> None:
 
 def _add_configuration(page: _Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
     """What the run was made from, the versions that the last stage ran with, and each stage's configuration."""
-    versions = json.loads((list(stages.values())[-1] / "versions.json").read_text(encoding="utf-8"))
+    versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
     facts = table((), [*sources.items(), *versions.items()], kind="names")
     configurations = ""
     for stage, folder in stages.items():
-        if (path := folder / "config.yaml").is_file():
+        if (path := folder / CONFIG).is_file():
             configurations += details(f"Configuration of {stage} ({path})", path.read_text(encoding="utf-8"))
     page.add("Configuration and versions", [], facts, configurations)
 

@@ -9,6 +9,7 @@ import numpy as np
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
 from dimred.files.metrics_file import read_metrics
+from dimred.files.run_names import METRICS, RESULT, SNAPSHOTS
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.plan import sample_gram
 from dimred.subspace.spectrum import centre_gram
@@ -88,10 +89,10 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
     Raises:
         ConfigError: its parent is not the folder of a run, or the run has not finished an epoch.
     """
-    folder, snapshots = checkpoints.parent, checkpoints / "checkpoint_pca"
-    if not (folder / "metrics.jsonl").is_file():
+    folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
+    if not (folder / METRICS).is_file():
         raise ConfigError(f"{str(folder)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
-    epochs = read_metrics(folder / "metrics.jsonl")
+    epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder is made before the first of them
@@ -104,7 +105,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     Raises:
         ConfigError: ``folder`` is no finished stage 2 run, its result is damaged, or what it was made from is gone.
     """
-    path = folder / "result.json"
+    path = folder / RESULT
     if not path.is_file():
         raise ConfigError(f"RUN is {str(folder)!r}, which has no result.json; give the folder of a finished stage 2")
     try:
@@ -117,7 +118,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         if not source or not Path(source).exists():
             raise ConfigError(f"{path} says that {name} was {source!r}, which is not there any more; put it back")
     stage_1 = read_stage_1(Path(sources["weights"]).parent)
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
     return StageTwoRecord(folder, result, steps, load_basis(Path(sources["basis"])), stage_1)
