@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dimred.errors import ConfigError
-from dimred.search.armijo import ArmijoBacktracking, LineSearchResult
+from dimred.search.bfgs import InverseBFGS
 from dimred.search.direction import DirectionRule
-from dimred.search.fixed_step import FixedStep
+from dimred.search.line_search import ArmijoBacktracking, FixedStep, LineSearchResult
 from dimred.search.projected_sgd import LearningRate, ProjectedSGD
-from dimred.search.quasi_newton import InverseBFGS
 
 SEARCHES = ("bfgs", "sgd", "average")
 

@@ -8,9 +8,9 @@ import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import SearchError
-from dimred.search.armijo import LineSearchResult
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.line_search import LineSearchResult
 from dimred.search.result import Outcome
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import (
     BatchNormNet,
     PlainBasis,

@@ -14,18 +14,14 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError, check_number
 from dimred.search.basis_check import Basis, leading_components
-from dimred.search.clock import Clock
-from dimred.search.direction import DirectionRule, Proposal
+from dimred.search.direction import DirectionRule, MaxStep, Proposal, bounded
 from dimred.search.dropout import make_replayable
-from dimred.search.evaluation import Evaluation, Objective
-from dimred.search.line import Line
+from dimred.search.line_search import Line
+from dimred.search.objective import Evaluation, Objective
+from dimred.search.outside import make_residual, make_weight_decay
 from dimred.search.projected_sgd import LearningRate
-from dimred.search.residual import make_residual
-from dimred.search.result import Outcome, SearchResult
+from dimred.search.result import Clock, Outcome, SearchResult, SearchState
 from dimred.search.rules import LineSearch, make_rules
-from dimred.search.state import SearchState
-from dimred.search.step_bound import MaxStep, bounded
-from dimred.search.weight_decay import make_weight_decay
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.network_state import Saved, SideState
 from dimred.vectors.projection import make_projection
@@ -69,10 +65,10 @@ class SubspaceTrainStep(nn.Cell):
             raw snapshots).
         curvature_pair, damping, initial_scaling: see ``InverseBFGS``.
         max_step: longest direction |d_k|, in weight-space distance; ``trajectory`` for the snapshots' own root mean
-            square distance from their mean; None for no bound. See ``dimred.search.step_bound``.
+            square distance from their mean; None for no bound. See ``dimred.search.direction``.
         learning_rate, momentum: of ``sgd`` and ``average``, see ``ProjectedSGD``.
         weight_decay: w <- w - weight_decay w with every accepted step; a number, or one for each trainable parameter.
-            See ``dimred.search.weight_decay``.
+            See ``dimred.search.outside``.
         max_rejected_steps: rejected or skipped steps in a row before the search gives up.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in pieces of so many rows; None takes the batch whole.
