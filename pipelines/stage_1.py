@@ -25,8 +25,7 @@ from dimred.distributed.share import share_state
 from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.files.atomic import atomic_write, retry
-from dimred.launch.heartbeat import Heartbeat
-from dimred.launch.stage_bar import StageBar
+from dimred.launch.channel import Heartbeat, StageBar, tell_refusal
 from dimred.run.device import set_up
 from dimred.run.divergence import DivergenceDetector
 from dimred.run.faults import translate_errors
@@ -270,4 +269,4 @@ def _to_save(step: TrainStep) -> list[Any]:
 
 
 if __name__ == "__main__":
-    run_program(stage_1)
+    run_program(stage_1, tell_refusal)

@@ -28,8 +28,7 @@ from dimred.evaluate.initial_weights import Start
 from dimred.evaluate.on_splits import OnSplits
 from dimred.files.atomic import atomic_write, retry
 from dimred.files.checksummed_json import write_checksummed
-from dimred.launch.heartbeat import Heartbeat
-from dimred.launch.stage_bar import StageBar
+from dimred.launch.channel import Heartbeat, StageBar, tell_refusal
 from dimred.run.device import set_up
 from dimred.run.faults import translate_errors
 from dimred.run.folder import CONFIG, run_folder
@@ -299,4 +298,4 @@ class _Run:
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 if __name__ == "__main__":
-    run_program(stage_2)
+    run_program(stage_2, tell_refusal)

@@ -78,8 +78,10 @@ class Inbox:
 
     def close(self) -> None:
         """Close everything."""
-        for open_one in (*self._listeners, *self._connections):
-            open_one.close()
+        for listener in self._listeners:
+            listener.close()
+        for connection in self._connections:
+            connection.close()
 
 
 @cache

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from dimred.errors import ConfigError
-from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, RANK_LOG
+from dimred.files.run_names import MSRUN_LOGS, NOT_RESULTS, RANK_LOG
 from dimred.launch.rank_table import Device, read_rank_table
 
-LAUNCHERS_FILES = (RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS)  # in a rank's folder, beside what the program writes
 NODE_RANK = "DIMRED_NODE_RANK"
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # msrun's own default
@@ -150,7 +149,7 @@ class Job:
                 _check_port(self.master_addr, port)
         for folder in map(self.folder, self.local_ranks):
             held = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-            if held - set(LAUNCHERS_FILES) and not resume:
+            if held - NOT_RESULTS and not resume:
                 raise ConfigError(
                     f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
                 )

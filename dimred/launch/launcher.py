@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from dimred.console import LiveBar
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import DimredError
 from dimred.launch.channel import LAUNCHER, Inbox, launcher_address
 from dimred.launch.job import Job
 from dimred.launch.logs import RankFolders
@@ -48,7 +48,7 @@ class RankFailedError(DimredError):
 
     def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
         super().__init__(message)
-        self.exit_status = exit_status
+        self.exit_status = DimredError.exit_status if refused else exit_status
         self.refused = refused
 
 
@@ -169,7 +169,8 @@ class _Watch:
             elif (rank := self._around.get(connection)) is not None and rank not in self._statuses:
                 self._ended(rank, None)
         self._folders.logs[self._job.local_ranks[0]].show()
-        self._nodes.exchange(done=self._all_have_ended and self._failure is None and self._stopped_by is None)
+        well = self._all_have_ended and not any(self._statuses.values()) and self._stopped_by is None
+        self._nodes.exchange(done=well)
         self._failure = self._failure or self._look_for_a_failure()
 
     def _take(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -195,7 +196,7 @@ class _Watch:
         """What other nodes, refusals, msrun, and the clock say."""
         now = time.monotonic()
         if self._refusals and (self._all_have_ended or now > self._refusal_deadline):
-            return RankFailedError(self._refusals[min(self._refusals)], ConfigError.exit_status, refused=True)
+            return RankFailedError(self._refusals[min(self._refusals)], refused=True)
         if (failure := self._nodes.failure) is not None:
             return RankFailedError(f"{failure.why}; the ranks of this node were ended", refused=failure.refused)
         if self._process.poll() is not None and not self._inbox.has_connections and not self._all_have_ended:

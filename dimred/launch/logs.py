@@ -1,13 +1,14 @@
 """The logs of a job's ranks on this node, as the launcher sees them: shown, quoted, and taken back."""
 
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 from dimred.errors import ConfigError
-from dimred.files.lock import LOCK
-from dimred.launch.job import ENVIRONMENT_LOG, LAUNCHERS_FILES, MSRUN_LOGS, RANK_LOG, Job
+from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, NOT_RESULTS, RANK_LOG
+from dimred.launch.job import Job
 
 __all__ = ["LogTail", "RankFolders"]
 
@@ -55,14 +56,6 @@ class LogTail:
             return f"Its log, {self.path}, can't be read ({error.strerror})"
         return "\n".join([f"The end of its log, {self.path}:", *(f"  {line}" for line in lines[-_TAIL_LINES:])])
 
-    def take_back(self) -> None:
-        """Make the file what it was."""
-        if self.size_before is None:
-            self.path.unlink(missing_ok=True)
-        else:
-            with self.path.open("r+b") as file:
-                file.truncate(self.size_before)
-
 
 class RankFolders:
     """The folders of this node's ranks, with the launcher's own files in them.
@@ -102,15 +95,16 @@ class RankFolders:
     def take_back(self) -> None:
         """Leave the folders as they were before the launch, unless a rank has written something else than logs."""
         added = {folder: _names(folder) - before for folder, before in self._names_before.items()}
-        if any(names - {*LAUNCHERS_FILES, LOCK} for names in added.values()):
+        if any(names - NOT_RESULTS for names in added.values()):
             return
         for log in (*self.logs.values(), *self._environment_logs):
-            log.take_back()
-        for folder, names in added.items():
-            if LOCK in names:
-                (folder / LOCK).unlink()
-            if MSRUN_LOGS in names:
-                shutil.rmtree(folder / MSRUN_LOGS)
+            if log.size_before is not None:
+                os.truncate(log.path, log.size_before)
+        for path in (folder / name for folder, names in added.items() for name in names):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         for folder in sorted(self._to_make, reverse=True):
             if folder.is_dir() and not _names(folder):
                 folder.rmdir()

@@ -16,8 +16,9 @@ import sys
 import time
 from pathlib import Path
 
+from dimred.files.run_names import ENVIRONMENT_LOG, RANK_LOG
 from dimred.launch.channel import tell_launcher
-from dimred.launch.job import ENVIRONMENT_LOG, NODE_RANK, RANK_LOG
+from dimred.launch.job import NODE_RANK
 from dimred.launch.rank_table import read_rank_table
 
 __all__ = ["die_with_parent"]
@@ -25,6 +26,8 @@ __all__ = ["die_with_parent"]
 _SCHEDULER = "from mindspore import communication; communication.init()"  # it ends when the ranks have ended
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
+# After a failure the launcher ends the job; if msrun saw it first, it would kill ranks that have something to say.
+_SECONDS_FOR_THE_LAUNCHER = 10
 _PR_SET_PDEATHSIG = 1
 
 
@@ -60,6 +63,8 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
     tell_launcher("program", pid=process.pid)
     status = process.wait()
     tell_launcher("ended", status=status)
+    if status != 0:
+        time.sleep(_SECONDS_FOR_THE_LAUNCHER)
     return status if status >= 0 else 128 - status
 
 

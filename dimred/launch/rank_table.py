@@ -154,8 +154,8 @@ def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
             )
         elif sorted(ranks) != list(range(first, first + per_server)):
             yield (
-                f"{where} has the rank_id {', '.join(map(str, ranks))}; msrun numbers the ranks server by server, so it "
-                f"must have {first} to {first + per_server - 1}"
+                f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
+                f"{first + per_server - 1}, because msrun numbers them server by server"
             )
 
 
