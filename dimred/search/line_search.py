@@ -84,7 +84,7 @@ class FixedStep:
 
 
 class Line:
-    """The line w + t d through the weights as they stand.
+    """The line w + t d through the current weights.
 
     Attributes:
         start: w, (M,).
@@ -93,16 +93,14 @@ class Line:
     def __init__(self, weights: Weights, direction: Tensor):
         self._weights = weights
         self._direction = direction
-        self._is_at_start = True
+        self._step_size = 0.0
         self.start = weights.read()
 
-    def move(self, step_size: float) -> None:
-        """Move the weights to w + t d."""
-        self._weights.put((1.0, self.start), (step_size, self._direction))
-        self._is_at_start = False
-
-    def back(self) -> None:
-        """Put the weights back to w, bit for bit."""
-        if not self._is_at_start:
-            self._weights.write(self.start)
-            self._is_at_start = True
+    def move_to(self, step_size: float) -> None:
+        """Put the weights to w + t d, unless they are there; to w, bit for bit, for t = 0."""
+        if step_size == self._step_size:
+            return
+        self._step_size = math.nan  # a move that is interrupted leaves the weights in between
+        step = [(step_size, self._direction)] if step_size else []
+        self._weights.put((1.0, self.start), *step)
+        self._step_size = step_size

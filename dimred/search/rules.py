@@ -16,7 +16,7 @@ class LineSearch(Protocol):
     """How far along a direction."""
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """See ``ArmijoBacktracking.search``. An accepted trial must be the last one it evaluates."""
+        """See ``ArmijoBacktracking.search``."""
 
 
 def make_rules(

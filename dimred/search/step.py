@@ -69,7 +69,7 @@ class SubspaceTrainStep(nn.Cell):
         learning_rate, momentum: of ``sgd`` and ``average``, see ``ProjectedSGD``.
         weight_decay: w <- w - weight_decay w with every accepted step; a number, or one for each trainable parameter.
             See ``dimred.search.outside``.
-        max_rejected_steps: rejected or skipped steps in a row before the search gives up.
+        max_rejected_steps: rejected or skipped steps in a row after which the next call gives up.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in pieces of so many rows; None takes the batch whole.
         ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
@@ -87,7 +87,8 @@ class SubspaceTrainStep(nn.Cell):
     Raises:
         ConfigError: an option outside its range.
         BasisMismatchError: the basis does not fit the network's trainable weights.
-        SearchError: from a step, where the search can't go on; says why.
+        NothingAcceptedError: from a step, before it changes anything: the steps before it were rejected.
+        SearchError: from the first step, if the network draws random numbers that can't be repeated.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class SubspaceTrainStep(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """One step; see the class."""
+        self._give_up_after_too_many()
         clock = Clock()
         before = self._side_state.save()
         here = self._objective.gradient(inputs)
@@ -182,7 +184,7 @@ class SubspaceTrainStep(nn.Cell):
         clock.lap("direction")
 
         def loss_at(step_size: float) -> float:
-            line.move(step_size)
+            line.move_to(step_size)
             self._side_state.restore(before)
             return self._objective.loss(inputs)
 
@@ -190,24 +192,22 @@ class SubspaceTrainStep(nn.Cell):
             found = self.line_search.search(loss_at, loss, proposal.slope)
             clock.lap("trials")
             end_grad = None
+            line.move_to(found.step_size)
             if found.accepted and self.direction_rule.wants_end_gradient:
                 self._side_state.restore(before)
                 end_grad = self._subspace.project(self._objective.gradient(inputs).grad)
                 clock.lap("end_gradient")
         except BaseException:
-            line.back()
+            line.move_to(0.0)
             self._side_state.restore(before)
             raise
 
-        if not found.accepted:
-            line.back()
         self._side_state.restore(after if found.accepted else before)
         moved_outside, decayed = self._leave(line, here, inside[0] if inside else None, found.accepted)
         if self.ema is not None and found.accepted:
             self.ema()
         self._remember(proposal, subspace_grad, found.step_size, end_grad, found.accepted)
         clock.lap("commit")
-        self._give_up_after_too_many()
         return SearchResult(
             loss=here.loss,
             loss_after=found.loss,
@@ -268,7 +268,6 @@ class SubspaceTrainStep(nn.Cell):
         self.state = self.state._replace(
             n_steps=self.state.n_steps + 1, n_rejected_in_a_row=self.state.n_rejected_in_a_row + 1
         )
-        self._give_up_after_too_many()
         return SearchResult.skipped(self._subspace.n_components, loss, clock.laps, **scale)
 
     def _give_up_after_too_many(self) -> None:
