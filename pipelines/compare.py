@@ -31,6 +31,7 @@ from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, mo
 from dimred.evaluate.evaluator import Evaluator
 from dimred.evaluate.initial_weights import starting_points
 from dimred.files.atomic import atomic_write
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.device import set_up
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
@@ -111,7 +112,7 @@ class Comparison:
         self.data, self.one, self.two = data, one, two
         self.seconds_of_bases = 0.0
         self.checkpoint = last_checkpoint(run, one.epochs)
-        self.series = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca")
+        self.series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS)
         self.train, self.val, test = (build_data(two.data, data, split) for split in SPLITS)
         network = build_network(one)
         self.names = [parameter.name for parameter in network.get_parameters()]
@@ -258,7 +259,7 @@ def last_checkpoint(run: Path, epochs: int) -> Path:
     """
     found = {
         int(name[1]): path
-        for path in (run / "checkpoint_stage_1").glob("*.ckpt")
+        for path in (run / STAGE_1_CHECKPOINTS).glob("*.ckpt")
         if (name := re.search(r"-(\d+)_\d+$", path.stem))
     }
     if max(found, default=0) != epochs:

@@ -12,6 +12,7 @@ from dimred.build import build_data, build_loss, build_network
 from dimred.config import StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.evaluate.surface import loss_in_plane
+from dimred.files.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plane import PlanePoints, Surface, grid_around, plane_point
 from dimred.report.report import PlaneView, write_report, write_stage_1_report
 from dimred.report.run_record import RunRecord, read_run, read_stage_1
@@ -42,11 +43,11 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     Raises:
         ConfigError: the run is not finished, or something it was made from is gone.
     """
-    if not (folder / "result.json").exists() and (folder / "checkpoint_stage_1").is_dir():
+    if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         return _stage_1(folder, out)
     run = read_run(folder)
     summary = None if comparison is None else _read(comparison)
-    settings = load_config(StageTwoConfig, folder / "config.yaml")
+    settings = load_config(StageTwoConfig, folder / CONFIG)
     basis = run.basis()
     with run_folder(out):
         set_up(settings.seed)
@@ -57,14 +58,13 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
 def _stage_1(folder: Path, out: Path) -> Path:
     run = read_stage_1(folder)
     series = CheckpointSeries.open(run.snapshots) if run.snapshots.is_dir() else None
-    shares, snapshots_from = None, run.last_epoch
-    if series is not None:
-        snapshots_from = series.entries[0].epoch
-        if len(series) > 1:
-            variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(series))))[:0:-1]
-            shares = np.maximum(variances, 0.0) / variances.sum()
+    epochs = [] if series is None else [entry.epoch for entry in series.entries]
+    shares = None
+    if series is not None and len(series) > 1:
+        variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(series))))[:0:-1]
+        shares = np.maximum(variances, 0.0) / variances.sum()
     with run_folder(out):
-        return write_stage_1_report(out, run, snapshots_from, 0 if series is None else len(series), shares)
+        return write_stage_1_report(out, run, epochs, shares)
 
 
 def _read(comparison: Path) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _view(run: RunRecord, settings: StageTwoConfig, basis: SubspaceBasis, grid: 
 
 
 def _checkpoint(run: RunRecord, ending: str) -> list[Path]:
-    return list((run.folder / "checkpoint_stage_2").glob(f"*{ending}.ckpt"))[:1]
+    return list((run.folder / STAGE_2_CHECKPOINTS).glob(f"*{ending}.ckpt"))[:1]
 
 
 def _points(basis: SubspaceBasis, mean: np.ndarray, layout: WeightLayout, paths: Any) -> PlanePoints:

@@ -13,7 +13,8 @@ from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_se
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Resume, run_program
-from dimred.distributed.share_basis import share_basis
+from dimred.distributed.share import share_basis
+from dimred.files.run_names import BASIS, SNAPSHOTS
 from dimred.run.device import set_up
 from dimred.run.search import Search
 from dimred.run.session import open_session
@@ -50,14 +51,13 @@ def stage_2(
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))
-        snapshots = weights.parent / "checkpoint_pca"
+        snapshots = weights.parent / SNAPSHOTS
         basis = found.basis
         if pca_mat is None:
             basis = ranks.run_on_rank_zero(lambda: _fit(settings, network, snapshots, out))
-        path = basis.path if basis else None
-        shared = share_basis(basis, path, ranks, lambda path: load_basis(path, network=network, verify=False))
+        shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
         step = build_search_step(settings, network, shared, images[settings.search_split].steps_per_epoch, ranks)
-        sources = {"data": data, "weights": weights, "basis": path}
+        sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
         search = Search(session, settings, network, step, images, basis, sources, SEARCH_EPOCHS_FROM)
         if not search.restore(allow_change or []):
             search.put_start(snapshots)
@@ -67,7 +67,7 @@ def stage_2(
 def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: Path, out: Path) -> SubspaceBasis:
     """The basis of the snapshots beside WEIGHTS."""
     series, kind = CheckpointSeries.open(snapshots), basis_kind(settings)
-    return fit_basis(series, settings.n_components, out=out / "pca_mat.npy", kind=kind, network=network)
+    return fit_basis(series, settings.n_components, out=out / BASIS, kind=kind, network=network)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
+from dimred.files.run_names import SNAPSHOTS
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -87,7 +88,7 @@ def check_stage_2(
             basis = ranks.run_on_rank_zero(lambda: load_basis(pca_mat, network=network))
     with problems.noted():
         if pca_mat is None:
-            ranks.run_on_rank_zero(lambda: _check_snapshots(settings, weights.parent / "checkpoint_pca"))
+            ranks.run_on_rank_zero(lambda: _check_snapshots(settings, weights.parent / SNAPSHOTS))
     with problems.noted():
         check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")
     with problems.noted():

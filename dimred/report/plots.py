@@ -52,8 +52,7 @@ def svg_text(figure: Figure) -> str:
 def plot_accuracy(
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
-    branch_epoch: int,
-    snapshots_from: int,
+    snapshots_taken: tuple[int, int] | None,
     average: float | None = None,
     size: Size = WIDE,
 ) -> Figure:
@@ -62,13 +61,13 @@ def plot_accuracy(
     Args:
         plain: epoch -> accuracy as a fraction.
         stage_2: epoch -> accuracy, the branching point included; empty where there is none.
-        branch_epoch: where stage 2 leaves plain training.
-        snapshots_from: first epoch that gave a snapshot.
+        snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
         average: accuracy of the average of the snapshots, where it is known.
         size: inches.
     """
     figure, axes = new_figure(size)
-    axes.axvspan(snapshots_from, branch_epoch, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
+    if snapshots_taken:
+        axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
     axes.plot(list(plain), _percent(plain.values()), color=PLAIN, lw=1, label="plain training")
     averages = [] if average is None else [average]
     for value in averages:
@@ -76,7 +75,8 @@ def plot_accuracy(
     if stage_2:
         axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
     # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
-    late = [accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from] or list(plain.values())
+    first = snapshots_taken[0] if snapshots_taken else 0
+    late = [accuracy for epoch, accuracy in plain.items() if epoch >= first] or list(plain.values())
     lowest = min([float(np.percentile(late, 10)), *averages, *stage_2.values()])
     highest = max([*plain.values(), *stage_2.values(), *averages])
     margin = 0.1 * (highest - lowest) + 0.002

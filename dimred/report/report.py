@@ -68,8 +68,7 @@ def write_report(
     result, last = run.result, run.stage_1.last_epoch
     searched = {last: result["accuracy_start"]}
     searched |= {last + int(epoch): accuracy for epoch, accuracy in result["accuracy_by_epoch"].items()}
-    snapshots_from = max(last - result["basis"]["n_snapshots"] + 1, 1)
-    sections = [("Curves", _curves(pictures, run.stage_1, snapshots_from, searched))]
+    sections = [("Curves", _curves(pictures, run.stage_1, run.snapshot_epochs(), searched))]
     if shares is not None:
         sections.append(("Subspace", _subspace(pictures, shares)))
     if plane is not None:
@@ -85,26 +84,25 @@ def write_report(
 
 
 def write_stage_1_report(
-    out: Path, run: StageOneRecord, snapshots_from: int, n_snapshots: int, shares: np.ndarray | None
+    out: Path, run: StageOneRecord, snapshot_epochs: Sequence[int], shares: np.ndarray | None
 ) -> Path:
     """Write ``report.html`` of a stage 1 alone, while it runs or after it, and each picture as PNG and SVG.
 
     Args:
         out: an empty folder.
         run: what the run's files say.
-        snapshots_from: the epoch of the first snapshot that is kept.
-        n_snapshots: how many are kept.
+        snapshot_epochs: the epoch of each snapshot that is kept, in order.
         shares: of their variance along each direction; None where there are too few.
 
     Returns:
         The page's path.
     """
     pictures = _Pictures(out)
-    sections = [("Curves", _curves(pictures, run, snapshots_from, {}))]
+    sections = [("Curves", _curves(pictures, run, snapshot_epochs, {}))]
     if shares is not None:
         sections.append(("Subspace", _subspace(pictures, shares)))
     sections.append(("Configuration and versions", _configuration(run, {})))
-    facts = [(str(run.last_epoch), "epochs done"), (str(n_snapshots), "snapshots kept")]
+    facts = [(str(run.last_epoch), "epochs done"), (str(len(snapshot_epochs)), "snapshots kept")]
     if run.accuracies:
         epoch, accuracy = list(run.accuracies.items())[-1]
         facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
@@ -154,7 +152,9 @@ def _sentences(run: RunRecord) -> Sequence[str]:
     return [*said, "Accuracies are those on the evaluation split, as in result.json."]
 
 
-def _curves(pictures: _Pictures, run: StageOneRecord, snapshots_from: int, searched: Mapping[int, float]) -> str:
+def _curves(
+    pictures: _Pictures, run: StageOneRecord, snapshot_epochs: Sequence[int], searched: Mapping[int, float]
+) -> str:
     """Accuracy of stage 1, and of stage 2 by epoch where there is one, from its start on; stage 1's loss."""
     figures, plain = "", run.accuracies
     if plain:
@@ -162,8 +162,11 @@ def _curves(pictures: _Pictures, run: StageOneRecord, snapshots_from: int, searc
         if searched:
             points = list(searched.values())
             says += f"; stage 2 starts at {_percent(points[0])} and ends at {_percent(points[-1])}"
+        taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
+        if taken:
+            says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
         figures += pictures.add(
-            "accuracy", plot_accuracy(plain, searched, run.last_epoch, snapshots_from, size=NARROW), f"{says}.",
+            "accuracy", plot_accuracy(plain, searched, taken, size=NARROW), f"{says}.",
             "Accuracy over epochs. The axis begins at the 10th percentile of late training.",
         )  # fmt: skip
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]

@@ -10,7 +10,10 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
+from dimred.files.metrics_file import read_metrics
+from dimred.files.run_names import CONFIG, METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, VERSIONS
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.weights.series import CheckpointSeries
 
 Records = Sequence[dict[str, Any]]
 
@@ -44,7 +47,7 @@ class StageOneRecord:
     @property
     def snapshots(self) -> Path:
         """The folder of the snapshots."""
-        return self.folder / "checkpoint_stage_1" / "checkpoint_pca"
+        return self.folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,14 @@ class RunRecord:
     @property
     def snapshots(self) -> Path:
         """The folder of stage 1's snapshots."""
-        return self.weights.parent / "checkpoint_pca"
+        return self.weights.parent / SNAPSHOTS
+
+    def snapshot_epochs(self) -> list[int]:
+        """The epochs that the snapshots of the basis were taken in, one for each that is still in stage 1's folder."""
+        if not self.snapshots.is_dir():
+            return []
+        names = {source.file for source in self.basis().snapshots}
+        return [entry.epoch for entry in CheckpointSeries.open(self.snapshots).entries if entry.file in names]
 
     def basis(self) -> SubspaceBasis:
         """The basis of the search, checked."""
@@ -98,12 +108,12 @@ def read_run(folder: Path) -> RunRecord:
     Raises:
         ConfigError: ``folder`` is no finished stage 2 run, its result is damaged, or stage 1's folder is gone.
     """
-    if not (folder / "result.json").is_file():
+    if not (folder / RESULT).is_file():
         raise ConfigError(
             f"RUN is {str(folder)!r}, which has no result.json; give the folder of a finished stage 2 run"
         )
     try:
-        result = read_checksummed(folder / "result.json")
+        result = read_checksummed(folder / RESULT)
     except ValueError as error:
         raise ConfigError(f"{folder / 'result.json'} is damaged: {error}; stage 2's --resume writes it again") from None
     sources = result.get("sources") or {}
@@ -114,7 +124,7 @@ def read_run(folder: Path) -> RunRecord:
                 "put it back"
             )
     stage_1 = read_stage_1(Path(sources["weights"]).parent.parent)
-    steps = _records(folder / "metrics.jsonl")
+    steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
     return RunRecord(
@@ -133,23 +143,19 @@ def read_stage_1(folder: Path) -> StageOneRecord:
     Raises:
         ConfigError: ``folder`` is none, or it has not finished an epoch.
     """
-    if not (folder / "metrics.jsonl").is_file():
+    if not (folder / METRICS).is_file():
         raise ConfigError(f"{str(folder)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
-    epochs = _records(folder / "metrics.jsonl")
+    epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
     return StageOneRecord(folder, epochs, _configuration("stage 1", folder), _versions(folder))
 
 
 def _configuration(name: str, folder: Path) -> dict[str, str]:
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     return {f"{name} ({path})": path.read_text(encoding="utf-8")} if path.is_file() else {}
 
 
 def _versions(folder: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    found: dict[str, str] = json.loads((folder / VERSIONS).read_text(encoding="utf-8"))
     return found
-
-
-def _records(path: Path) -> Records:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, remove_leftovers
-from dimred.files.lock import LOCK, RunLock
+from dimred.files.lock import FolderLock
+from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, LOCK, MINDSPORE_LOG, PHASES, UNFINISHED, VERSIONS
 from dimred.launch.job import LAUNCHERS_FILES
 
-__all__ = ["CONFIG", "PHASES", "check_run_folder", "run_folder", "versions", "write_versions"]
+__all__ = ["check_run_folder", "run_folder", "versions", "write_versions"]
 
-CONFIG, PHASES = "config.yaml", "phases.json"
 # What a run writes first; the basis may be fitted before the rest begins.
-_BEGINNINGS = (CONFIG, PHASES, "pca_mat.npy.unfinished", "pca_mat.h5")
-_NOT_RESULTS = {LOCK, "mindspore.log", *LAUNCHERS_FILES}
+_BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
+_NOT_RESULTS = {LOCK, MINDSPORE_LOG, *LAUNCHERS_FILES}
 
 
 @contextmanager
@@ -38,8 +38,7 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         remove_leftovers(out)
     with ExitStack() as stack:
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(RunLock(out))
+            lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
         except OSError as error:
             why = error.strerror
             raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
@@ -48,8 +47,6 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         except BaseException:
             if not _results(out):
                 lock.remove()
-                if not any(out.iterdir()):
-                    out.rmdir()
             raise
 
 
@@ -69,13 +66,12 @@ def _results(out: Path) -> bool:
     return any(entry.name not in _NOT_RESULTS for entry in out.iterdir())
 
 
-VERSIONS_FILE = "versions.json"
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: packages, Python, operating system, processors."""
-    atomic_write(folder / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
+    atomic_write(folder / VERSIONS, json.dumps(versions(), indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from mindspore import nn
 
 from dimred.console import say
 from dimred.data.reading import Readable, batches_after
-from dimred.distributed.ranks import ALONE, Ranks
+from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.evaluate.evaluator import Cost
 from dimred.launch.heartbeat import COMPUTING, READING, Heartbeat
@@ -163,12 +163,12 @@ class EpochLoop:
 
     def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:
         """Save and leave, on every rank, where one has a fault or was told to stop."""
-        stops = self.signals.poll()
-        n_faults, n_stops = self.ranks.sum([fault is not None, stops])
-        if not n_faults and not n_stops:
+        intent = Intent.FAIL if fault else Intent.STOP if self.signals.poll() else Intent.STEP
+        agreed = self.ranks.agree(intent)
+        if agreed is Intent.STEP:
             return
         observer.save(place)
-        if n_faults:
+        if agreed is Intent.FAIL:
             reason = self._shared_reason(fault)
             raise fault or DataError(reason)
         raise StoppedError(self.signals.received or int(signal.SIGTERM))

@@ -16,6 +16,7 @@ from dimred.evaluate.checkpoint_selection import CheckpointSelection
 from dimred.evaluate.initial_weights import InitialWeights
 from dimred.evaluate.on_splits import OnSplits
 from dimred.files.checksummed_json import write_checksummed
+from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
@@ -76,7 +77,7 @@ class Search(Observer):
             network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
         )
         self.selection = CheckpointSelection(
-            session.out / "checkpoint_stage_2", settings.model.file_prefix, self.per_epoch, session.ranks
+            session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks
         )
         self.records: list[dict[str, Any]] = []
         self.result: dict[str, Any] = {
@@ -179,7 +180,7 @@ class Search(Observer):
             return
         start = WeightLayout.from_network(self.network).flatten(self.selection.read("start"))
         steps = [np.array(record["subspace_step"]) for record in self.records]
-        make_path(steps, start, self.basis).save(self.selection.folder / "subspace_path.json")
+        make_path(steps, start, self.basis).save(self.selection.folder / SUBSPACE_PATH)
 
     def _finish(self) -> None:
         """Keep a network, measure it, and write ``result.json``."""
@@ -194,7 +195,7 @@ class Search(Observer):
         self.selection.save("final", list(self.network.get_parameters()), None)
         if self.basis is not None:
             self.result["basis"] = self.basis.in_short(self.settings.n_components)
-            write_checksummed(self.session.out / "result.json", finite(self.result))
+            write_checksummed(self.session.out / RESULT, finite(self.result))
         say(str({"Accuracy": self.result["accuracy"]}))
 
     def _evaluate(self) -> float:

@@ -11,16 +11,17 @@ from mindspore import Parameter
 from dimred.config import StageConfig, config_text
 from dimred.console import say
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share_state import state_of_first
+from dimred.distributed.share import share_state
 from dimred.files.atomic import atomic_write, retry
+from dimred.files.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
 from dimred.run.device import redirect_native_stderr
 from dimred.run.faults import translate_errors
-from dimred.run.folder import CONFIG, run_folder, write_versions
+from dimred.run.folder import run_folder, write_versions
 from dimred.run.loop import Place
 from dimred.run.metrics import MetricsLog, cut_metrics
 from dimred.run.resume_check import refuse_changes
 from dimred.run.signals import StopSignals
-from dimred.run.states import RunState, RunStates
+from dimred.run.states import RunState, RunStates, read_state
 from dimred.vectors.parameters import from_arrays
 
 __all__ = ["Session", "open_session"]
@@ -42,7 +43,7 @@ class Session:
     def __init__(self, out: Path, settings: StageConfig, ranks: Ranks, signals: StopSignals):
         self.out, self.settings, self.ranks, self.signals = out, settings, ranks, signals
         self.states = RunStates(out)
-        self.metrics_file = out / "metrics.jsonl"
+        self.metrics_file = out / METRICS
         self.identity: dict[str, Any] = settings.model_dump(mode="json") | {"--devices": ranks.group_size}
         self._mark: dict[str, Any] | None = None
 
@@ -53,7 +54,8 @@ class Session:
             ConfigError: the configuration differs in a key that is not ``allowed`` to.
             CheckpointError: the state is of another network.
         """
-        found = state_of_first(self.states, self.ranks, say)
+        newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(say))
+        found = share_state(newest, self.ranks, read_state)
         if found is None:
             return None
         if self.ranks.is_rank_zero:
@@ -72,7 +74,7 @@ class Session:
     def open_metrics(self) -> MetricsLog:
         """The metrics, cut where the restored state was saved; a run that begins finds none."""
         cut_metrics(self.metrics_file, self._mark, own=self.ranks.is_rank_zero)
-        return MetricsLog(self.metrics_file, self.out / "tensorboard" if self.settings.tensorboard else None)
+        return MetricsLog(self.metrics_file, self.out / TENSORBOARD if self.settings.tensorboard else None)
 
     def save(self, step: int, place: Place, arrays: dict[str, np.ndarray], metrics: MetricsLog, **more: Any) -> None:
         """Save the state after ``step`` steps, on rank 0.
@@ -101,7 +103,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
     """
     with (
         run_folder(out, resume=resume),
-        redirect_native_stderr(out / "mindspore.log"),
+        redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
         translate_errors(RunStates(out)),
     ):

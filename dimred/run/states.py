@@ -14,6 +14,7 @@ import numpy as np
 
 from dimred.errors import CheckpointError, FaultError
 from dimred.files.atomic import remove_leftovers
+from dimred.files.run_names import STATES
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 __all__ = ["FullCheckpoints", "RunState", "RunStates", "check_finite", "read_full_checkpoint", "read_state"]
@@ -46,7 +47,7 @@ class RunStates:
     """
 
     def __init__(self, out: Path):
-        self.directory = out / "resume"
+        self.directory = out / STATES
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> Path:
         """Write the state after ``step`` updates.

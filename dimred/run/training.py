@@ -12,6 +12,7 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.evaluate.accuracy import Accuracy
 from dimred.files.atomic import retry
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.faults import DivergenceDetector
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
@@ -87,11 +88,11 @@ class Training(Observer):
 
     def _rewind(self) -> None:
         """Bring back to where the run goes on whatever was written on the way."""
-        prefix, folder = self.settings.model.file_prefix, self.session.out / "checkpoint_stage_1"
+        prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
         finished = self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(finished)
-        self.snapshots = CheckpointSeries(folder / "checkpoint_pca", keep=self.settings.snapshots.keep, prefix=prefix)
+        self.snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
         self.snapshots.rewind(self._n_steps)
         self.session.states.forget_after(self._n_steps)
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dimred.errors import ConfigError
+from dimred.files.digest import CHUNK
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.write_behind import AHEAD, SAVE_EVERY, WriteBehind
-from dimred.weights.digest import CHUNK
 from dimred.weights.matrix import WeightMatrix
 
 __all__ = ["LOST", "Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]

@@ -82,7 +82,7 @@ class TrainStep(nn.Cell):
         guard = WhereFinite(update, loss_scale, side_state) if loss_scale.drops_overflow else Always(update)
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale)
         self.finish = _Finish(
-            KeepLocal(auto_prefix=False) if reduce is None else reduce,
+            KeepLocal() if reduce is None else reduce,
             NoClipping() if clipping is None else clipping,
             guard,
             loss_scale,

@@ -9,12 +9,12 @@ from typing import Any
 
 from dimred.errors import BasisMismatchError, SeriesError, shown
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
+from dimred.files.run_names import MANIFEST
 from dimred.weights.checkpoint_io import SUFFIXES
 from dimred.weights.layout import WeightLayout
 
 __all__ = ["MANIFEST", "SnapshotEntry", "read_manifest", "scan_names", "write_manifest"]
 
-MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "dimred snapshot series", 2
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
 

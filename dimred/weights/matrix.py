@@ -1,6 +1,5 @@
 """WeightMatrix: the snapshots of a series as the rows of one N x M matrix, read in blocks of columns."""
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from dimred.errors import CheckpointError, SeriesError
+from dimred.files.digest import CHUNK, chunk_digests
 from dimred.weights.checkpoint_io import check_checksum, open_checkpoint, read_index
-from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 from dimred.weights.manifest import SnapshotEntry
 from dimred.weights.series import CheckpointSeries
@@ -165,7 +164,8 @@ class WeightMatrix:
 
         def digest(first: int, block: np.ndarray) -> None:
             for row, chunks in (digests or {}).items():
-                _hash_chunks(block[row], first // CHUNK, chunks)
+                found = chunk_digests(block[row])
+                chunks[first // CHUNK :][: len(found)] = found
 
         with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
             coming = reader.submit(fetch, start, buffers[0])
@@ -176,11 +176,6 @@ class WeightMatrix:
                 hashed = hasher.submit(digest, first, block)
                 yield first, block
                 hashed.result()  # before its buffer is filled again
-
-
-def _hash_chunks(row: np.ndarray, first_chunk: int, digests: np.ndarray) -> None:
-    for number, column in enumerate(range(0, row.size, CHUNK), first_chunk):
-        digests[number] = np.frombuffer(hashlib.sha256(row[column : column + CHUNK].data).digest(), np.uint8)
 
 
 def _none_left(series: CheckpointSeries) -> SeriesError:

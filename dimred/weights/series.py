@@ -8,8 +8,8 @@ from typing import Any
 
 from dimred.errors import ConfigError, SeriesError
 from dimred.files.atomic import remove_leftovers
+from dimred.files.digest import vector_digest
 from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.digest import WeightDigest
 from dimred.weights.layout import WeightLayout, as_array
 from dimred.weights.manifest import MANIFEST, SnapshotEntry, read_manifest, scan_names, write_manifest
 
@@ -122,15 +122,12 @@ class CheckpointSeries:
                 f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
                 "folder for another network."
             )
-        digest = WeightDigest()
         arrays = {name: as_array(value) for name, value in weights.items()}
-        for array in arrays.values():
-            digest.update(array)
         path = self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
         if any(path.name == entry.file for entry in self._entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)
-        entry = SnapshotEntry(path.name, step, epoch, path.stat().st_size, digest.hexdigest())
+        entry = SnapshotEntry(path.name, step, epoch, path.stat().st_size, vector_digest(arrays.values()))
         entries = (*self._entries, entry)
         self._replace(layout, entries if self.keep is None else entries[-self.keep :])
         return path

@@ -1,11 +1,11 @@
+"""Files appear whole or not at all, and what a killed writer leaves is removed."""
+
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from dimred.files.atomic import atomic_write, open_atomic, remove_leftovers
+from tests.helpers.processes import slow_writer
 
 
 def test_a_file_appears_only_when_the_block_ends(tmp_path):
@@ -49,16 +49,26 @@ def test_files_get_the_usual_permissions(tmp_path):
 
 
 def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
-    code = (
-        "import sys, time\nfrom dimred.files.atomic import open_atomic\n"
-        f"with open_atomic({str(tmp_path / 'target')!r}) as file:\n"
-        "    file.write(b'half'); file.flush(); print('writing', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
+    with slow_writer(tmp_path / "target"):
         remove_leftovers(tmp_path)
-        assert len(list(tmp_path.iterdir())) == 1, "a living process's file was removed"
-        process.send_signal(signal.SIGKILL)
+        (left,) = tmp_path.iterdir()  # a living process's file stays
+    assert left.read_bytes() == b"half"
     (tmp_path / ".writing-mine.tmp").write_text("not ours")
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
+
+
+def test_what_is_left_over_is_removed_whatever_it_is(tmp_path):
+    """Earlier versions wrote two files into a temporary folder; a kill left it behind."""
+    with slow_writer(tmp_path / "target"):
+        (left,) = tmp_path.iterdir()
+    left.unlink()
+    left.mkdir()
+    (left / "rows.npy").write_bytes(b"half")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    left.with_name(left.name[:-12] + "01234567.tmp").symlink_to(kept, target_is_directory=True)
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+    assert (kept / "file").exists()

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError
-from dimred.subspace import passes
+from dimred.files.digest import CHUNK
+from dimred.subspace import gram_and_rows
 from dimred.subspace.basis import load_basis
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.planted import as_weights, random_walk, write_series
 
@@ -50,7 +50,7 @@ def test_only_products_with_new_snapshots_are_formed_and_only_these_are_hashed(t
     fit_basis(write_series(tmp_path / "s", SNAPSHOTS[:9]), 5, out=out)
     series = write_series(tmp_path / "s", SNAPSHOTS[9:10], first_step=10)
     seen = {}
-    real = passes.gram_pass
+    real = gram_and_rows.gram_pass
 
     def watch(*arguments, known, hashed, **options):
         seen.update(known=list(known.rows), hashed=list(hashed))

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError
+from dimred.files.digest import CHUNK
 from dimred.subspace.basis import SubspaceBasis, fits_checkpoint, load_basis
 from dimred.subspace.file_checksum import write_file_checksum
 from dimred.subspace.metadata import metadata_path
 from dimred.subspace.pca import fit_basis
-from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 from tests.helpers.planted import random_walk, write_series
 
