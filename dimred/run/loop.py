@@ -126,6 +126,7 @@ class EpochLoop:
                 if place.done < self.images.steps_per_epoch:
                     self._finish_epoch(place, observer, bar)
                 bar.status(observer.after_epoch(place))
+                self.signals.reinstall()
                 place.next_epoch()
 
     def _n_steps(self, place: Place) -> int:
@@ -141,6 +142,7 @@ class EpochLoop:
             while place.done < per_epoch:
                 batch = self._next_batch(batches, place, observer)
                 result = self.step(*batch)
+                self.signals.reinstall()
                 place.done += 1
                 place.seconds = before + time.perf_counter() - started
                 bar.step(observer.after_step(result, place, len(batch[0])))
@@ -163,8 +165,9 @@ class EpochLoop:
 
     def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:
         """Save and leave, on every rank, where one has a fault or was told to stop."""
-        intent = Intent.FAIL if fault else Intent.STOP if self.signals.poll() else Intent.STEP
-        agreed = self.ranks.agree(intent)
+        self.signals.reinstall()
+        stop = Intent.STEP if self.signals.received is None else Intent.STOP
+        agreed = self.ranks.agree(stop if fault is None else Intent.FAIL)
         if agreed is Intent.STEP:
             return
         observer.save(place)

@@ -36,7 +36,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, the first signal waits until the caller polls; a second one does not wait."""
+        """Inside, the first signal waits until the caller looks at ``received``; a second one does not wait."""
         self._held = True
         try:
             yield
@@ -45,14 +45,10 @@ class StopSignals:
         if self.received is not None:
             raise StoppedError(self.received)
 
-    def poll(self) -> bool:
-        """Whether a signal came while it was held.
-
-        The handlers are put back each time: MindSpore's data pipeline takes ctrl-C for itself when an epoch begins.
-        """
+    def reinstall(self) -> None:
+        """Put the handlers back: MindSpore takes ctrl-C for itself when an epoch begins and when a graph is compiled."""
         for number in self._before:
             signal.signal(number, self._handle)
-        return self.received is not None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._held and self.received is None:
