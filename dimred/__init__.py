@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dimred.search.cell import SubspaceTrainStep
+    from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
     from dimred.subspace.pca import fit_basis
     from dimred.train_step.step import TrainStep
@@ -36,7 +36,7 @@ __all__ = [
 _HOME = {
     "CheckpointSeries": "dimred.weights.series",
     "SubspaceBasis": "dimred.subspace.basis",
-    "SubspaceTrainStep": "dimred.search.cell",
+    "SubspaceTrainStep": "dimred.search.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
     "fit_basis": "dimred.subspace.pca",

@@ -24,7 +24,6 @@ def average(
     Example: dimred average device0_stage_1/checkpoint_stage_1/checkpoint_pca resnet-70_625.ckpt average.ckpt
     """
     from dimred.evaluate.averages import average_snapshots, moving_average
-    from dimred.subspace.basis import fits_checkpoint
     from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
     from dimred.weights.matrix import WeightMatrix
     from dimred.weights.series import CheckpointSeries
@@ -37,7 +36,7 @@ def average(
     series = series if last is None else series.select(last=last)
     layout = WeightMatrix(series).layout
     arrays = read_checkpoint(weights)
-    difference = fits_checkpoint(layout, {name: value.shape for name, value in arrays.items()})
+    difference = layout.misfit({name: value.shape for name, value in arrays.items()})
     if difference:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is not of the snapshots' network: {difference}")
     mean = average_snapshots(series, layout) if decay is None else moving_average(series, layout, decay)

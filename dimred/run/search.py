@@ -20,13 +20,11 @@ from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
-from dimred.search.cell import SubspaceTrainStep
-from dimred.search.result import SearchResult
-from dimred.search.state import state_arrays, state_from_arrays
-from dimred.search.telemetry import epoch_line, telemetry, totals
+from dimred.search.result import SearchResult, epoch_line, state_arrays, state_from_arrays, telemetry, totals
+from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import to_arrays
 from dimred.weights.layout import WeightLayout
 

@@ -46,7 +46,7 @@ class StopSignals:
             raise StoppedError(self.received)
 
     def reinstall(self) -> None:
-        """Put the handlers back: MindSpore takes ctrl-C for itself when an epoch begins and when a graph is compiled."""
+        """Put the handlers back: MindSpore takes ctrl-C for itself at the start of an epoch and when it compiles."""
         for number in self._before:
             signal.signal(number, self._handle)
 

@@ -17,7 +17,7 @@ from dimred.run.faults import DivergenceDetector
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
 from dimred.run.states import FullCheckpoints, check_finite
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries

@@ -13,26 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dimred.errors import CheckpointError, shown
-from dimred.weights.stored_tensor import BFLOAT16, MOST_DIMENSIONS, TEXT, StoredTensor, tensor_of
+from dimred.weights.stored_tensor import BFLOAT16, MOST_DIMENSIONS, NUMBERS, TEXT, StoredTensor, tensor_of
 
 __all__ = ["check_ckpt_crc", "read_ckpt_index", "write_ckpt"]
 
-_TYPES: dict[str, np.dtype | str] = {
-    "Float32": np.dtype("<f4"),
-    "Float16": np.dtype("<f2"),
-    "Float64": np.dtype("<f8"),
-    "BFloat16": BFLOAT16,
-    "Bool": np.dtype("?"),
-    "Int8": np.dtype("<i1"),
-    "Int16": np.dtype("<i2"),
-    "Int32": np.dtype("<i4"),
-    "Int64": np.dtype("<i8"),
-    "UInt8": np.dtype("<u1"),
-    "UInt16": np.dtype("<u2"),
-    "UInt32": np.dtype("<u4"),
-    "UInt64": np.dtype("<u8"),
-    "str": TEXT,
-}
+_KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
+_TYPES: dict[str, np.dtype | str] = {"Bool": np.dtype("?"), "BFloat16": BFLOAT16, "str": TEXT}
+_TYPES |= {f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # Float32, Int64, UInt8, ...
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
 _DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A

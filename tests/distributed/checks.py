@@ -24,8 +24,8 @@ from dimred.errors import DimredError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.run.device import set_up
 from dimred.run.states import RunStates, read_state
-from dimred.search.cell import SubspaceTrainStep
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.search.step import SubspaceTrainStep
+from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
 from dimred.vectors.projection import make_projection
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
