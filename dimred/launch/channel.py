@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Client, Connection, wait
-from typing import Any, TypeVar
+from typing import Any
 
 from dimred.console import LiveBar
 
-__all__ = ["COMPUTING", "LAUNCHER", "READING", "Heartbeat", "Inbox", "StageBar", "launcher_address", "tell_launcher",
-           "tell_refusal"]  # fmt: skip
+__all__ = ["COMPUTING", "LAUNCHER", "READING", "Inbox", "StageBar", "launcher_address", "tell_launcher",
+           "tell_position", "tell_refusal"]  # fmt: skip
 
 LAUNCHER = "DIMRED_LAUNCHER"
 READING, COMPUTING = "reading the batch of", "computing"
-Item = TypeVar("Item")
 _LONGEST_MESSAGE = 65_536  # bytes
 _WAIT_FOR_THE_REST = struct.pack("ll", 10, 0)  # seconds, microseconds: who sends half a message is dropped
 _SECONDS_BETWEEN_BARS = 0.1
@@ -112,25 +111,9 @@ def tell_refusal(why: str) -> bool:
     return not _told and tell_launcher("refused", why=why)
 
 
-class Heartbeat:
-    """Tells the launcher where this rank is, so that it can name a rank that stalls."""
-
-    def at(self, doing: str, step: int) -> None:
-        """This rank begins to do something for a step."""
-        tell_launcher("at", doing=doing, step=step)
-
-    def around(self, batches: Iterator[Item], steps_before: int) -> Iterator[Item]:
-        """The batches; the launcher is told before each is read, and again before its step is computed."""
-        step = steps_before
-        while True:
-            step += 1
-            self.at(READING, step)
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            self.at(COMPUTING, step)
-            yield batch
+def tell_position(doing: str, step: int) -> None:
+    """Tell the launcher what this rank begins to do for a step, so that it can name a rank that stalls."""
+    tell_launcher("at", doing=doing, step=step)
 
 
 class StageBar:
@@ -159,15 +142,15 @@ class StageBar:
     def step(self, status: str | None = None) -> None:
         """One more step is done."""
         self._content["done"] += 1
-        self._content["status"] = self._content["status"] if status is None else status
-        self._show()
+        self._show(status)
 
-    def status(self, text: str) -> None:
-        """What was measured last."""
-        self._content["status"] = text
-        self._show(at_once=True)
+    def status(self, text: str | None) -> None:
+        """Show what was measured last; None leaves it as it is."""
+        self._show(text, at_once=True)
 
-    def _show(self, at_once: bool = False) -> None:
+    def _show(self, status: str | None = None, at_once: bool = False) -> None:
+        if status is not None:
+            self._content["status"] = status
         self._bar.show(**self._content)
         now = time.monotonic()
         if at_once or now - self._told_at > _SECONDS_BETWEEN_BARS:

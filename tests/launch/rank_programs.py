@@ -11,14 +11,13 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
-import itertools
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from dimred.launch.channel import Heartbeat, tell_refusal
+from dimred.launch.channel import COMPUTING, READING, tell_position, tell_refusal
 
 
 def main(how: str, *rest: str) -> None:
@@ -28,7 +27,7 @@ def main(how: str, *rest: str) -> None:
         time.sleep(0 if rank != "0" else 0.5)
         refuse(f"DATA is not what rank {rank} wants")
     if how == "begin and refuse":
-        Heartbeat().at("computing", 1)
+        tell_position(COMPUTING, 1)
         refuse("too late")
     if how == "save":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -62,10 +61,12 @@ def stall_after(steps: int, reading: bool) -> None:
 
     Who is to do none is not heard at all.
     """
-    batches = itertools.chain(range(steps + (not reading)), map(time.sleep, itertools.repeat(60)))
-    for number, _ in enumerate(Heartbeat().around(batches, 10) if steps or not reading else batches):
-        while number == steps:
-            time.sleep(60)
+    for step in range(11, 11 + steps + (not reading)):
+        tell_position(READING, step)
+        tell_position(COMPUTING, step)
+    if reading and steps:
+        tell_position(READING, 11 + steps)
+    time.sleep(600)
 
 
 if __name__ == "__main__":
