@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dimred.merging.average import average
-    from dimred.search.cell import SubspaceTrainStep
+    from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
     from dimred.subspace.pca import fit_basis
     from dimred.train_step.step import TrainStep
@@ -38,7 +38,7 @@ __all__ = [
 _HOME = {
     "CheckpointSeries": "dimred.weights.series",
     "SubspaceBasis": "dimred.subspace.basis",
-    "SubspaceTrainStep": "dimred.search.cell",
+    "SubspaceTrainStep": "dimred.search.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
     "average": "dimred.merging.average",

@@ -20,8 +20,9 @@ from dimred.console import run_program
 from dimred.errors import ConfigError, DimredError, RunError
 from dimred.files.atomic import atomic_write
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
+from dimred.files.run_names import BASIS, METRICS, PHASES, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.report.plots import plot_accuracy, save_figure
-from dimred.run.folder import PHASES, run_folder
+from dimred.run.folder import run_folder
 from dimred.run.metrics import read_metrics
 
 _CONFIGS = Path(__file__).parent / "configs"
@@ -46,13 +47,13 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     data, seeding = str(out / "data"), ["--set", f"seed={seed}"]
     seeded = [*seeding, "--resume"] if resume else seeding
     stage_1_out, stage_2_out, plain_out = out / "device0_stage_1", out / "device0_stage_2", out / "plain_to_the_end"
-    snapshots = stage_1_out / "checkpoint_stage_1" / "checkpoint_pca"
-    matrix = out / "pca_mat.npy"
+    snapshots = stage_1_out / STAGE_1_CHECKPOINTS / SNAPSHOTS
+    matrix = out / BASIS
 
     if not (out / "data").exists():  # it appears whole
         clock.run("data", _dimred("data", "digits", data, "--seed", str(seed)))
     clock.run("stage_1", _stage("stage_1", data, "--config", STAGE_1, "--out", stage_1_out, *seeded))
-    weights = next((stage_1_out / "checkpoint_stage_1").glob(f"*-{one.epochs}_*.ckpt"))
+    weights = next((stage_1_out / STAGE_1_CHECKPOINTS).glob(f"*-{one.epochs}_*.ckpt"))
     clock.run("pca", _dimred("pca", "--ckpt-dir", snapshots, "--n-components", two.n_components, "--out", matrix))
     clock.run("stage_2", _stage("stage_2", data, weights, matrix, "--config", STAGE_2, "--out", stage_2_out, *seeded))
     averaged = out / "average.ckpt"
@@ -68,9 +69,9 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
         _stage("stage_1", data, "--config", STAGE_1, "--from", weights, "--out", plain_out, *go_on, *seeded),
     )
     page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
-    first, last = read_metrics(stage_1_out / "metrics.jsonl"), read_metrics(plain_out / "metrics.jsonl")
+    first, last = read_metrics(stage_1_out / METRICS), read_metrics(plain_out / METRICS)
     plain = {record["epoch"]: record["accuracy"] for record in first + last}
-    found = read_checksummed(stage_2_out / "result.json")
+    found = read_checksummed(stage_2_out / RESULT)
     summary = {
         "seed": seed,
         "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},
@@ -83,7 +84,7 @@ def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume:
     searched = {one.epochs: found["accuracy_start"]}
     searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
     average = summary["average"]["accuracy_reestimated"]
-    save_figure(plot_accuracy(plain, searched, one.epochs, one.snapshots.first_epoch, average), out, "accuracy")
+    save_figure(plot_accuracy(plain, searched, (one.snapshots.first_epoch, one.epochs), average), out, "accuracy")
     seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
     _print_table(summary, seconds_per_epoch, one.epochs)
     print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}\n{page}", end="")

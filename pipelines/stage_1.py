@@ -21,7 +21,7 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.data.reading import batches_after
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share_state import state_of_first
+from dimred.distributed.share import share_state
 from dimred.errors import DataError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.files.atomic import atomic_write, retry
@@ -36,9 +36,9 @@ from dimred.run.metrics import MetricsLog, cut_metrics
 from dimred.run.native_stderr import redirect_native_stderr
 from dimred.run.resume_check import refuse_changes
 from dimred.run.signals import StopSignals
-from dimred.run.states import RunStates, check_finite
+from dimred.run.states import RunStates, check_finite, read_state
 from dimred.run.versions import write_versions
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
@@ -114,7 +114,8 @@ class _Trainer:
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
         """Take up the newest state in the folder; without one ``first``, a full checkpoint; or begin."""
-        found = state_of_first(self.states, self.ranks, say)
+        found = self.ranks.run_on_rank_zero(lambda: self.states.newest(say))
+        found = share_state(found, self.ranks, read_state)
         if found is not None:
             if self.ranks.is_rank_zero:
                 refuse_changes(found.progress["run"], self.identity, allowed)

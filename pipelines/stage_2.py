@@ -21,8 +21,7 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.own_dataset import OwnDataset
 from dimred.data.reading import batches_after
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share_basis import share_basis
-from dimred.distributed.share_state import state_of_first
+from dimred.distributed.share import share_basis, share_state
 from dimred.errors import NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
 from dimred.evaluate.initial_weights import Start
@@ -38,15 +37,14 @@ from dimred.run.metrics import MetricsLog, cut_metrics, finite, read_metrics
 from dimred.run.native_stderr import redirect_native_stderr
 from dimred.run.resume_check import refuse_changes
 from dimred.run.signals import StopSignals
-from dimred.run.states import RunStates
+from dimred.run.states import RunStates, read_state
 from dimred.run.versions import write_versions
 from dimred.search.basis_check import Basis
-from dimred.search.state import state_arrays, state_from_arrays
-from dimred.search.telemetry import epoch_line, telemetry, totals
+from dimred.search.result import epoch_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.path import make_path
 from dimred.subspace.pca import fit_basis
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -84,9 +82,7 @@ def stage_2(
         ranks.broadcast(list(network.get_parameters()))
         snapshots = weights.parent / "checkpoint_pca"
         basis = ranks.run_on_rank_zero(lambda: _basis(settings, network, pca_mat, snapshots, out))
-        shared = share_basis(
-            basis, basis.path if basis else None, ranks, lambda path: load_basis(path, network=network, verify=False)
-        )
+        shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
         run = _Run(settings, out, network, images, basis, shared, ranks, signals)
         sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
         run.result["sources"] = {name: path and str(path.resolve()) for name, path in sources.items()}
@@ -156,7 +152,8 @@ class _Run:
 
     def restore(self, allowed: list[str]) -> bool:
         """Take up the newest state in rank 0's folder; whether there is one."""
-        found = state_of_first(self.states, self.ranks, say)
+        found = self.ranks.run_on_rank_zero(lambda: self.states.newest(say))
+        found = share_state(found, self.ranks, read_state)
         if found is None:
             return False
         progress = found.progress

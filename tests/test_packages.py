@@ -37,7 +37,7 @@ MAY_IMPORT["pipelines"] = (*EVERYTHING, "build")
 MAY_IMPORT["__init__"] = EVERYTHING
 
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
-WITHOUT_MINDSPORE = ("errors", "console", "files", "config", "weights", "subspace", "merging", "launch", "report", "cli")
+WITHOUT_MINDSPORE = ("errors", "console", "files", "config", *OFFLINE[2:], "launch", "report", "cli")
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
 MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "pipelines"), "__init__": EVERYTHING}
 

@@ -11,6 +11,7 @@ from dimred.build.network_and_data import check_splits
 from dimred.build.preflight import Problems, bytes_below, check_memory, check_space
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
+from dimred.files.run_names import SNAPSHOTS
 from dimred.run.folder import check_run_folder
 from dimred.run.full_checkpoints import read_full_checkpoint
 from dimred.subspace.basis import load_basis
@@ -76,7 +77,7 @@ def check_stage_2(
             load_basis(pca_mat, network=network, verify=False)
     with problems.noted():
         if pca_mat is None and ranks.is_rank_zero:
-            series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
+            series = CheckpointSeries.open(weights.parent / SNAPSHOTS)
             check_enough(len(series), settings.n_components, basis_kind(settings), series.directory)
     with problems.noted():
         check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")

@@ -8,12 +8,11 @@ from mindspore import nn
 from dimred.build.network_and_data import build_loss
 from dimred.config import LossScaleConfig, ScheduleConfig, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.search.cell import Basis, SubspaceTrainStep
+from dimred.search.step import Basis, SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
-from dimred.train_step.decay_groups import decays
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
-from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
 

@@ -10,11 +10,13 @@ from dimred.errors import ConfigError
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
-    out: Annotated[Path | None, typer.Option(help="New folder for the page and its pictures; RUN/report.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for page and pictures; an earlier report there is replaced. RUN/report.")
+    ] = None,
     compare: Annotated[
         Path | None, typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.")
     ] = None,
-    grid: Annotated[int, typer.Option(min=2, help="CheckpointSelection along each side of the loss surface.")] = 21,
+    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 21,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.

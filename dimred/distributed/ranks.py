@@ -1,13 +1,14 @@
-"""The ranks of a data-parallel job, and what they tell each other: MindSpore's collectives, few and flat.
+"""The ranks of a data-parallel job and their collectives.
 
-On CPU, MindSpore's collectives know float32 sums only, and give up when a rank comes more than 30 seconds late. So
-whatever one rank does alone goes through ``run_on_rank_zero``, in which the others wait in many short turns.
+On CPU, MindSpore's collectives sum float32 numbers and nothing else, and fail when a rank is more than 30 seconds late.
+So work that one rank does alone goes through ``run_on_rank_zero``, where the others wait in many short turns.
 """
 
 import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
@@ -15,14 +16,27 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError, DimredError
 
-__all__ = ["ALONE", "Group", "MeanOverRanks", "Ranks", "columns_of_rank"]
+__all__ = ["ALONE", "Group", "Intent", "MeanOverRanks", "Ranks", "columns_of_rank"]
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 
 
+class Intent(IntEnum):
+    """What a rank is about to do in a loop over batches. Where ranks differ, the highest wins."""
+
+    STEP = 0
+    """Take the next step."""
+    FINISH = 1
+    """Leave the loop: no batch is left."""
+    STOP = 2
+    """Leave the loop: a signal asked for it."""
+    FAIL = 3
+    """Leave the loop: this rank can't go on, for example because it can't read its next image."""
+
+
 class Ranks:
-    """One process alone: everything stays as it is.
+    """One process alone: every value stays as it is.
 
     Attributes:
         rank: number of this process.
@@ -37,9 +51,9 @@ class Ranks:
         """Whether this is rank 0, which writes the files."""
         return self.rank == 0
 
-    def mean(self) -> nn.Cell | None:
-        """A cell: float32 tensors -> the tuple of their means over all ranks, the same on each; None for no change."""
-        return None
+    def mean(self) -> nn.Cell:
+        """A cell: float32 tensors -> the tuple of their means over all ranks, the same on each."""
+        return KeepLocal()
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         """The sum over all ranks, float32, the same on each; whole numbers are exact below 2^24."""
@@ -52,27 +66,46 @@ class Ranks:
         """Put rank 0's values into float parameters, on each rank."""
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Let rank 0 work, however long it takes, while the others wait; its result there, None elsewhere.
+        """Run ``work`` on rank 0, however long it takes, while the others wait; its result there, None elsewhere.
 
         Raises:
             DimredError: elsewhere than on rank 0, where the work failed; on rank 0 what the work raised.
         """
         return work()
 
-    def broadcast_bytes(self, message: bytes) -> bytes:
-        """Rank 0's message, on every rank."""
-        return message
-
     def any(self, claim: bool) -> bool:
-        """Whether any rank says yes; each gets the same answer."""
+        """Whether the claim is true on any rank; each gets the same answer."""
         return bool(self.sum([float(claim)])[0])
 
+    def agree(self, intent: Intent) -> Intent:
+        """The highest intent of any rank, the same on each; one all-reduce of four numbers.
+
+        Every rank asks before each step, also one that has just failed. So all of them leave a loop before the same
+        step, and none waits in a collective that another never enters.
+        """
+        votes = np.zeros(len(Intent), np.float32)
+        votes[intent] = 1
+        return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        """Rank 0's message, on every rank; each byte travels as a float32."""
+        length = self.sum([len(message) // 2**16, len(message) % 2**16] if self.is_rank_zero else [0, 0])
+        numbers = np.zeros(int(length[0]) * 2**16 + int(length[1]), np.float32)
+        if self.is_rank_zero:
+            numbers[:] = np.frombuffer(message, np.uint8)
+        return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
+
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that all ranks have the same.
+        """Check that ``content`` is the same on all ranks: the sum of equal digests is R times each.
 
         Raises:
             DimredError: on every rank, where any differs.
         """
+        digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
+        if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
+            raise DimredError(
+                f"the ranks do not have the same {what}; give every host the same files and the same options"
+            )
 
 
 class Group(Ranks):
@@ -99,12 +132,20 @@ class Group(Ranks):
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
         """See ``Ranks``."""
-        self._replace(parameters, self._flat(parameters) / np.float32(self.group_size))
+        self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """See ``Ranks``. A sum in which all but rank 0 give zeros, so that no bit changes."""
-        flat = self._flat(parameters)
-        self._replace(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
+        """See ``Ranks``. All but rank 0 add zeros, so no bit changes."""
+        flat = _flat(parameters)
+        self._put_sum(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
+
+    def _put_sum(self, parameters: Sequence[Parameter], share: np.ndarray) -> None:
+        """Set the parameters from the sum of all ranks' shares."""
+        total, first = self.sum(share), 0
+        for parameter in parameters:
+            values = total[first : first + parameter.size].reshape(parameter.shape)
+            parameter.set_data(Tensor(values, parameter.dtype))
+            first += parameter.size
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """See ``Ranks``. Rank 0 works in a thread; the turns end when it is done."""
@@ -135,36 +176,18 @@ class Group(Ranks):
             if not self.is_rank_zero:
                 time.sleep(pause / 2)
 
-    def broadcast_bytes(self, message: bytes) -> bytes:
-        """See ``Ranks``. Each byte goes as a number."""
-        length = self.sum([len(message) // 2**16, len(message) % 2**16] if self.is_rank_zero else [0, 0])
-        numbers = np.zeros(int(length[0]) * 2**16 + int(length[1]), np.float32)
-        if self.is_rank_zero:
-            numbers[:] = np.frombuffer(message, np.uint8)
-        return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
 
-    def check_same(self, what: str, content: bytes) -> None:
-        """See ``Ranks``. The sum of equal digests is R times each."""
-        digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
-        if self.any(not np.array_equal(self.sum(list(digest)), digest * self.group_size)):
-            raise DimredError(
-                f"the ranks do not have the same {what}; give every host the same files and the same options"
-            )
+class KeepLocal(nn.Cell):
+    """The mean over one rank: its own values. Called from the host it costs nothing, not even a graph."""
 
-    @staticmethod
-    def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
-        if not parameters:
-            return np.zeros(1, np.float32)
-        return np.concatenate([parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters])
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
 
-    def _replace(self, parameters: Sequence[Parameter], shares: np.ndarray) -> None:
-        """Set the parameters from the sum of all ranks' shares."""
-        total = self._sum(Tensor(shares)).asnumpy()
-        first = 0
-        for parameter in parameters:
-            values = total[first : first + parameter.size].reshape(parameter.shape)
-            parameter.set_data(Tensor(values, parameter.dtype))
-            first += parameter.size
+    def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return values
+
+    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return values
 
 
 ALONE = Ranks()
@@ -185,6 +208,13 @@ class MeanOverRanks(nn.Cell):
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         return tuple([self.all_reduce(value) * self.share for value in values])
+
+
+def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
+    """The values as one float32 vector, which ends in a 0, so that it is never empty."""
+    return np.concatenate(
+        [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
+    )
 
 
 class _Sum(nn.Cell):

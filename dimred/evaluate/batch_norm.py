@@ -11,7 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.train_step.moving_statistics import BATCH_NORMS
+from dimred.train_step.network_state import BATCH_NORMS
 
 
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:

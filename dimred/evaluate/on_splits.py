@@ -10,7 +10,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.accuracy import Accuracy
 from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.evaluate.cross_entropy import CrossEntropy
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 
 _LAST_ORDER = 999_999  # stage 1 and the searches count their epochs from below and above; no order is drawn twice
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.train_step.moving_statistics import BATCH_NORMS
+from dimred.train_step.network_state import BATCH_NORMS
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.layout import WeightLayout
 

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,46 +12,35 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-__all__ = [
-    "atomic_write",
-    "describe_os_error",
-    "open_atomic",
-    "remove_leftovers",
-    "retry",
-    "sync_directory",
-    "temporary_name",
-]
+import psutil
+
+__all__ = ["atomic_write", "describe_os_error", "open_atomic", "remove_leftovers", "rename_durably", "retry"]
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
-
-
-def temporary_name() -> str:
-    """A file name nobody else uses, which tells whose it is: host and process stand in it.
-
-    It does not contain the name of the target, which may already be as long as the file system allows.
-    """
-    return f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
 
-    The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the
-    block ends without an error; then the folder's entry is flushed too. With an error, the temporary file is
-    removed.
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
+    without an error; then the folder's entry is flushed too. After an error the temporary file is removed.
 
     Args:
-        durable: wait for the disk. Without it a power cut (no mere kill) may leave an empty or older file.
+        path: the file; its folder exists.
+        durable: wait for the disk. Without it a power cut (but no mere kill) may leave an empty or older file.
+
+    Yields:
+        The temporary file. Its ``name`` is a path, which a library that opens files itself may write to.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    temporary = target.parent / temporary_name()
+    temporary = _beside(target)
     try:
-        with temporary.open("xb") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
             if durable:
@@ -63,7 +53,39 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
             error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
         raise
     if durable:
-        sync_directory(target.parent)
+        _flush(target.parent)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that is seen whole, or not at all.
+
+    Yields:
+        An empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+
+    Raises:
+        OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
+    """
+    target = Path(path)
+    temporary = _beside(target)
+    try:
+        temporary.mkdir()
+        yield temporary
+        rename_durably(temporary, target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            error.filename = str(target)
+        raise
+
+
+def _beside(target: Path) -> Path:
+    """A name that nobody else uses.
+
+    Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
+    as the file system allows.
+    """
+    return target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> None:
@@ -72,9 +94,15 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bo
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Flush a folder's entries to the disk: without it a rename may be lost when the power fails."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def rename_durably(path: Path, target: Path) -> None:
+    """Flush a file or folder and rename it; unless the folder around it is flushed too, a power cut may undo that."""
+    _flush(path)
+    path.replace(target)
+    _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -82,34 +110,33 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that processes of this host, now dead, left in ``directory``."""
+    """Remove what processes of this host, now dead, were writing in ``directory`` when they were killed.
+
+    That is their temporary files and folders.
+    """
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
-        if match and match["host"] == _HOST and not _is_alive(int(match["pid"])):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 _Result = TypeVar("_Result")
 _WAITS_SECONDS = (1.0, 5.0, 20.0)
-# Errors that pass: a network disk that is away for a moment, a full disk that somebody clears.
+# Errors that may pass: a network disk that is away for a moment, a full disk that somebody clears.
 _PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY, errno.ENOSPC, errno.EDQUOT}
 
 
 def retry(action: Callable[[], _Result], wait: Callable[[float], None] = time.sleep) -> _Result:
-    """Do it; where the disk fails in a way that may pass, wait and do it again, three times.
+    """Call ``action``; where the disk fails in a way that may pass, wait and call it again, up to three times.
+
+    Args:
+        wait: sleeps for so many seconds.
 
     Raises:
-        OSError: the last one.
+        OSError: one that will not pass, or the last one.
     """
     for pause in _WAITS_SECONDS:
         try:

@@ -1,4 +1,4 @@
-"""JSON files that carry their own checksum: a changed byte is found, wherever it is."""
+"""JSON files that carry their own checksum, so that a changed byte is found wherever it is."""
 
 import hashlib
 import json
@@ -28,10 +28,10 @@ def add_checksum(content: Mapping[str, Any]) -> str:
 
 
 def strip_checksum(raw: bytes) -> dict[str, Any]:
-    """The content of a sealed text.
+    """The content of what ``add_checksum`` made.
 
     Raises:
-        ValueError: it is not JSON, not sealed, or not what was sealed.
+        ValueError: it is not JSON, has no checksum, or was changed.
     """
     try:
         content = json.loads(raw.decode("utf-8"))
@@ -47,12 +47,12 @@ def strip_checksum(raw: bytes) -> dict[str, Any]:
 
 
 def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a sealed JSON file, whole or not at all."""
+    """Write a JSON file with its checksum, whole or not at all."""
     atomic_write(path, add_checksum(content))
 
 
 def read_checksummed(path: str | os.PathLike[str], largest: int = _LARGEST) -> dict[str, Any]:
-    """Read a sealed JSON file of up to ``largest`` bytes.
+    """Read a file of ``write_checksummed`` of up to ``largest`` bytes.
 
     Raises:
         ValueError: it is damaged, or too large.

@@ -1,7 +1,7 @@
-"""One run in a folder at a time.
+"""One process at a time in a folder.
 
-The kernel holds the lock (``flock``), and gives it up when the process is gone, however it ended: a crash leaves
-nothing to clean up. The file says who holds it.
+The kernel holds the lock (``flock``) and releases it when the process ends, however it ends: a crash leaves nothing to
+clean up. What stands in the file is only a note of who holds it.
 """
 
 import fcntl
@@ -10,71 +10,69 @@ import os
 import socket
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from dimred.errors import RunError
+from dimred.files.run_names import LOCK
 
-__all__ = ["LOCK", "RunLock"]
-
-LOCK = ".lock"
-_LONGEST = 4_096
+__all__ = ["FolderLock"]
 
 
-class RunLock:
+class FolderLock:
     """Holds ``folder/.lock`` as long as the block lasts.
 
     Args:
-        folder: exists.
+        folder: made where it is missing.
+        what: the argument and its value, for the message: ``--out is '/a/b'``.
 
     Raises:
-        RunError: another process holds it; says which.
+        RunError: another process holds the lock; says which, and what is locked.
+        OSError: the folder can't be made or written to.
     """
 
-    def __init__(self, folder: Path):
-        self._path = folder / LOCK
-        self._descriptor = -1
+    def __init__(self, folder: Path, what: str) -> None:
+        self._path, self._what, self._held = folder / LOCK, what, ExitStack()
 
-    def __enter__(self) -> "RunLock":
-        while True:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = _holder(self._descriptor)
-                os.close(self._descriptor)
-                raise RunError(
-                    f"--out is {str(self._path.parent)!r}, where {holder} is at work; wait for it, end it, or name "
-                    "another folder"
-                ) from None
-            if self._is_the_file():
-                break
-            os.close(self._descriptor)  # it was removed between opening and locking
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(about | {"command": " ".join(sys.argv)[:1000]}).encode(), 0)
+    def __enter__(self) -> Self:
+        while not self._try_to_lock():
+            pass  # the last holder removed the file, or the folder, before it was locked here
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._descriptor)
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
     def remove(self) -> None:
-        """Remove the file, while it is held."""
+        """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
         self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that holds something: a result, or the next process's lock
+            self._path.parent.rmdir()
 
-    def _is_the_file(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        except FileNotFoundError:
-            return False
+    def _try_to_lock(self) -> bool:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), ExitStack() as stack:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    f"{self._what}, where {_holder(descriptor)} is at work; wait for it, end it, or name another"
+                ) from None
+            if os.path.samestat(os.fstat(descriptor), self._path.stat()):
+                note = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(note | {"command": " ".join(sys.argv)[:1000]}).encode(), 0)
+                self._held = stack.pop_all()
+                return True
+        return False
 
 
 def _holder(descriptor: int) -> str:
-    """Who holds the lock, in words; the file is only a note, and may be half written."""
+    """Who holds the lock, in words; the note may be half written, or not ours."""
     try:
-        about = json.loads(os.pread(descriptor, _LONGEST, 0))
-        return f"process {int(about['pid'])} on {str(about['host'])[:80]} (since {str(about['since'])[:30]})"
+        note = json.loads(os.pread(descriptor, 4_096, 0))
+        return f"process {int(note['pid'])} on {str(note['host'])[:80]} (since {str(note['since'])[:30]})"
     except (ValueError, KeyError, TypeError, RecursionError):
         return "another process"

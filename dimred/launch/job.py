@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from dimred.errors import ConfigError
+from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, RANK_LOG
 from dimred.launch.rank_table import Device, read_rank_table
 
-RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS = "train.log", "env.log", "msrun"
 LAUNCHERS_FILES = (RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS)  # in a rank's folder, beside what the program writes
 LAUNCHER, NODE_RANK = "DIMRED_LAUNCHER", "DIMRED_NODE_RANK"
 _LOOPBACK = "127.0.0.1"

@@ -13,7 +13,7 @@ import numpy as np
 from dimred.errors import ConfigError, SeriesError
 from dimred.files.atomic import atomic_write
 from dimred.merging.combine import Report
-from dimred.merging.inputs import Checkpoint, misfit, open_checkpoints, read_one, select
+from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
 from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
 
@@ -61,7 +61,7 @@ def average(
     check_is_new(target)
     chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
     template = chosen[-1] if rest is None else read_one(Path(rest))
-    difference = misfit(chosen[-1], template)
+    difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
     if difference:
         raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
     check_target(target, template, dtype)
@@ -116,7 +116,7 @@ def record_of(
         for checkpoint, share in zip(checkpoints, shares.tolist(), strict=True)
     ]
     libraries = {name: version(name) for name in ("dimred", "numpy", "safetensors", "cmaes")}
-    statistics = sorted({*template.statistics} & {*checkpoints[-1].statistics})
+    statistics = template.statistics if template in checkpoints else ()
     return {
         "format": "dimred merge",
         "version": _VERSION,

@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
-from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, read_exactly
+from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
 
-__all__ = ["Report", "Target", "byte_ranges", "gram_matrix", "round_to", "write_means"]
+__all__ = ["Report", "Target", "gram_matrix", "round_to", "write_means"]
 
 BLOCK = 65_536
 _PART = 16 * BLOCK
@@ -65,7 +65,7 @@ def write_means(
         mean = _mean(part, np.maximum(used, 0) if part.name in statistics else used)
         descriptor, place = targets[part.name]
         content = memoryview(round_to(mean, place.dtype).view(np.uint8).data)
-        for offset, length in byte_ranges(place, part.start, part.size):
+        for offset, length in place.ranges(part.start * place.storage.itemsize, len(content)):
             _write_exactly(descriptor, content[:length], offset)
             content = content[length:]
         return part.size * len(chosen)
@@ -95,7 +95,7 @@ def gram_matrix(checkpoints: Sequence[Checkpoint], report: Report) -> np.ndarray
         return part.size * n, products
 
     with threadpool_limits(1, "blas"):
-        for results in _each_block(checkpoints, checkpoints[-1].weights, width, run):
+        for results in _each_block(checkpoints, checkpoints[-1].layout.names, width, run):
             gram += sum(products for _, products in results)
             report(sum(read for read, _ in results))
     return gram
@@ -177,26 +177,12 @@ def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) 
     """Entries of a tensor as floats, in a buffer that the next call uses again."""
     descriptor, checkpoint, place = source
     raw = _buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
-    done = 0
-    for offset, length in byte_ranges(place, start, count):
-        read_exactly(descriptor, raw[done : done + length], offset, checkpoint.path)
-        done += length
+    place.read_bytes(descriptor, checkpoint.path, start * place.storage.itemsize, raw)
     values = raw.view(place.storage)
     if place.dtype != BFLOAT16:
         return values
     wide = _buffer("wide", BLOCK, np.uint32)[:count]
     return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
-
-
-def byte_ranges(place: StoredTensor, start: int, count: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) in the file of ``count`` entries from ``start`` on: several where a tensor stands in pieces."""
-    first, end = start * place.storage.itemsize, (start + count) * place.storage.itemsize
-    passed = 0
-    for offset, length in place.pieces:
-        low, high = max(first, passed), min(end, passed + length)
-        if low < high:
-            yield offset + low - passed, high - low
-        passed += length
 
 
 def _write_exactly(descriptor: int, content: memoryview, offset: int) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
-from dimred.weights.checkpoint_io import SUFFIXES, check_checksum, open_checkpoint, read_index
-from dimred.weights.manifest import MANIFEST
+from dimred.files.run_names import MANIFEST
+from dimred.weights.checkpoint_io import SUFFIXES, open_checkpoint, read_index
+from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
 from dimred.weights.series import CheckpointSeries
 from dimred.weights.stored_tensor import StoredTensor
-from dimred.weights.trainable_names import trainable_names
 
-__all__ = ["ORDERS", "Checkpoint", "first_difference", "misfit", "open_checkpoints", "read_one", "select"]
+__all__ = ["ORDERS", "Checkpoint", "first_difference", "open_checkpoints", "read_one", "select"]
 
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
@@ -24,7 +24,6 @@ _CONVERT = (
     "save_file; save_file({{n: t.contiguous().clone() for n, t in torch.load({0!r}, weights_only=True).items()}}, "
     "{1!r}, {{'format': 'pt'}})\""
 )
-_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _EPOCH_AND_STEP = re.compile(r"-(\d{1,18})_(\d{1,18})$")
 _NUMBERS = (
     re.compile(r"(?:steps?|iter|iteration|checkpoint|ckpt)[=_-]?(\d{1,18})", re.IGNORECASE),
@@ -41,15 +40,15 @@ class Checkpoint:
         path: the file, or the folder of the shards.
         files: the file, or the shards.
         tensors: name -> (number of the file, where it stands there).
-        weights: the names that are averaged.
-        statistics: BatchNorm's, averaged too, but no weights. What is in neither is copied from the last checkpoint.
+        layout: the weights.
+        statistics: BatchNorm's: averaged too, but no weights. What is in neither is copied from the last checkpoint.
         step: of training, from the name; the position where the order was given by another rule.
     """
 
     path: Path
     files: tuple[Path, ...]
     tensors: Mapping[str, tuple[int, StoredTensor]]
-    weights: tuple[str, ...]
+    layout: WeightLayout
     statistics: tuple[str, ...]
     stamps: tuple[tuple[int, int], ...]
     step: int = 0
@@ -142,7 +141,7 @@ def select(
 
 def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
     """The first weight or statistic in which two checkpoints differ, in words that name both; None where none does."""
-    averaged = [{*it.weights, *it.statistics} for it in (one, other)]
+    averaged = [{*it.layout.names, *it.statistics} for it in (one, other)]
     for name in sorted(averaged[0] | averaged[1]):
         for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):
             if name not in names:
@@ -152,17 +151,6 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
             if getattr(here, what) != getattr(there, what):
                 left, right = getattr(here, what), getattr(there, what)
                 return f"{shown(name)} has the {what} {left} in {one.path} and {right} in {other.path}"
-    return None
-
-
-def misfit(checkpoint: Checkpoint, whole: Checkpoint) -> str | None:
-    """The first weight or statistic of ``checkpoint`` that has no place in ``whole``, in words; None where each has."""
-    for name in (*checkpoint.weights, *checkpoint.statistics):
-        shape = checkpoint.tensors[name][1].shape
-        if name not in whole.tensors:
-            return f"it has no {shown(name)} {shape}"
-        if whole.tensors[name][1].shape != shape:
-            return f"its {shown(name)} has the shape {whole.tensors[name][1].shape}, not {shape}"
     return None
 
 
@@ -214,7 +202,7 @@ def read_one(path: Path) -> Checkpoint:
         raise _pickle(main)
     if re.search(r"-\d+-of-\d+$", main.stem):
         raise CheckpointError(f"{main} is one of several shards; give the folder with their model{_INDEX}")
-    return _checkpoint(path, (main,), {name: (0, place) for name, place in read_index(main).items()})
+    return _checkpoint(path, (main,), {name: (0, place) for name, place in read_index(main, verify=True).items()})
 
 
 def _sharded(index: Path) -> Checkpoint:
@@ -230,7 +218,7 @@ def _sharded(index: Path) -> Checkpoint:
     for number, file in enumerate(files):
         if not file.exists():
             raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
-        for name, place in read_index(file).items():
+        for name, place in read_index(file, verify=True).items():
             if weight_map.get(name, file.name) == file.name:
                 tensors[name] = (number, place)
     missing = next((name for name in weight_map if name not in tensors), None)
@@ -240,14 +228,10 @@ def _sharded(index: Path) -> Checkpoint:
 
 
 def _checkpoint(path: Path, files: tuple[Path, ...], tensors: Mapping[str, tuple[int, StoredTensor]]) -> Checkpoint:
-    for file in files:
-        check_checksum(file)
     places = {name: place for name, (_, place) in tensors.items()}
-    _, ignored = trainable_names(places, path)
-    statistics = tuple(name for name in places if name.rpartition(".")[2] in _STATISTICS)
-    left_out = {*ignored, *statistics}
-    weights = tuple(name for name in places if name not in left_out)
-    return Checkpoint(path, files, tensors, weights, statistics, tuple(_stamp(file.stat()) for file in files))
+    layout, ignored = trainable_layout(places, path)
+    statistics = tuple(name for name in ignored if is_statistic(name) and places[name].is_float)
+    return Checkpoint(path, files, tensors, layout, statistics, tuple(_stamp(file.stat()) for file in files))
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:

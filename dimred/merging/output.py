@@ -5,23 +5,21 @@ Single files appear whole or not at all; so does a folder of shards, which is fi
 
 import hashlib
 import json
-import math
 import os
 import shutil
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from safetensors import safe_open
 
 from dimred.errors import ConfigError, FaultError
-from dimred.files.atomic import describe_os_error, open_atomic, sync_directory, temporary_name
+from dimred.files.atomic import atomic_folder, describe_os_error, open_atomic
 from dimred.merging.combine import Report, Target, write_means
 from dimred.merging.inputs import Checkpoint
+from dimred.weights.ckpt_format import renew_ckpt_crc
+from dimred.weights.safetensors_format import safetensors_header
 from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor
 
 __all__ = ["DTYPES", "check_target", "sample_digest", "write_network"]
@@ -29,11 +27,7 @@ __all__ = ["DTYPES", "check_target", "sample_digest", "write_network"]
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
-_CODES = {"b1": "BOOL", "i1": "I8", "i2": "I16", "i4": "I32", "i8": "I64", "u1": "U8", "u2": "U16", "u4": "U32"} | {
-    "u8": "U64", "f2": "F16", "f4": "F32", "f8": "F64"
-}  # fmt: skip
 _CHECKSUM = "dimred_crc32"  # of dimred's own files: not the result's
-_CRC_MARK, _CRC_BYTES = b"crc_num", 17  # at the end of some .ckpt files
 _COMPANIONS = (".json", ".txt", ".model", ".jinja")  # a model's configuration and tokenizer
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
@@ -83,16 +77,17 @@ def write_network(
         FaultError: the disk is full, or fails; nothing is left.
         CheckpointError: as ``write_means``.
     """
-    averaged = {*checkpoints[-1].weights, *checkpoints[-1].statistics}
+    averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
 
     def write_file(number: int, target: Path) -> None:
         places = {name: template.tensors[name][1] for name in template.names_in(number)}
         with template.files[number].open("rb") as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
-                own = {name: place.dtype for name, place in places.items()}
+                own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
-                head, targets = _safetensors_head(source, places, types)
+                texts = _texts_of(source, template.files[number], places)
+                head, targets = safetensors_header({name: (types[name], places[name].shape) for name in types}, texts)
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
@@ -107,13 +102,13 @@ def write_network(
             means = {name: Target(descriptor, place) for name, place in targets.items() if name in averaged}
             write_means(checkpoints, coefficients, means, report)
             if target.suffix == ".ckpt":
-                _renew_checksum(file)
+                renew_ckpt_crc(file, target)
 
     try:
         if out.suffix:
             write_file(0, out)
             return
-        with _atomic_folder(out, durable) as folder:
+        with atomic_folder(out) as folder:
             for number, file in enumerate(template.files):
                 write_file(number, folder / file.name)
             _copy_companions(template, folder)
@@ -121,60 +116,13 @@ def write_network(
         raise FaultError(f"--out is {str(out)!r}, which can't be written ({describe_os_error(error)})") from None
 
 
-def _safetensors_head(
-    template: BinaryIO, places: Mapping[str, StoredTensor], types: Mapping[str, np.dtype | str]
-) -> tuple[bytes, dict[str, StoredTensor]]:
-    """The header of a file with the same tensors and metadata; and where each tensor goes.
-
-    The order stays, unless sizes change: the widest come first, so that all are aligned.
-    """
-    texts = [name for name, dtype in types.items() if dtype == TEXT]
-    path = Path(template.name)
-    metadata = {"format": "ms"} | {name: str(places[name].read(template.fileno(), path)) for name in texts}
+def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """The metadata of a ``.safetensors`` file; the texts in a ``.ckpt`` file, which become metadata."""
     if path.suffix == ".safetensors":
-        with safe_open(path, "numpy") as file:
-            metadata = {key: text for key, text in (file.metadata() or {}).items() if key != _CHECKSUM}
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    tensors = [(name, StoredTensor(places[name].shape, types[name], ())) for name in places if name not in texts]
-    spans, position = {}, 0
-    for name, tensor in sorted(tensors, key=lambda item: -item[1].storage.itemsize):
-        size = math.prod(tensor.shape) * tensor.storage.itemsize
-        code = "BF16" if tensor.dtype == BFLOAT16 else _CODES[tensor.storage.str[1:]]
-        header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [position, position + size]}
-        spans[name] = (position, size)
-        position += size
-    head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % 8)
-    base = 8 + len(head)
-    targets = {name: replace(tensor, pieces=((base + spans[name][0], spans[name][1]),)) for name, tensor in tensors}
-    return len(head).to_bytes(8, "little") + head, targets
-
-
-def _renew_checksum(written: BinaryIO) -> None:
-    """The CRC-32 at the end of a ``.ckpt`` file, where it has one."""
-    with Path(written.name).open("rb") as file:
-        body = os.fstat(file.fileno()).st_size - _CRC_BYTES
-        if body < 0 or not os.pread(file.fileno(), _CRC_BYTES, body).startswith(_CRC_MARK):
-            return
-        crc = 0
-        for start in range(0, body, _COPY_BYTES):
-            crc = zlib.crc32(os.pread(file.fileno(), min(_COPY_BYTES, body - start), start), crc)
-    os.pwrite(written.fileno(), _CRC_MARK + crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big"), body)
-
-
-@contextmanager
-def _atomic_folder(out: Path, durable: bool) -> Iterator[Path]:
-    """A temporary folder that gets its name at the end, or is removed."""
-    folder = out.parent / temporary_name()
-    folder.mkdir()
-    try:
-        yield folder
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    if durable:
-        sync_directory(out.parent)
+        with safe_open(path, "numpy") as opened:
+            return {key: text for key, text in (opened.metadata() or {}).items() if key != _CHECKSUM}
+    texts = {name: str(place.read(file.fileno(), path)) for name, place in places.items() if place.dtype == TEXT}
+    return {"format": "ms"} | texts
 
 
 def _copy_companions(template: Checkpoint, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The comparison of stage 2 with its controls: from the files of the single runs to one JSON and one table."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,15 @@ TITLES = {
     "plain_same_epochs": "plain training, same epochs",
     "plain_to_the_end": "plain training to the end of its schedule",
 }
+HEADINGS = (
+    "", "epochs", "val, %", "test, %", "test, BatchNorm re-estimated, %", "forward passes", "backward passes", "seconds"
+)  # fmt: skip
 _SCORES = ("val", "test", "val_reestimated", "test_reestimated")
 _COSTS = ("forward_epochs", "backward_epochs", "seconds")
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """What the runs in ``folder/seed_S/METHOD.json`` found, summed up.
+    """Sum up what the runs in ``folder/seed_S/METHOD.json`` found.
 
     Returns:
         ``{"seeds": [...], "rows": [...], "runs": [...]}``; a row has the mean and the spread (the standard deviation
@@ -39,18 +41,19 @@ def collect(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: there are none.
     """
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/*.json"))]
-    runs = [run for run in runs if run.get("method") in TITLES]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/*.json"))]
+    runs = sorted((run for run in files if run.get("method") in TITLES), key=lambda run: int(run["seed"]))
+    by_method = {method: [run for run in runs if run["method"] == method] for method in TITLES}
     if not runs:
         raise ConfigError(f"{str(folder)!r} has no seed_S/METHOD.json; make them with dimred compare")
-    runs.sort(key=lambda run: (list(TITLES).index(run["method"]), run["seed"]))
-    rows = [_row(method, [run for run in runs if run["method"] == method]) for method in TITLES]
-    return {"seeds": sorted({run["seed"] for run in runs}), "rows": [row for row in rows if row], "runs": runs}
+    return {
+        "seeds": sorted({run["seed"] for run in runs}),
+        "rows": [_row(method, of_method) for method, of_method in by_method.items() if of_method],
+        "runs": [run for of_method in by_method.values() for run in of_method],
+    }
 
 
-def _row(method: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if not runs:
-        return {}
+def _row(method: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {"method": method, "n_seeds": len(runs), "epochs": runs[0]["epochs"]}
     for name in _SCORES:
         found = [run[name] for run in runs]
@@ -59,35 +62,23 @@ def _row(method: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return row | {"chosen": [run["chosen"] for run in runs]}
 
 
-HEADINGS = (
-    "", "epochs", "val, %", "test, %", "test, BatchNorm re-estimated, %", "forward passes", "backward passes", "seconds"
-)  # fmt: skip
-
-
-def cells(row: dict[str, Any], n_seeds: int, best: bool) -> list[str]:
-    """One row of the table, as text; a row of fewer than all seeds says so."""
-
-    def percent(score: dict[str, float | None]) -> str:
-        mean, spread = score["mean"], score["spread"]
-        return f"{100 * (mean or 0):.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
-
-    return [
-        TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)"),
-        str(row["epochs"]),
-        percent(row["val_reestimated"]),
-        percent(row["test"]),
-        f"**{percent(row['test_reestimated'])}**" if best else percent(row["test_reestimated"]),
-        f"{row['forward_epochs']:.1f}",
-        f"{row['backward_epochs']:.1f}",
-        f"{row['seconds']:.0f}",
-    ]
-
-
 def table_rows(summary: dict[str, Any]) -> list[list[str]]:
-    """The body of the table; the best mean on test is bold (``**``)."""
-    best = max(row["test_reestimated"]["mean"] for row in summary["rows"])
-    n_seeds = len(summary["seeds"])
-    return [cells(row, n_seeds, row["test_reestimated"]["mean"] == best) for row in summary["rows"]]
+    """The body of the table as text; the best mean on test is bold (``**``), a row of fewer seeds says so."""
+    best, n_seeds = max(row["test_reestimated"]["mean"] for row in summary["rows"]), len(summary["seeds"])
+    lines = []
+    for row in summary["rows"]:
+        title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
+        scores = [_percent(row[name]) for name in ("val_reestimated", "test", "test_reestimated")]
+        if row["test_reestimated"]["mean"] == best:
+            scores[-1] = f"**{scores[-1]}**"
+        costs = [f"{row['forward_epochs']:.1f}", f"{row['backward_epochs']:.1f}", f"{row['seconds']:.0f}"]
+        lines.append([title, str(row["epochs"]), *scores, *costs])
+    return lines
+
+
+def _percent(score: dict[str, float | None]) -> str:
+    mean, spread = score["mean"] or 0.0, score["spread"]
+    return f"{100 * mean:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
 
 
 def markdown(summary: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Pictures of a run. Every function returns a figure; ``save_figure`` writes it as PNG and SVG."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,51 +9,60 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from dimred.report.colours import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2
+from dimred.files.atomic import atomic_write
+
+# Okabe and Ito's colours stay apart with every common kind of colour blindness; markers differ too.
+PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
 
 Size = tuple[float, float]
 NARROW: Size = (4.8, 3.6)  # inches: letters stay readable where a telephone scales it to its width
 WIDE: Size = (8, 4.5)
 
+# Outcome of a step -> marker, colour, label.
+_OUTCOMES = {
+    "accepted": ("o", STAGE_2, "accepted"),
+    "no_decrease": ("x", PLAIN, "rejected: no trial accepted"),
+    "non_finite_gradient": ("^", REJECTED, "skipped: not finite"),
+}
 
-def new_figure(size: Size = NARROW, rows: int = 1, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
-    """A figure, and its axes without a frame above and at the right."""
+
+def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
+    """A figure and its axes, without a frame above and at the right.
+
+    Args:
+        size: inches.
+        ratios: heights of the axes, from above; for more than one an array of axes is returned.
+    """
+    rows = len(ratios)
     with mpl.rc_context({"font.size": 11}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
-        axes = figure.subplots(rows, 1, squeeze=False, sharex=rows > 1, gridspec_kw={"height_ratios": list(ratios)})[
-            :, 0
-        ]
-    for axis in axes:
+        axes = figure.subplots(rows, 1, squeeze=False, sharex=rows > 1, gridspec_kw={"height_ratios": list(ratios)})
+    for axis in axes[:, 0]:
         axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes if rows > 1 else axes[0]
+    return figure, axes[:, 0] if rows > 1 else axes[0, 0]
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
-    """A legend under the picture, where it hides nothing."""
-    figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )  # fmt: skip
+    """Put a legend under the picture, where it hides nothing."""
+    entries = axes.get_legend_handles_labels()
+    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> None:
-    """Write ``name.png`` and ``name.svg``."""
-    figure.savefig(folder / f"{name}.png")
-    (folder / f"{name}.svg").write_text(svg_text(figure), encoding="utf-8")
-
-
-def svg_text(figure: Figure) -> str:
-    """The figure as SVG, the same text for the same figure."""
-    text = io.StringIO()
+def save_figure(figure: Figure, folder: Path, name: str) -> str:
+    """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure."""
+    png, svg = io.BytesIO(), io.StringIO()
+    figure.savefig(png)
     with mpl.rc_context({"svg.hashsalt": "dimred", "svg.fonttype": "path"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return text.getvalue()
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    atomic_write(folder / f"{name}.png", png.getvalue())
+    atomic_write(folder / f"{name}.svg", svg.getvalue())
+    return svg.getvalue()
 
 
 def plot_accuracy(
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
-    branch_epoch: int,
-    snapshots_from: int,
+    snapshots_taken: tuple[int, int] | None,
     average: float | None = None,
     size: Size = WIDE,
 ) -> Figure:
@@ -62,13 +71,13 @@ def plot_accuracy(
     Args:
         plain: epoch -> accuracy as a fraction.
         stage_2: epoch -> accuracy, the branching point included; empty where there is none.
-        branch_epoch: where stage 2 leaves plain training.
-        snapshots_from: first epoch that gave a snapshot.
+        snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
         average: accuracy of the average of the snapshots, where it is known.
         size: inches.
     """
     figure, axes = new_figure(size)
-    axes.axvspan(snapshots_from, branch_epoch, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
+    if snapshots_taken:
+        axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
     axes.plot(list(plain), _percent(plain.values()), color=PLAIN, lw=1, label="plain training")
     averages = [] if average is None else [average]
     for value in averages:
@@ -76,14 +85,14 @@ def plot_accuracy(
     if stage_2:
         axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
     # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
-    late = [accuracy for epoch, accuracy in plain.items() if epoch >= snapshots_from] or list(plain.values())
+    first = snapshots_taken[0] if snapshots_taken else 0
+    late = [accuracy for epoch, accuracy in plain.items() if epoch >= first] or list(plain.values())
     lowest = min([float(np.percentile(late, 10)), *averages, *stage_2.values()])
     highest = max([*plain.values(), *stage_2.values(), *averages])
     margin = 0.1 * (highest - lowest) + 0.002
     axes.set_ylim(100 * (lowest - margin), 100 * (highest + margin))
     axes.set_xlim(0, max([*plain, *stage_2]) + 1)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("accuracy, %")
+    axes.set(xlabel="epoch", ylabel="accuracy, %")
     legend_below(figure, axes)
     return figure
 
@@ -92,48 +101,34 @@ def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
     """Stage 1's training loss, that of the last step of each epoch."""
     figure, axes = new_figure()
     axes.plot(epochs, losses, color=PLAIN, lw=1)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("training loss, last step")
+    axes.set(xlabel="epoch", ylabel="training loss, last step")
     return figure
 
 
 def plot_spectrum(shares: np.ndarray) -> Figure:
-    """Share of the snapshots' variance along each direction, and their sum.
-
-    Args:
-        shares: (k,), fractions of 1.
-    """
+    """Share of the snapshots' variance along each direction, (k,) fractions of 1, and their running sum."""
     figure, axes = new_figure()
     numbers = np.arange(1, len(shares) + 1)
     axes.bar(numbers, 100 * shares, color=AVERAGE, label="each direction")
     axes.plot(numbers, 100 * np.cumsum(shares), "o-", color=STAGE_2, ms=3, lw=1.5, label="all up to it")
-    axes.set_xlabel("principal direction")
-    axes.set_ylabel("share of the variance, %")
-    axes.set_ylim(0, 102)
+    axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
     legend_below(figure, axes)
     return figure
 
 
 def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Stage 2's loss step by step: accepted and rejected steps, and how many trials each took."""
-    figure, (upper, lower) = new_figure((4.8, 4.6), rows=2, ratios=(2.2, 1))
-    kinds = {
-        "accepted": ("o", STAGE_2, "accepted"),
-        "no_decrease": ("x", PLAIN, "rejected: no trial accepted"),
-        "non_finite_gradient": ("^", REJECTED, "skipped: not finite"),
-    }
+    """Stage 2's loss step by step, accepted steps and rejected ones, and the number of trials of each."""
+    figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
-    before = _numbers(steps, "loss")
-    upper.plot(numbers, before, color=LIGHT, lw=1, label="before the step, same batch")
-    for kind, (marker, colour, label) in kinds.items():
-        of_kind = np.array([step["outcome"] == kind for step in steps])
-        if of_kind.any():
-            after = _numbers(steps, "loss_after")[of_kind]
-            upper.plot(numbers[of_kind], after, marker, color=colour, ms=4, label=label)
+    upper.plot(numbers, _column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
+    for outcome, (marker, colour, label) in _OUTCOMES.items():
+        chosen = np.array([step["outcome"] == outcome for step in steps])
+        if chosen.any():
+            after = _column(steps, "loss_after")[chosen]
+            upper.plot(numbers[chosen], after, marker, color=colour, ms=4, label=label)
     upper.set_ylabel("loss of the batch")
-    lower.bar(numbers, _numbers(steps, "n_trials"), color=AVERAGE)
-    lower.set_ylabel("trials")
-    lower.set_xlabel("step of stage 2")
+    lower.bar(numbers, _column(steps, "n_trials"), color=AVERAGE)
+    lower.set(xlabel="step of stage 2", ylabel="trials")
     legend_below(figure, upper)
     return figure
 
@@ -141,29 +136,23 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
 def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
     """Share of the gradient inside the subspace, |P g|^2 / |g|^2, step by step."""
     figure, axes = new_figure()
-    shares = 100 * _numbers(steps, "captured_share")
+    shares = 100 * _column(steps, "captured_share")
     axes.plot([step["step"] for step in steps], shares, "o-", color=STAGE_2, ms=3, lw=1)
     if np.isfinite(shares).any():
         axes.axhline(float(np.nanmean(shares)), color=PLAIN, ls="--", lw=1, label="mean")
         legend_below(figure, axes)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("step of stage 2")
-    axes.set_ylabel("gradient inside, %")
+    axes.set(xlabel="step of stage 2", ylabel="gradient inside, %")
     return figure
 
 
 def plot_comparison(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
-    """Accuracy of each method, with its spread over the seeds.
-
-    Args:
-        rows: (name, mean as a fraction, spread or None), drawn from above.
-    """
+    """Accuracy of each method: (name, mean as a fraction, spread over the seeds or None) each, drawn from above."""
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
-    for place, (_, mean, spread) in enumerate(reversed(rows)):
-        colour = STAGE_2 if "P-BFGS" in rows[len(rows) - 1 - place][0] else PLAIN
-        axes.errorbar(
-            100 * mean, place, xerr=None if spread is None else 100 * spread, fmt="o", color=colour, capsize=3
-        )
+    for place, (name, mean, spread) in enumerate(reversed(rows)):
+        colour = STAGE_2 if "P-BFGS" in name else PLAIN
+        bar = None if spread is None else 100 * spread
+        axes.errorbar(100 * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
     axes.set_xlabel("test accuracy, %")
     axes.grid(axis="x", color="#e5e5e5")
@@ -171,9 +160,9 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
     return figure
 
 
-def _numbers(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+def _column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)
 
 
-def _percent(accuracies: Any) -> list[float]:
+def _percent(accuracies: Iterable[float]) -> list[float]:
     return [100 * accuracy for accuracy in accuracies]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from dimred.errors import ConfigError
 from dimred.files.atomic import remove_leftovers
-from dimred.files.lock import LOCK, RunLock
+from dimred.files.lock import FolderLock
+from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, LOCK, MINDSPORE_LOG, PHASES, UNFINISHED
 from dimred.launch.job import LAUNCHERS_FILES
 
-__all__ = ["CONFIG", "PHASES", "check_run_folder", "run_folder"]
+__all__ = ["check_run_folder", "run_folder"]
 
-CONFIG, PHASES = "config.yaml", "phases.json"
 # What a run writes first; the basis may be fitted before the rest begins.
-_BEGINNINGS = (CONFIG, PHASES, "pca_mat.npy.unfinished", "pca_mat.h5")
-_NOT_RESULTS = {LOCK, "mindspore.log", *LAUNCHERS_FILES}
+_BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
+_NOT_RESULTS = {LOCK, MINDSPORE_LOG, *LAUNCHERS_FILES}
 
 
 @contextmanager
@@ -34,8 +34,7 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         remove_leftovers(out)
     with ExitStack() as stack:
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(RunLock(out))
+            lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
         except OSError as error:
             why = error.strerror
             raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
@@ -44,8 +43,6 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         except BaseException:
             if not _results(out):
                 lock.remove()
-                if not any(out.iterdir()):
-                    out.rmdir()
             raise
 
 

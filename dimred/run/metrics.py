@@ -10,6 +10,9 @@ from typing import Any, Self
 
 from dimred.errors import RunError
 from dimred.files.atomic import atomic_write
+from dimred.files.metrics_file import read_metrics
+
+__all__ = ["MetricsLog", "cut_metrics", "finite", "read_metrics"]
 
 
 class MetricsLog:
@@ -80,29 +83,6 @@ def cut_metrics(path: Path, mark: dict[str, Any] | None, *, own: bool = True) ->
     if own and hashlib.sha256(kept).hexdigest() != mark["sha256"]:
         raise RunError(f"{path} was changed or cut after the run wrote it; restore it, or begin in another folder")
     atomic_write(path, kept)
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All records of a metrics file, in order; a last line that is still being written is left out.
-
-    Raises:
-        RunError: it can't be read, or a line is no record.
-    """
-    try:
-        *lines, _ = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
-    return [_record(path, number, line) for number, line in enumerate(lines, start=1)]
-
-
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
-    if not isinstance(record, dict):
-        raise RunError(f"{path} is damaged in line {number}: it holds no keys; remove the line")
-    return record
 
 
 def finite(value: Any) -> Any:

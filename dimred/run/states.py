@@ -11,6 +11,7 @@ import numpy as np
 
 from dimred.errors import CheckpointError, FaultError
 from dimred.files.atomic import remove_leftovers
+from dimred.files.run_names import STATES
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 __all__ = ["RunState", "RunStates", "check_finite", "read_state"]
@@ -42,7 +43,7 @@ class RunStates:
     """
 
     def __init__(self, out: Path):
-        self.directory = out / "resume"
+        self.directory = out / STATES
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> Path:
         """Write the state after ``step`` updates.

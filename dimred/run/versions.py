@@ -7,14 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.files.atomic import atomic_write
+from dimred.files.run_names import VERSIONS
 
-VERSIONS_FILE = "versions.json"
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: packages, Python, operating system, processors."""
-    atomic_write(folder / VERSIONS_FILE, json.dumps(versions(), indent=2) + "\n")
+    atomic_write(folder / VERSIONS, json.dumps(versions(), indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

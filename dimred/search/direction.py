@@ -1,8 +1,12 @@
-"""Which way: what every direction rule hands to the step."""
+"""Which way: what every direction rule hands to the step, and a bound on its length."""
 
-from typing import Any, NamedTuple, Protocol
+import math
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+
+from dimred.errors import ConfigError, check_number
+from dimred.search.basis_check import Basis
 
 
 class Proposal(NamedTuple):
@@ -40,3 +44,72 @@ class DirectionRule(Protocol):
         self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
     ) -> Any:
         """The state after the accepted step t d_k; ``end_grad`` is the same batch's gradient there, where asked for."""
+
+
+MaxStep = float | Literal["trajectory"] | None
+
+
+class BoundedDirection:
+    """d_k <- d_k min(1, max_step / |d_k|), around another rule.
+
+    The rows of the basis are orthonormal, so |d_k| is also the distance |P' d_k| in weight space.
+
+    Args:
+        rule: gives the direction.
+        max_step: longest direction, in weight-space distance, above 0.
+
+    Raises:
+        ConfigError: ``max_step`` outside its range.
+    """
+
+    def __init__(self, rule: DirectionRule, max_step: float):
+        check_number("max_step", max_step, above=0)
+        self.rule = rule
+        self.max_step = max_step
+        self.wants_end_gradient = rule.wants_end_gradient
+
+    def initial(self) -> Any:
+        """The rule's."""
+        return self.rule.initial()
+
+    def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
+        """The rule's proposal, shortened."""
+        proposal = self.rule.propose(state, subspace_grad)
+        length = float(np.linalg.norm(proposal.direction))
+        if length <= self.max_step:
+            return proposal
+        factor = self.max_step / length
+        return proposal._replace(direction=factor * proposal.direction, slope=factor * proposal.slope)
+
+    def follow(
+        self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
+    ) -> Any:
+        """The rule's; it learns the shortened step."""
+        return self.rule.follow(proposal, subspace_grad, step_size, end_grad)
+
+
+def bounded(rule: DirectionRule, max_step: MaxStep, basis: Basis, n_components: int) -> DirectionRule:
+    """The rule within the bound; the rule itself where there is none.
+
+    Args:
+        rule: gives the direction.
+        max_step: a distance; ``trajectory`` for the snapshots' root mean square distance from their mean within the
+            leading components, sqrt(sum of explained variances); None for no bound.
+        basis: asked for its explained variance by ``trajectory``.
+        n_components: k.
+
+    Raises:
+        ConfigError: ``max_step`` outside its range, or a basis that does not know its explained variance.
+    """
+    if max_step is None:
+        return rule
+    if max_step == "trajectory":
+        if basis.explained_variance is None:
+            raise ConfigError(
+                "max_step is 'trajectory', but the basis does not say how far the snapshots lie apart (no pca_mat.h5 "
+                "beside it); give a distance, or None for no bound"
+            )
+        return BoundedDirection(rule, math.sqrt(float(np.sum(basis.explained_variance[:n_components]))))
+    if isinstance(max_step, str):
+        raise ConfigError(f"max_step is {max_step!r}; allowed: a distance above 0, 'trajectory', or None")
+    return BoundedDirection(rule, max_step)

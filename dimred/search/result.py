@@ -1,10 +1,13 @@
-"""What one search step reports."""
+"""What a search step reports, and what the search remembers between steps."""
 
 import math
+import time
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
+from mindspore import Tensor
 
 
 class Outcome(Enum):
@@ -86,3 +89,105 @@ class SearchResult(NamedTuple):
     def accepted(self) -> bool:
         """Whether the weights moved inside the subspace."""
         return self.outcome is Outcome.ACCEPTED
+
+
+_DIRECTION = "direction."
+
+
+class SearchState(NamedTuple):
+    """What the search remembers between steps; a run resumed from it goes on as if it had not stopped.
+
+    Attributes:
+        direction: state of the direction rule (for BFGS: H, the pair).
+        residual_momentum: m, Tensor (M,) float32; None while alpha is 0.
+        n_steps: steps taken, skipped ones included.
+        n_rejected_in_a_row: steps since the last accepted one.
+    """
+
+    direction: Any
+    residual_momentum: Tensor | None
+    n_steps: int
+    n_rejected_in_a_row: int
+
+
+def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
+    """The state as named arrays, for a file; what is None has none."""
+    arrays = {
+        "n_steps": np.asarray(state.n_steps, np.int64),
+        "n_rejected_in_a_row": np.asarray(state.n_rejected_in_a_row, np.int64),
+    }
+    if state.residual_momentum is not None:
+        arrays["residual_momentum"] = state.residual_momentum.asnumpy().copy()
+    fields = state.direction._asdict().items()
+    return arrays | {_DIRECTION + name: np.asarray(value) for name, value in fields if value is not None}
+
+
+def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState:
+    """The state that ``state_arrays`` took apart, to the last bit.
+
+    Args:
+        arrays: by the names of ``state_arrays``; others are left alone.
+        like: a state of the same search, such as the one it begins with.
+    """
+    fields = {name: _as_before(arrays.get(_DIRECTION + name)) for name in like.direction._fields}
+    momentum = arrays.get("residual_momentum")
+    return SearchState(
+        direction=type(like.direction)(**fields),
+        residual_momentum=None if momentum is None else Tensor(momentum),
+        n_steps=int(arrays["n_steps"]),
+        n_rejected_in_a_row=int(arrays["n_rejected_in_a_row"]),
+    )
+
+
+def _as_before(value: np.ndarray | None) -> Any:
+    """Arrays without dimensions were plain numbers or truth values."""
+    return value.item() if value is not None and value.ndim == 0 else value
+
+
+def telemetry(found: SearchResult) -> dict[str, Any]:
+    """A step as one record of ``metrics.jsonl``: the whole result, as numbers and words."""
+    return found._asdict() | {
+        "loss": float(found.loss.asnumpy()),
+        "outcome": found.outcome.name.lower(),
+        "subspace_step": found.subspace_step.tolist(),
+    }
+
+
+def epoch_line(records: Sequence[dict[str, Any]]) -> str:
+    """An epoch in one line."""
+    inside = np.array([record["captured_share"] for record in records], dtype=float)
+    return (
+        f"  accepted {_n_accepted(records)} of {len(records)} steps, "
+        f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
+        f"{100 * np.nanmean(inside):.1f} % of the gradient inside the subspace; moved "
+        f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
+        f"{sum(record['moved_outside'] for record in records):.3g} outside"
+    )
+
+
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Of a whole search: steps, accepted ones, trials, gradients."""
+    return {
+        "steps": len(records),
+        "accepted_steps": _n_accepted(records),
+        "trials": sum(record["n_trials"] for record in records),
+        "gradients": sum(record["n_gradients"] for record in records),
+    }
+
+
+def _n_accepted(records: Sequence[dict[str, Any]]) -> int:
+    return sum(record["outcome"] == "accepted" for record in records)
+
+
+class Clock:
+    """Wall seconds by part of a step, in ``laps``."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Book the time since the last call under ``part``."""
+        now = time.perf_counter()
+        self.laps[part] = now - self._last
+        self._last = now

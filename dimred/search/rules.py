@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dimred.errors import ConfigError
-from dimred.search.armijo import ArmijoBacktracking, LineSearchResult
+from dimred.search.bfgs import InverseBFGS
 from dimred.search.direction import DirectionRule
-from dimred.search.fixed_step import FixedStep
+from dimred.search.line_search import ArmijoBacktracking, FixedStep, LineSearchResult
 from dimred.search.projected_sgd import LearningRate, ProjectedSGD
-from dimred.search.quasi_newton import InverseBFGS
 
 SEARCHES = ("bfgs", "sgd", "average")
 
@@ -17,7 +16,7 @@ class LineSearch(Protocol):
     """How far along a direction."""
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """See ``ArmijoBacktracking.search``. An accepted trial must be the last one it evaluates."""
+        """See ``ArmijoBacktracking.search``."""
 
 
 def make_rules(

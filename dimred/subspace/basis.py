@@ -3,7 +3,6 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.files.atomic import sync_directory, temporary_name
+from dimred.files.atomic import open_atomic, rename_durably
+from dimred.files.digest import CHUNK
 from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, read_metadata, write_metadata
-from dimred.subspace.npy_file import NpyRows, open_npy
+from dimred.subspace.npy_file import open_npy
 from dimred.subspace.rows_check import check_orthonormal, rows_digest
-from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["SubspaceBasis", "check_out", "fits_checkpoint", "load_basis", "publish"]
+__all__ = ["SubspaceBasis", "check_out", "load_basis", "publish"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,20 +153,14 @@ class SubspaceBasis:
         """
         target = Path(path)
         check_out(target, overwrite=overwrite)
-        folder = target.parent / temporary_name()
-        folder.mkdir()
-        rows, metadata = folder / "rows.npy", folder / "metadata.h5"
-        try:
-            with NpyRows(rows, self.components.shape, resume=False) as file:
-                for start in range(0, self.n_weights, CHUNK):
-                    file.write(start, np.ascontiguousarray(self.components[:, start : start + CHUNK]))
-            if self.metadata:
-                write_metadata(metadata, self.metadata)
-            publish(rows, metadata if self.metadata else None, target)
-        finally:
-            for file_path in (rows, metadata):
-                file_path.unlink(missing_ok=True)
-            folder.rmdir()
+        beside = metadata_path(target)
+        with open_atomic(target) as rows:
+            np.save(rows, np.asarray(self.components, np.float32, order="C"), allow_pickle=False)
+            if self.metadata is None:
+                beside.unlink(missing_ok=True)
+            else:
+                with open_atomic(beside) as file:
+                    write_metadata(Path(file.name), self.metadata)
         return target
 
 
@@ -185,24 +178,13 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def publish(rows: Path, metadata: Path | None, target: Path) -> None:
+def publish(rows: Path, metadata: Path, target: Path) -> None:
     """Flush both files to the disk and rename them to where they belong, the metadata first.
 
     Between the two renames an old ``.npy`` may stand beside a new ``.h5``: their digests differ, so this is found.
     """
-    beside = metadata_path(target)
-    for path in (rows, metadata):
-        if path is not None:
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-    if metadata is None:
-        beside.unlink(missing_ok=True)
-    else:
-        metadata.replace(beside)
-    sync_directory(target.parent)
-    rows.replace(target)
-    sync_directory(target.parent)
+    rename_durably(metadata, metadata_path(target))
+    rename_durably(rows, target)
 
 
 def load_basis(
@@ -275,13 +257,3 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
         for start in range(0, components.shape[1], CHUNK):
             converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
     return converted
-
-
-def fits_checkpoint(layout: WeightLayout, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Why a checkpoint with parameters of these ``shapes`` does not hold the weights of ``layout``; None if it does."""
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        if name not in shapes:
-            return f"it has no parameter {name!r} {shape}"
-        if shapes[name] != shape:
-            return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
-    return None

@@ -10,7 +10,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, DimredError, SeriesError
-from dimred.files.atomic import sync_directory
+from dimred.files.atomic import rename_durably
+from dimred.files.digest import digest_of_chunks
 from dimred.subspace.basis import SubspaceBasis, publish
 from dimred.subspace.gram_and_rows import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
 from dimred.subspace.metadata import BasisMetadata, Source, write_metadata
@@ -18,7 +19,6 @@ from dimred.subspace.orthonormalise import TOLERANCE, deviation, repair_transfor
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.snapshot_count import check_enough
 from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
-from dimred.weights.digest import digest_of_chunks
 from dimred.weights.matrix import WeightMatrix
 
 __all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "make_job", "result_bytes", "run_job"]
@@ -136,8 +136,7 @@ def _publish(scratch: Scratch, target: Path) -> None:
     if scratch.metadata.exists():
         publish(scratch.components, scratch.metadata, target)
     elif scratch.components.exists():
-        scratch.components.replace(target)
-        sync_directory(target.parent)
+        rename_durably(scratch.components, target)
     scratch.remove()
 
 
@@ -208,7 +207,7 @@ def _gram_stage(job: Job, width: int, scratch: Scratch, progress: Progress) -> t
         )
     except NonFiniteError as error:
         raise BadSnapshotError(error.row, _non_finite(job.matrix, error)) from None
-    digests = {**job.digests, **{row: digest_of_chunks(chunks[row].tobytes()) for row in hashed}}
+    digests = {**job.digests, **{row: digest_of_chunks(chunks[row]) for row in hashed}}
     for row, expected in job.digests.items():
         if digests[row] != expected:
             path = job.matrix.directory / job.matrix.entries[row].file
@@ -270,7 +269,7 @@ def _rows_stage(
         gram=gram_centred,
         layout=job.matrix.layout,
         snapshots=sources,
-        digest=digest_of_chunks(result.digests.tobytes()),
+        digest=digest_of_chunks(result.digests),
         deviation=deviation(result.row_gram),
     )
     write_metadata(scratch.metadata, metadata)

@@ -13,8 +13,8 @@ import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
+from dimred.files.digest import vector_digest
 from dimred.subspace.basis import SubspaceBasis
-from dimred.weights.digest import WeightDigest
 
 __all__ = ["SubspacePath", "make_path", "read_path"]
 
@@ -55,7 +55,7 @@ class SubspacePath:
         """
         if not 0 <= step <= self.n_steps:
             raise ConfigError(f"--step is {step}; the path has the steps 0 to {self.n_steps}")
-        if _digest(start) != self.start_digest:
+        if vector_digest([start]) != self.start_digest:
             raise BasisMismatchError("the path was searched from other weights; give the checkpoint it started from")
         if self.basis_digest != basis.digest or basis.n_components < self.coordinates.shape[1]:
             raise BasisMismatchError("the path was searched in another basis; give the pca_mat.npy it was made with")
@@ -78,7 +78,7 @@ class SubspacePath:
 def make_path(steps: Sequence[np.ndarray], start: np.ndarray, basis: SubspaceBasis) -> SubspacePath:
     """The path of a search from its accepted steps t d_k, (k,) each, zeros where nothing was accepted."""
     coordinates = np.cumsum([np.zeros_like(steps[0]), *steps], axis=0)
-    return SubspacePath(coordinates, _digest(start), basis.digest)
+    return SubspacePath(coordinates, vector_digest([start]), basis.digest)
 
 
 def read_path(path: Path) -> SubspacePath:
@@ -107,10 +107,3 @@ def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path} is not the path of a search ({why}); stage 2 writes subspace_path.json with alpha=0"
     )
-
-
-def _digest(weights: np.ndarray) -> str:
-    """The digest of a weight vector (M,)."""
-    digest = WeightDigest()
-    digest.update(weights)
-    return digest.hexdigest()

@@ -1,13 +1,12 @@
 """Whether the rows of a basis are what they should be: finite, orthonormal, unchanged since they were written."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from dimred.errors import BasisMismatchError
+from dimred.files.digest import chunk_digests, digest_of_chunks
 from dimred.subspace.orthonormalise import deviation
-from dimred.weights.digest import CHUNK, digest_of_chunks
 
 __all__ = ["check_orthonormal", "rows_digest"]
 
@@ -23,13 +22,7 @@ def rows_digest(components: np.ndarray) -> str:
     Args:
         components: float32 (k, M), C order; may be memory-mapped.
     """
-    chunks = []
-    for start in range(0, components.shape[1], CHUNK):
-        chunk = hashlib.sha256()
-        for row in components:
-            chunk.update(np.ascontiguousarray(row[start : start + CHUNK]).data)
-        chunks.append(chunk.digest())
-    return digest_of_chunks(b"".join(chunks))
+    return digest_of_chunks(chunk_digests(components))
 
 
 def check_orthonormal(components: np.ndarray, path: Path, strip: int = 16_384) -> float:

@@ -5,7 +5,6 @@ tenth of the memory is dirty, which is never here; and a thread that waits for t
 arithmetic. So a flush is always under way, beside the writing.
 """
 
-import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,9 +12,9 @@ from types import TracebackType
 
 import numpy as np
 
+from dimred.files.digest import CHUNK, chunk_digests
 from dimred.subspace.npy_file import NpyRows
 from dimred.subspace.scratch import Scratch
-from dimred.weights.digest import CHUNK
 
 __all__ = ["AHEAD", "SAVE_EVERY", "WriteBehind"]
 
@@ -89,11 +88,8 @@ class WriteBehind:
         self._pending.append(self._writer.submit(self._write, first, block, mean, row_gram.copy()))
 
     def _write(self, first: int, block: np.ndarray, mean: np.ndarray, row_gram: np.ndarray) -> None:
-        for column in range(0, mean.size, CHUNK):
-            chunk = hashlib.sha256()
-            for values in block:
-                chunk.update(values[column : column + CHUNK].data)
-            self._digests[(first + column) // CHUNK] = np.frombuffer(chunk.digest(), np.uint8)
+        found = chunk_digests(block)
+        self._digests[first // CHUNK :][: len(found)] = found
         self._rows.write(first, block)
         self._means.write(first, mean)
         self._written, self._row_gram = first + mean.size, row_gram

@@ -7,7 +7,7 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import check_number
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.train_step.network_state import moving_statistics
 
 RAMP_UPDATES = 2000.0
 

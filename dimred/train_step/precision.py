@@ -9,7 +9,7 @@ import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
 from dimred.errors import ConfigError
-from dimred.train_step.moving_statistics import BATCH_NORMS
+from dimred.train_step.network_state import BATCH_NORMS
 
 LEVELS = ("O0", "O1", "O2", "O3")
 HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}

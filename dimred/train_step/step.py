@@ -1,15 +1,77 @@
 """TrainStep: the order of one ordinary training step."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mindspore import Tensor, nn
+import mindspore as ms
+from mindspore import Parameter, Tensor, amp, nn, ops
 
+from dimred.distributed.ranks import KeepLocal
 from dimred.train_step.clipping import NoClipping
 from dimred.train_step.ema import NoEMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
-from dimred.train_step.reduction import KeepLocal
-from dimred.train_step.update import Always, Update, WhereFinite
+from dimred.train_step.network_state import CopyOf
+
+
+class Update(nn.Cell):
+    """Optimizer, then EMA; gives () bool true, once both are done."""
+
+    def __init__(self, optimizer: nn.Optimizer, ema: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.ema = ema
+        self.yes = Tensor(True)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        done = self.optimizer(gradients)
+        return ops.depend(ops.depend(self.yes, self.ema()), done)
+
+
+class Always(nn.Cell):
+    """Every step is applied."""
+
+    def __init__(self, update: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.update = update
+
+    def saved(self) -> tuple[Tensor, ...]:
+        """Nothing needs to be put back."""
+        return ()
+
+    def construct(self, raw: tuple[Tensor, ...], gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
+        return self.update(gradients)
+
+
+class WhereFinite(nn.Cell):
+    """A step whose gradient is not finite is dropped: nothing is updated, what its forward pass changed is put back.
+
+    Args:
+        update: gradients -> applied.
+        loss_scale: learns whether the gradient was finite.
+        side_state: what a forward pass may change besides the weights, BatchNorm statistics before all.
+    """
+
+    def __init__(self, update: nn.Cell, loss_scale: NoLossScale, side_state: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.update = update
+        self.loss_scale = loss_scale
+        self.side_state = ms.ParameterTuple(side_state)
+        self.copy_of_side_state = CopyOf(side_state)
+
+    def saved(self) -> tuple[Tensor, ...]:
+        """Copies to be put back."""
+        return self.copy_of_side_state()
+
+    def construct(self, raw: tuple[Tensor, ...], gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
+        all_finite = amp.all_finite(raw)
+        if all_finite:
+            self.update(gradients)
+        else:
+            for parameter, value in zip(self.side_state, saved):  # noqa: B905  (a graph's zip knows no strict)
+                ops.assign(parameter, value)
+        self.loss_scale(all_finite)
+        return all_finite
 
 
 class StepResult(NamedTuple):
@@ -47,7 +109,7 @@ class TrainStep(nn.Cell):
             were.
         micro_batch_size: rows of a micro-batch. The step is called with the whole batch, cuts it into pieces of so many
             rows, and updates once with the mean gradient; None takes the batch whole.
-        reduce: the gradients of this rank -> their means over all ranks, see ``dimred.train_step.reduction``.
+        reduce: the gradients of this rank -> their means over all ranks, see ``dimred.distributed.ranks``.
         clipping: ``Clipping``, or a cell with its inputs and outputs.
         ema: ``EMA`` of the network.
 
@@ -82,7 +144,7 @@ class TrainStep(nn.Cell):
         guard = WhereFinite(update, loss_scale, side_state) if loss_scale.drops_overflow else Always(update)
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale)
         self.finish = _Finish(
-            KeepLocal(auto_prefix=False) if reduce is None else reduce,
+            KeepLocal() if reduce is None else reduce,
             NoClipping() if clipping is None else clipping,
             guard,
             loss_scale,

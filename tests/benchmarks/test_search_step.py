@@ -16,7 +16,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from dimred.models.resnet import resnet
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
 
 pytestmark = pytest.mark.benchmark
@@ -197,7 +197,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from tests.benchmarks import test_search_step as bench
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
 
 network, batches = bench.network_and_batches()

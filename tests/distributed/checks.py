@@ -18,15 +18,14 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 
-from dimred.distributed.ranks import ALONE, Ranks
-from dimred.distributed.share_basis import share_basis
-from dimred.distributed.share_state import state_of_first
+from dimred.distributed.ranks import ALONE, Intent, Ranks
+from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
 from dimred.evaluate.accuracy import Accuracy
 from dimred.run.device import set_up
-from dimred.run.states import RunStates
-from dimred.search.cell import SubspaceTrainStep
-from dimred.train_step.moving_statistics import moving_statistics
+from dimred.run.states import RunStates, read_state
+from dimred.search.step import SubspaceTrainStep
+from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
 from dimred.vectors.projection import make_projection
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
@@ -166,6 +165,31 @@ def one_loss_differs(ranks: Ranks) -> dict:
     return {"decisions": decisions}
 
 
+def one_rank_fails(ranks: Ranks) -> dict:
+    """The last rank can't read its fourth batch while the others are asked to stop: all leave, and can still add.
+
+    Without the agreement the last rank's sum at the end would meet the others' fourth step.
+    """
+    last = ranks.rank == ranks.group_size - 1
+    sums = []
+    for number in range(1, 7):
+        intent = Intent.FAIL if last and number == 4 else Intent.STOP if number == 4 else Intent.STEP
+        agreed = ranks.agree(intent)
+        if agreed is not Intent.STEP:
+            break
+        sums.append(float(ranks.sum([number])[0]))
+    return {"agreed": agreed.name, "sums": sums, "after": float(ranks.sum([100])[0])}
+
+
+def batches_end(ranks: Ranks) -> dict:
+    """No rank takes the step for which one of them has no batch left."""
+    left = 2 + ranks.rank
+    agreed, n_steps = Intent.STEP, 0
+    while (agreed := ranks.agree(Intent.STEP if n_steps < left else Intent.FINISH)) is Intent.STEP:
+        n_steps += 1
+    return {"agreed": agreed.name, "n_steps": n_steps, "after": float(ranks.sum([1])[0])}
+
+
 def evaluation(ranks: Ranks) -> dict:
     """23 images, of which the network gets every third right; the ranks have different numbers of them."""
     logits = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
@@ -179,12 +203,13 @@ def no_shared_disk(ranks: Ranks) -> dict:
     """A basis that only rank 0 has reaches all; one that is another elsewhere is refused."""
     components = orthonormal_rows(K, 101)
     mine = PlainBasis(components, explained_variance=np.arange(K) / 3)
-    got = share_basis(mine if ranks.is_rank_zero else None, None, ranks, lambda _: mine)
+    got = share_basis(mine if ranks.is_rank_zero else None, ranks, lambda _: mine)
     down = make_projection(got.components, ranks).project(Tensor(components[3]))
     refused = False
     other = PlainBasis(orthonormal_rows(K, 101, seed=1), explained_variance=np.arange(K) / 3)
+    mine.path = Path(__file__)
     try:
-        share_basis(mine if ranks.is_rank_zero else None, Path(__file__), ranks, lambda _: other)
+        share_basis(mine if ranks.is_rank_zero else None, ranks, lambda _: other)
     except DimredError:
         refused = True
     return {
@@ -206,7 +231,7 @@ def state_without_a_shared_disk(ranks: Ranks) -> dict:
         for number in range(2):
             if ranks.is_rank_zero:
                 states.save(7, {"w": weights + number}, {"epoch": number})
-            state = state_of_first(states, ranks, print)
+            state = share_state(ranks.run_on_rank_zero(lambda: states.newest(print)), ranks, read_state)
             found.append([state.progress, digest(state.arrays["w"]) == digest(weights + number), str(state.path)])
             if not ranks.is_rank_zero:
                 states.save(7, {"w": weights}, {"epoch": -1})
@@ -239,8 +264,8 @@ def counters(ranks: Ranks) -> dict:
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
 
 
-CHECKS = (collectives, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation, no_shared_disk,
-          state_without_a_shared_disk, counters)  # fmt: skip
+CHECKS = (collectives, one_rank_fails, batches_end, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
+          no_shared_disk, state_without_a_shared_disk, counters)  # fmt: skip
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ class PlainBasis:
     components: np.ndarray
     layout: Any = None
     explained_variance: Any = None
+    path: Any = None
 
 
 def orthonormal_rows(k: int, n_weights: int, seed: int = 0) -> np.ndarray:

@@ -1,8 +1,12 @@
 """Processes watched from outside."""
 
 import os
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -17,6 +21,16 @@ def nothing_is_left(out: Path) -> bool:
         if str(out).encode() in command and state != "Z" and folder.name != str(os.getpid()):
             return False
     return True
+
+
+@contextmanager
+def slow_writer(target: Path) -> Iterator[None]:
+    """A process has written half of ``target`` atomically, and is killed when the block ends."""
+    command = [sys.executable, str(Path(__file__).with_name("slow_writer.py")), str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        yield
+        process.send_signal(signal.SIGKILL)
 
 
 def soon(claim) -> bool:

@@ -187,10 +187,10 @@ def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
     mean = oracle.weighted_mean([one["w"] for one in weights], [0.25, 0.75])
     np.testing.assert_array_equal(found["w"], mean.astype(np.float32))
     write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"'w' has the shape \(4, 4\), not \(4, 3\)"):
+    with pytest.raises(ConfigError, match=r"'w' has shape \(4, 4\) instead of \(4, 3\)"):
         dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
     write_checkpoint(tmp_path / "lacks.ckpt", {"v": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"not of the snapshots' network: it has no 'w' \(4, 3\)"):
+    with pytest.raises(ConfigError, match=r"not of the snapshots' network: it has no parameter 'w' \(4, 3\)"):
         dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "lacks.ckpt")
 
 

@@ -31,7 +31,7 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     found = open_checkpoints([tmp_path])
     assert [one.step for one in found] == list(range(1000, 12000, 1000))
     assert found[-1].label == "checkpoint-11000"
-    assert found[0].weights == ("conv.weight", "fc.weight")
+    assert found[0].layout.names == ("conv.weight", "fc.weight")
     assert found[0].statistics == ("bn.running_mean", "bn.running_var")
     assert len(found[0].files) == (2 if sharded else 1)
 
@@ -174,7 +174,7 @@ def counters_only(folder: Path) -> None:
     ("make", "said"),
     [
         (lambda folder: None, "a folder without a .safetensors or .ckpt file"),
-        (truncated_shard, "is truncated"),
+        (truncated_shard, "model-00002-of-00002.safetensors is not a whole safetensors file"),
         (missing_shard, "names model-00001-of-00002.safetensors, which is not there"),
         (tensor_elsewhere, "'fc.gone' is in model-00002-of-00002.safetensors, which does not have it"),
         (index_outside, "names no file beside it"),

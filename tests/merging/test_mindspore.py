@@ -24,7 +24,7 @@ def test_mindspores_full_checkpoints(tmp_path: Path) -> None:
         mindspore.save_checkpoint(entries, str(tmp_path / f"net-{epoch}_10.ckpt"))
     found = open_checkpoints([tmp_path])
     assert [one.step for one in found] == [10, 20]
-    assert found[0].weights == ("conv.weight",)
+    assert found[0].layout.names == ("conv.weight",)
     assert found[0].statistics == ("bn.moving_mean",)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dimred.files.checksummed_json import write_checksummed
-from dimred.report.run_record import read_run
+from dimred.report.record import read_stage_2
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import TwoStages, dimred, run
 
@@ -89,8 +89,8 @@ def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoSt
 
 def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
     """With alpha = 0 the summed steps must be the checkpoints' coordinates."""
-    record = read_run(searched)
-    basis = record.basis()
+    record = read_stage_2(searched)
+    basis = record.basis
     assert basis.layout is not None
     folder = searched / "checkpoint_stage_2"
     start, first = (
@@ -118,9 +118,10 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
         assert not (tmp_path / "out").exists()
 
 
-def test_stage_1_alone(two_stages: TwoStages, tmp_path: Path) -> None:
-    done = dimred("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = dimred("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
     text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
     seen.feed(text)
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {

@@ -1,12 +1,12 @@
 """The page's parts: nothing a file says becomes markup, and pictures do not share names."""
 
-from dimred.report.html import details, figure, page, table
+from dimred.report.page import details, document, figure, table
 
 SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'
 
 
 def test_text_is_not_markup() -> None:
-    made = page("<b>", [], [("A & B", table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))])
+    made = document("<b>", "", [("A & B", table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))])
     for tag in ("<b>", "<i>", "<script>", "<u>", "</pre></pre>"):
         assert tag not in made.replace("<b>x</b>", "")
     assert "<b>x</b>" in made

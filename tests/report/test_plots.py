@@ -20,7 +20,7 @@ def rows_of(path: Path, colour: tuple[int, int, int], right_of: int, above: int)
 def test_stage_2_stands_above_the_average_when_it_is_better(tmp_path: Path) -> None:
     plain = {epoch: 0.5 + epoch / 300 for epoch in range(1, 91)}
     for name, stage_2 in (("above", 0.9), ("below", 0.7)):
-        save_figure(plot_accuracy(plain, {70: stage_2, 72: stage_2}, 70, 31, average=0.8), tmp_path, name)
+        save_figure(plot_accuracy(plain, {70: stage_2, 72: stage_2}, (31, 70), average=0.8), tmp_path, name)
         searched, average = (rows_of(tmp_path / f"{name}.png", colour, 930, 500) for colour in (ORANGE, BLUE))
         assert (min(searched) < min(average)) == (name == "above")
 
@@ -62,3 +62,10 @@ def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["P-BFGS", "last"]
     points = [tuple(container[0].get_xydata()[0]) for container in axes.containers]
     np.testing.assert_allclose(points, [(90, 0), (80, 1)])
+
+
+def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_known() -> None:
+    plain = dict.fromkeys(range(1, 51), 0.5)
+    (shade,) = plot_accuracy(plain, {}, (21, 50)).axes[0].patches
+    assert (shade.get_x(), shade.get_x() + shade.get_width()) == (21, 50)
+    assert not plot_accuracy(plain, {}, None).axes[0].patches

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import (
     PlainBasis,
     Quadratic,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.search.cell import SubspaceTrainStep
 from dimred.search.dropout import ReplayableDropout, make_replayable
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import basis_for, state_bytes
 
 

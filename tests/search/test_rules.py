@@ -10,12 +10,11 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, rosen, rosen_der
 
 from dimred.errors import ConfigError
-from dimred.search.armijo import ArmijoBacktracking
-from dimred.search.fixed_step import FixedStep
+from dimred.search.bfgs import CurvatureState, InverseBFGS, bfgs_update, condition_number, damped
+from dimred.search.direction import BoundedDirection, bounded
+from dimred.search.line_search import ArmijoBacktracking, FixedStep
 from dimred.search.projected_sgd import ProjectedSGD
-from dimred.search.quasi_newton import CurvatureState, InverseBFGS, bfgs_update, condition_number, damped
 from dimred.search.rules import make_rules
-from dimred.search.step_bound import BoundedDirection, bounded
 from tests.helpers.networks import PlainBasis, quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine, powell
 

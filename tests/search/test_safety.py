@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import SearchError
-from dimred.search.armijo import LineSearchResult
-from dimred.search.cell import SubspaceTrainStep
+from dimred.errors import NothingAcceptedError, SearchError
+from dimred.search.line_search import LineSearchResult
 from dimred.search.result import Outcome
+from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import (
     BatchNormNet,
     PlainBasis,
     Quadratic,
     basis_for,
     image_batch,
+    quadratic_function,
     quadratic_matrix,
     set_weights,
     state_bytes,
@@ -203,19 +204,53 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step(poison, mode):
 def test_a_run_in_which_nothing_is_accepted_stops_and_says_why():
     network, step = quadratic(alpha=0.0, max_rejected_steps=3, **REJECT_ALL)
     before = state_bytes(network)
-    step(linear(0))
-    step(linear(1))
-    with pytest.raises(SearchError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
-        step(linear(2))
+    assert [step(linear(number)).accepted for number in range(3)] == [False] * 3
+    with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
+        step(linear(3))
     assert state_bytes(network) == before
+    assert step.state.n_steps == 3
+
+
+def test_every_step_that_moved_the_weights_is_reported_before_the_search_gives_up():
+    network, step = quadratic(alpha=0.01, max_rejected_steps=3, **REJECT_ALL)
+    start = weight_vector(network)
+    found = [step(linear(number)) for number in range(3)]
+    end = weight_vector(network)
+    assert sum(result.moved_outside for result in found) >= np.linalg.norm(end - start) > 1e-3
+    assert found[2].moved_outside > 1e-3
+    with pytest.raises(NothingAcceptedError):
+        step(linear(3))
+    np.testing.assert_array_equal(weight_vector(network), end)
 
 
 def test_skipped_steps_count_towards_the_stop():
     _, step = quadratic(max_rejected_steps=2)
     poison = Tensor(np.full(12, np.nan, np.float32))
-    step(poison)
-    with pytest.raises(SearchError, match="not finite"):
+    assert step(poison).outcome is step(poison).outcome is Outcome.NON_FINITE_GRADIENT
+    with pytest.raises(NothingAcceptedError, match="not finite"):
         step(poison)
+
+
+class TriesOneMore:
+    """A line search that looks beyond the trial it accepts, as searches that interpolate do."""
+
+    def search(self, loss_at, loss, slope) -> LineSearchResult:
+        accepted = loss_at(0.25)
+        assert loss_at(0.5) != accepted
+        return LineSearchResult(True, 0.25, accepted, 2)
+
+
+@pytest.mark.parametrize("curvature_pair", ["consecutive", "same_batch"])
+def test_the_weights_end_at_the_accepted_trial_whichever_was_evaluated_last(curvature_pair):
+    network, step = quadratic(alpha=0.0, curvature_pair=curvature_pair)
+    start, components = weight_vector(network), basis_for(network, 6).components
+    step.line_search = TriesOneMore()
+    found = step(linear(0))
+    end = start + found.subspace_step @ components
+    np.testing.assert_allclose(weight_vector(network), end, atol=1e-6)
+    if curvature_pair == "same_batch":
+        _, gradient = quadratic_function(quadratic_matrix(12, 10))(end, (linear(0).asnumpy(),))
+        np.testing.assert_allclose(step.state.direction.end_grad, components @ gradient, atol=1e-5)
 
 
 class Interrupted:

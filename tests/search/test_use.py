@@ -6,7 +6,7 @@ from mindspore import Tensor, dataset, load_checkpoint, nn
 from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
 
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.step import SubspaceTrainStep
 from dimred.weights.layout import WeightLayout
 from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
 

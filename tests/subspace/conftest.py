@@ -2,7 +2,7 @@
 
 import pytest
 
-from dimred.weights.digest import CHUNK
+from dimred.files.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.planted import random_walk, write_series
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from dimred.errors import SeriesError
+from dimred.files.digest import CHUNK
 from dimred.subspace.gram_and_rows import working_bytes
 from dimred.subspace.plan import advise, leave_one_out, make_plan, sample_gram
-from dimred.weights.digest import CHUNK
 from dimred.weights.matrix import WeightMatrix
 from tests.helpers.planted import planted, random_walk, write_series
 from tests.oracles.pca import leave_one_out_error

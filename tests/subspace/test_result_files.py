@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from dimred.errors import ConfigError
+from dimred.files.digest import CHUNK
 from dimred.subspace import job
 from dimred.subspace.basis import load_basis
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.digest import CHUNK
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.planted import as_weights

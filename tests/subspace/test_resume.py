@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dimred.errors import ConfigError
+from dimred.files.digest import CHUNK
 from dimred.subspace.basis import load_basis
 from dimred.subspace.gram_and_rows import LOST, working_bytes
 from dimred.subspace.pca import fit_basis
 from dimred.subspace.write_behind import SAVE_EVERY
 from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.digest import CHUNK
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.planted import as_weights, random_walk, write_series
 

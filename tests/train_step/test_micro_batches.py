@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.search.cell import SubspaceTrainStep
+from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale

@@ -9,9 +9,8 @@ from mindspore import Parameter, Tensor
 
 from dimred.errors import ConfigError
 from dimred.train_step.clipping import Clipping
-from dimred.train_step.decay_groups import decays
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.schedule import make_rates
 from tests.helpers.problems import RATES
 from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates

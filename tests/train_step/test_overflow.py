@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dimred.search.cell import SubspaceTrainStep
 from dimred.search.result import Outcome
+from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale

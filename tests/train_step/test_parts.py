@@ -8,10 +8,9 @@ from mindspore import dataset
 from mindspore.train import LossMonitor, Model
 
 from dimred.train_step.clipping import Clipping
-from dimred.train_step.decay_groups import decays
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
-from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import TanhMLP, mlp_function, weight_vector

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
 
-from dimred.train_step.decay_groups import decay_groups, decays
+from dimred.train_step.optimizers import decay_groups, decays
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
 

@@ -8,10 +8,11 @@ import pytest
 
 from dimred.errors import ConfigError, SeriesError
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
+from dimred.files.digest import CHUNK, vector_digest
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.weights.digest import CHUNK, WeightDigest
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
+from tests.helpers.processes import slow_writer
 
 
 def weights(value: float) -> dict[str, np.ndarray]:
@@ -65,12 +66,8 @@ def test_digest_is_that_of_the_weights_not_of_the_file(tmp_path):
     vector = rng.standard_normal(2 * CHUNK + 77, dtype=np.float32)
     series = CheckpointSeries(tmp_path)
     series.append({"a": vector[:10], "b": vector[10:].reshape(1, -1)}, step=1, epoch=1)
-    digest = WeightDigest()
-    digest.update(vector)
-    assert series.entries[0].digest == digest.hexdigest()
-    other = WeightDigest()
-    other.update(np.nextafter(vector, 9, dtype=np.float32))
-    assert other.hexdigest() != series.entries[0].digest
+    assert series.entries[0].digest == vector_digest([vector])
+    assert series.entries[0].digest != vector_digest([np.nextafter(vector, 9, dtype=np.float32)])
 
 
 @pytest.mark.parametrize(
@@ -220,14 +217,8 @@ def test_a_writer_killed_at_any_moment_leaves_a_series_that_opens(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
-    code = (
-        "import sys, time\nfrom dimred.files.atomic import open_atomic\n"
-        "with open_atomic(sys.argv[1]):\n    print('writing', flush=True); time.sleep(60)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "net-1_1.ckpt")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
+    with slow_writer(tmp_path / "net-1_1.ckpt"):
+        pass
     assert len(list(tmp_path.iterdir())) == 1
     CheckpointSeries(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,11 +1,13 @@
-"""A small momentum step on the part of the gradient that the subspace can't express."""
+"""What moves the weights after the line search: residual momentum and weight decay."""
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
-from mindspore import Tensor
+import numpy as np
+from mindspore import Parameter, Tensor
 
-from dimred.errors import check_number
+from dimred.errors import ConfigError, check_number
 from dimred.vectors.weight_vector import Weights
 
 
@@ -75,3 +77,59 @@ def make_residual(gamma: float, alpha: float) -> Residual:
     check_number("gamma", gamma, at_least=0, below=1, usual="0.9 is usual")
     check_number("alpha", alpha, at_least=0, usual="0.001 is usual, 0 turns the residual step off")
     return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha)
+
+
+class WeightDecay(Protocol):
+    """What shrinks the weights."""
+
+    def move(self, weights: Weights, start: Tensor) -> float:
+        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
+
+
+class NoWeightDecay:
+    """No parameter decays."""
+
+    def move(self, weights: Weights, start: Tensor) -> float:
+        """See ``WeightDecay.move``."""
+        return 0.0
+
+
+class DecayOfEachWeight:
+    """weights <- weights - decay * start, with a decay for each weight.
+
+    Args:
+        decay: (M,) float32.
+    """
+
+    def __init__(self, decay: Tensor):
+        self._decay = decay
+
+    def move(self, weights: Weights, start: Tensor) -> float:
+        """See ``WeightDecay.move``."""
+        _, square = weights.add(-1.0, (1.0, self._decay * start))
+        return math.sqrt(square)
+
+
+def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:
+    """The decay of these parameters, or its identity where none decays.
+
+    Args:
+        weight_decay: one number, or one for each parameter; at least 0 and below 1.
+        trainable: in the order of the weight vector.
+
+    Raises:
+        ConfigError: an option outside its range, or another number of them than of parameters.
+    """
+    decays = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(trainable)
+    for decay in decays:
+        check_number("weight_decay", decay, at_least=0, below=1, usual="0.0001 is usual, 0 for none")
+    if len(decays) != len(trainable):
+        raise ConfigError(
+            f"weight_decay has {len(decays)} numbers, the network {len(trainable)} trainable parameters; give one "
+            "number for all, or one for each"
+        )
+    if not any(decays):
+        return NoWeightDecay()
+    return DecayOfEachWeight(
+        Tensor(np.repeat(np.array(decays, np.float32), [parameter.size for parameter in trainable]))
+    )

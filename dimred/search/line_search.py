@@ -1,10 +1,13 @@
-"""How far: backtracking until the loss decreases sufficiently."""
+"""How far: line searches along a direction."""
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from mindspore import Tensor
+
 from dimred.errors import check_number
+from dimred.vectors.weight_vector import Weights
 
 
 class LineSearchResult(NamedTuple):
@@ -62,3 +65,42 @@ class ArmijoBacktracking:
             if math.isfinite(trial_loss) and trial_loss < loss + self.sigma * step_size * slope:
                 return LineSearchResult(True, step_size, trial_loss, trial + 1)
         return LineSearchResult(False, 0.0, loss, self.max_trials)
+
+
+class FixedStep:
+    """Take t = 1 whatever the loss becomes; the direction carries its own learning rate.
+
+    One trial is evaluated all the same, one forward pass: a step onto a loss that is not finite would leave weights
+    from which no later step has a finite gradient, and nothing could bring them back. It also fills in the loss after
+    the step.
+    """
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """See ``ArmijoBacktracking.search``; ``slope`` is not used."""
+        trial_loss = loss_at(1.0)
+        if math.isfinite(trial_loss):
+            return LineSearchResult(True, 1.0, trial_loss, 1)
+        return LineSearchResult(False, 0.0, loss, 1)
+
+
+class Line:
+    """The line w + t d through the current weights.
+
+    Attributes:
+        start: w, (M,).
+    """
+
+    def __init__(self, weights: Weights, direction: Tensor):
+        self._weights = weights
+        self._direction = direction
+        self._step_size = 0.0
+        self.start = weights.read()
+
+    def move_to(self, step_size: float) -> None:
+        """Put the weights to w + t d, unless they are there; to w, bit for bit, for t = 0."""
+        if step_size == self._step_size:
+            return
+        self._step_size = math.nan  # a move that is interrupted leaves the weights in between
+        step = [(step_size, self._direction)] if step_size else []
+        self._weights.put((1.0, self.start), *step)
+        self._step_size = step_size

@@ -1,4 +1,4 @@
-"""The questions the search puts to the network: the loss of a batch, and the loss with its gradient."""
+"""Loss and gradient of one batch at the current weights."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -14,18 +14,14 @@ from mindspore import Tensor, nn
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError, check_number
 from dimred.search.basis_check import Basis, leading_components
-from dimred.search.clock import Clock
-from dimred.search.direction import DirectionRule, Proposal
+from dimred.search.direction import DirectionRule, MaxStep, Proposal, bounded
 from dimred.search.dropout import make_replayable
-from dimred.search.evaluation import Evaluation, Objective
-from dimred.search.line import Line
+from dimred.search.line_search import Line
+from dimred.search.objective import Evaluation, Objective
+from dimred.search.outside import make_residual, make_weight_decay
 from dimred.search.projected_sgd import LearningRate
-from dimred.search.residual import make_residual
-from dimred.search.result import Outcome, SearchResult
+from dimred.search.result import Clock, Outcome, SearchResult, SearchState
 from dimred.search.rules import LineSearch, make_rules
-from dimred.search.state import SearchState
-from dimred.search.step_bound import MaxStep, bounded
-from dimred.search.weight_decay import make_weight_decay
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.network_state import Saved, SideState
 from dimred.vectors.projection import make_projection
@@ -69,11 +65,11 @@ class SubspaceTrainStep(nn.Cell):
             raw snapshots).
         curvature_pair, damping, initial_scaling: see ``InverseBFGS``.
         max_step: longest direction |d_k|, in weight-space distance; ``trajectory`` for the snapshots' own root mean
-            square distance from their mean; None for no bound. See ``dimred.search.step_bound``.
+            square distance from their mean; None for no bound. See ``dimred.search.direction``.
         learning_rate, momentum: of ``sgd`` and ``average``, see ``ProjectedSGD``.
         weight_decay: w <- w - weight_decay w with every accepted step; a number, or one for each trainable parameter.
-            See ``dimred.search.weight_decay``.
-        max_rejected_steps: rejected or skipped steps in a row before the search gives up.
+            See ``dimred.search.outside``.
+        max_rejected_steps: rejected or skipped steps in a row after which the next call gives up.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in pieces of so many rows; None takes the batch whole.
         ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
@@ -91,7 +87,8 @@ class SubspaceTrainStep(nn.Cell):
     Raises:
         ConfigError: an option outside its range.
         BasisMismatchError: the basis does not fit the network's trainable weights.
-        SearchError: from a step, where the search can't go on; says why.
+        NothingAcceptedError: from a step, before it changes anything: the steps before it were rejected.
+        SearchError: from the first step, if the network draws random numbers that can't be repeated.
     """
 
     def __init__(
@@ -163,6 +160,7 @@ class SubspaceTrainStep(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> SearchResult:
         """One step; see the class."""
+        self._give_up_after_too_many()
         clock = Clock()
         before = self._side_state.save()
         here = self._objective.gradient(inputs)
@@ -186,7 +184,7 @@ class SubspaceTrainStep(nn.Cell):
         clock.lap("direction")
 
         def loss_at(step_size: float) -> float:
-            line.move(step_size)
+            line.move_to(step_size)
             self._side_state.restore(before)
             return self._objective.loss(inputs)
 
@@ -194,24 +192,22 @@ class SubspaceTrainStep(nn.Cell):
             found = self.line_search.search(loss_at, loss, proposal.slope)
             clock.lap("trials")
             end_grad = None
+            line.move_to(found.step_size)
             if found.accepted and self.direction_rule.wants_end_gradient:
                 self._side_state.restore(before)
                 end_grad = self._subspace.project(self._objective.gradient(inputs).grad)
                 clock.lap("end_gradient")
         except BaseException:
-            line.back()
+            line.move_to(0.0)
             self._side_state.restore(before)
             raise
 
-        if not found.accepted:
-            line.back()
         self._side_state.restore(after if found.accepted else before)
         moved_outside, decayed = self._leave(line, here, inside[0] if inside else None, found.accepted)
         if self.ema is not None and found.accepted:
             self.ema()
         self._remember(proposal, subspace_grad, found.step_size, end_grad, found.accepted)
         clock.lap("commit")
-        self._give_up_after_too_many()
         return SearchResult(
             loss=here.loss,
             loss_after=found.loss,
@@ -272,7 +268,6 @@ class SubspaceTrainStep(nn.Cell):
         self.state = self.state._replace(
             n_steps=self.state.n_steps + 1, n_rejected_in_a_row=self.state.n_rejected_in_a_row + 1
         )
-        self._give_up_after_too_many()
         return SearchResult.skipped(self._subspace.n_components, loss, clock.laps, **scale)
 
     def _give_up_after_too_many(self) -> None:

@@ -1,0 +1,57 @@
+"""The files of a finished run of both stages, small, made without training."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.files.checksummed_json import write_checksummed
+from dimred.subspace.pca import fit_basis
+from dimred.weights.checkpoint_io import write_checkpoint
+from dimred.weights.series import CheckpointSeries
+
+N_WEIGHTS = 6
+
+
+class RunFiles(NamedTuple):
+    """The folders of the two stages."""
+
+    stage_1: Path
+    stage_2: Path
+
+
+def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> RunFiles:
+    """Stage 1 of so many epochs, with so many snapshots an epoch from ``first_epoch`` on; two steps of stage 2."""
+    files = RunFiles(folder / "stage_1", folder / "stage_2")
+    rng = np.random.default_rng(0)
+    series = CheckpointSeries(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
+    for epoch in range(first_epoch, epochs + 1):
+        for part in range(1, per_epoch + 1):
+            vector = rng.normal(size=N_WEIGHTS).astype(np.float32)
+            series.append({"weight": vector}, per_epoch * (epoch - 1) + part, epoch)
+    weights = series.directory.parent / f"net-{epochs}_{per_epoch}.ckpt"
+    write_checkpoint(weights, {"weight": np.zeros(N_WEIGHTS, np.float32)})
+    fit_basis(series, n_components=2, out=folder / "pca_mat.npy")
+    _write_metrics(
+        files.stage_1,
+        [{"epoch": epoch, "loss": 2 / epoch, "accuracy": epoch / 100} for epoch in range(1, epochs + 1)],
+    )
+    step: dict[str, Any] = {"outcome": "accepted", "loss": 1.0, "loss_after": 0.9, "n_trials": 1}
+    step |= {"captured_share": 0.1, "subspace_step": [0.1, 0.2]}
+    _write_metrics(files.stage_2, [{"step": number} | step for number in (1, 2)])
+    sources = {"data": folder, "weights": weights, "basis": folder / "pca_mat.npy"}
+    result = {
+        "start": "last", "epochs": 1, "accuracy_start": 0.5, "accuracy_by_epoch": {"1": 0.6}, "accuracy": 0.6,
+        "steps": 2, "accepted_steps": 2, "trials": 2, "sources": {name: str(path) for name, path in sources.items()},
+        "basis": {"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
+    }  # fmt: skip
+    write_checksummed(files.stage_2 / "result.json", result)
+    return files
+
+
+def _write_metrics(folder: Path, records: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "versions.json").write_text('{"dimred": "0"}')
+    (folder / "config.yaml").write_text("epochs: 1\n")

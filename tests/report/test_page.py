@@ -1,0 +1,77 @@
+"""The page of a run whose files were written by hand, so that what it must say is known."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.report.page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.record import read_stage_1, read_stage_2
+from tests.helpers.run_files import RunFiles, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFiles:
+    return write_run(tmp_path, epochs=50, per_epoch=2, first_epoch=21)
+
+
+def stage_1_page(run: RunFiles, out: Path) -> Path:
+    record = read_stage_1(run.stage_1 / "checkpoint_stage_1")
+    make_report_folder(out)
+    return write_stage_1_report(out, record)
+
+
+def described(page: Path) -> list[str]:
+    """What each picture tells a reader who can't see it."""
+    return re.findall(r'aria-label="(.*?)"', page.read_text())
+
+
+def test_the_snapshots_are_shaded_where_they_were_taken_with_several_in_an_epoch(run: RunFiles, tmp_path: Path) -> None:
+    make_report_folder(tmp_path / "out")
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), None, None)
+    assert "snapshots were taken in epochs 21 to 50" in described(page)[0]
+
+
+def test_a_running_stage_1_may_be_in_the_middle_of_a_line(run: RunFiles, tmp_path: Path) -> None:
+    with (run.stage_1 / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 51, "lo')
+    assert "<b>50</b><span>epochs done</span>" in stage_1_page(run, tmp_path / "out").read_text()
+
+
+def test_a_stage_1_before_its_first_snapshot_has_a_page(run: RunFiles, tmp_path: Path) -> None:
+    for path in (run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca").iterdir():
+        path.unlink()
+    page = stage_1_page(run, tmp_path / "out")
+    assert "<b>0</b><span>snapshots kept</span>" in page.read_text()
+    assert "snapshots were taken" not in described(page)[0]
+
+
+def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFiles, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make_report_folder(out)
+    write_report(out, read_stage_2(run.stage_2), None, None)
+    assert (out / "steps.png").exists()
+    (out / "loss.png").write_bytes(b"of an earlier report")
+    shown = {f"{name}.{suffix}" for name in ("accuracy", "loss", "spectrum") for suffix in ("png", "svg")}
+    assert stage_1_page(run, out) == out / "report.html"
+    assert {path.name for path in out.iterdir()} == shown | {"report.html"}
+    assert "Stage 1" in (out / "report.html").read_text()
+    assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_with_something_else_is_left_alone(run: RunFiles, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    stage_1_page(run, out)
+    (out / "notes.txt").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    with pytest.raises(ConfigError, match=r"'notes\.txt' is no part of a report; name another folder") as refused:
+        stage_1_page(run, out)
+    assert "--resume" not in str(refused.value)
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(run: RunFiles, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigError, match="can't be made"):
+        stage_1_page(run, tmp_path / "out")
