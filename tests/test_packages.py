@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "vectors": ("errors", "weights", "distributed"),
     "train_step": ("errors", "config", "vectors", "distributed"),
     "search": ("errors", "config", "vectors", "distributed", "train_step"),
-    "evaluate": (*OFFLINE, "distributed", "vectors", "train_step"),
+    "evaluate": ("console", *OFFLINE, "distributed", "vectors", "train_step"),
     "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
 }
 EVERYTHING = tuple(MAY_IMPORT)

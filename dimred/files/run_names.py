@@ -5,6 +5,7 @@ CONFIG = "config.yaml"
 PHASES = "phases.json"
 VERSIONS = "versions.json"
 METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"  # folder of event files
 STATES = "resume"
 LOCK = ".lock"
 MINDSPORE_LOG = "mindspore.log"

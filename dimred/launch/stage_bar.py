@@ -46,9 +46,9 @@ class StageBar:
         self._message["status"] = self._message["status"] if status is None else status
         self._show()
 
-    def status(self, text: str) -> None:
-        """What was measured last."""
-        self._message["status"] = text
+    def status(self, text: str | None) -> None:
+        """Show what was measured last; None leaves it as it is."""
+        self._message["status"] = self._message["status"] if text is None else text
         self._show(at_once=True)
 
     def _show(self, at_once: bool = False) -> None:
