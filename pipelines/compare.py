@@ -94,7 +94,7 @@ def compare_seed(
             "epochs": entry.epochs, "chosen": entry.chosen,
             "forward_epochs": cost.forward / contest.train.n_images,
             "backward_epochs": cost.backward / contest.train.n_images,
-            "seconds": seconds, **contest.judge.verdict(entry.arrays),
+            "seconds": seconds, **contest.judge.report(entry.arrays),
         }  # fmt: skip
         write_checkpoint(out / f"{method}.ckpt", entry.arrays)
         atomic_write(out / f"{method}.json", json.dumps(record, indent=2) + "\n")

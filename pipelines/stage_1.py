@@ -17,13 +17,11 @@ from dimred.build.before import check_stage_1
 from dimred.build.cost import snapshots_in_the_end
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import AllowChange, Resume, run_program, say
-from dimred.data.image_folder import ImageFolder
-from dimred.data.own_dataset import OwnDataset
-from dimred.data.reading import batches_after
+from dimred.data.batches import Batches, batches_after
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_state
 from dimred.errors import DataError
-from dimred.evaluate.accuracy import Accuracy
+from dimred.evaluate.classification import Accuracy
 from dimred.files.atomic import atomic_write, retry
 from dimred.launch.heartbeat import Heartbeat
 from dimred.launch.stage_bar import StageBar
@@ -87,8 +85,8 @@ class _Trainer:
         out: Path,
         network: nn.Cell,
         step: TrainStep,
-        train_images: ImageFolder | OwnDataset,
-        eval_images: ImageFolder | OwnDataset,
+        train_images: Batches,
+        eval_images: Batches,
         ranks: Ranks,
         signals: StopSignals,
     ):

@@ -17,15 +17,13 @@ from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_se
 from dimred.build.before import basis_kind, check_stage_2
 from dimred.config import StageTwoConfig, config_text, load_config
 from dimred.console import AllowChange, Resume, run_program, say
-from dimred.data.image_folder import ImageFolder
-from dimred.data.own_dataset import OwnDataset
-from dimred.data.reading import batches_after
+from dimred.data.batches import Batches, batches_after
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_basis, share_state
 from dimred.errors import NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
+from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import Start
-from dimred.evaluate.on_splits import OnSplits
 from dimred.files.atomic import atomic_write, retry
 from dimred.files.checksummed_json import write_checksummed
 from dimred.launch.heartbeat import Heartbeat
@@ -116,7 +114,7 @@ class _Run:
         settings: StageTwoConfig,
         out: Path,
         network: nn.Cell,
-        images: dict[str, ImageFolder | OwnDataset],
+        images: dict[str, Batches],
         basis: SubspaceBasis | None,
         shared: Basis,
         ranks: Ranks,
