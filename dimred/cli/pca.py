@@ -129,14 +129,14 @@ def _own_memory_left(limit: int) -> int:
 def _layout_from(path: Path) -> "WeightLayout":
     from dimred.subspace.metadata import metadata_path, read_metadata
     from dimred.weights.checkpoint_io import read_index
-    from dimred.weights.manifest import read_manifest
-    from dimred.weights.trainable_names import trainable_names
+    from dimred.weights.layout import trainable_layout
+    from dimred.weights.series import read_manifest
 
     if path.suffix in (".npy", ".h5"):
         return read_metadata(metadata_path(path)).layout
     if path.suffix == ".json":
         return read_manifest(path)[0]
-    return trainable_names(read_index(path), path)[0]
+    return trainable_layout(read_index(path), path)[0]
 
 
 def _facts(made: "SubspaceBasis") -> dict[str, Any]:

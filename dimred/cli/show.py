@@ -96,14 +96,13 @@ def _describe(basis: "SubspaceBasis") -> list[str]:
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
-    from dimred.subspace.basis import fits_checkpoint
     from dimred.weights.checkpoint_io import read_index
-    from dimred.weights.trainable_names import trainable_names
+    from dimred.weights.layout import trainable_layout
 
     index = read_index(checkpoint)
     if basis.layout is not None:
-        return fits_checkpoint(basis.layout, {name: tensor.shape for name, tensor in index.items()})
-    found = trainable_names(index, checkpoint)[0].size
+        return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
+    found = trainable_layout(index, checkpoint)[0].size
     if found == basis.n_weights:
         return None
     return f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -3,7 +3,6 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from dimred.subspace.npy_file import open_npy
 from dimred.subspace.rows_check import check_orthonormal, rows_digest
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["SubspaceBasis", "check_out", "fits_checkpoint", "load_basis", "publish"]
+__all__ = ["SubspaceBasis", "check_out", "load_basis", "publish"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,13 +257,3 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
         for start in range(0, components.shape[1], CHUNK):
             converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
     return converted
-
-
-def fits_checkpoint(layout: WeightLayout, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Why a checkpoint with parameters of these ``shapes`` does not hold the weights of ``layout``; None if it does."""
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        if name not in shapes:
-            return f"it has no parameter {name!r} {shape}"
-        if shapes[name] != shape:
-            return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
-    return None

@@ -111,14 +111,14 @@ def gram_pass(
     old = list(known.rows) if known else []
     new = [row for row in range(n_rows) if row not in set(old)]
     products = np.zeros((len(new), n_rows))
-    digests = np.zeros((len(hashed), -(-n_columns // CHUNK), 32), np.uint8)
+    digests = np.zeros((n_rows, -(-n_columns // CHUNK), 32), np.uint8)
     start = 0
     state = scratch.load()
     if state.get("phase") == "gram":
         start, products, digests = int(state["column"]), state["products"], state["digests"]
     report(start)
     saved, strip = start, np.empty((n_rows, STRIP))
-    for first, block in matrix.blocks(width, start, dict(zip(hashed, digests, strict=True))):
+    for first, block in matrix.blocks(width, start, digests):
         if first - saved >= SAVE_EVERY * width:  # all blocks before this one are multiplied, and hashed
             scratch.save(phase="gram", column=first, products=products, digests=digests)
             saved = first
@@ -137,7 +137,7 @@ def gram_pass(
         gram[np.ix_(old, old)] = known.gram
     gram[new] = products
     gram[:, new] = products.T
-    return gram, dict(zip(hashed, digests, strict=True))
+    return gram, {row: digests[row] for row in hashed}
 
 
 def _first_non_finite(block: np.ndarray, first: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""The only door to checkpoint files: MindSpore's ``.ckpt`` and ``.safetensors``.
+"""Reading and writing checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
 
-MindSpore is not needed for either: nothing is unpickled, sizes are checked before memory is taken, no other
-file is touched, and what is written can be read with ``mindspore.load_checkpoint``.
+MindSpore is not needed for either: nothing is unpickled, sizes are checked before memory is taken, no other file is
+touched, and what is written can be read with ``mindspore.load_checkpoint``.
 """
 
 import os
@@ -15,19 +15,19 @@ from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.files.atomic import open_atomic
 from dimred.weights.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
 from dimred.weights.layout import as_array
-from dimred.weights.safetensors_format import check_safetensors_crc, read_safetensors_index, write_safetensors
+from dimred.weights.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["SUFFIXES", "check_checksum", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
+__all__ = ["SUFFIXES", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
 
 SUFFIXES = (".ckpt", ".safetensors")
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Read the tensors of a checkpoint: name -> array, in the file's order, after comparing it with its checksum.
+    """Read the tensors of a checkpoint: name -> array, in the file's order.
 
-    Numbers are arrays without dimensions, texts too (``.item()`` gives the Python value); bfloat16 becomes
-    float32.
+    Numbers are arrays without dimensions, and so are texts (``.item()`` gives the Python value); bfloat16 becomes
+    float32. A ``.ckpt`` file that carries a checksum is compared with it first.
 
     Args:
         path: a ``.ckpt`` or ``.safetensors`` file.
@@ -38,43 +38,34 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
     """
     source = Path(path)
     with open_checkpoint(source) as file:
-        index, texts = _index_of(file, source)
-        _check_crc(file, source)
-        wanted = [*index, *texts] if names is None else list(names)
+        index, texts = _index(file, source, verify=True)
         values = {}
-        for name in wanted:
+        for name in [*index, *texts] if names is None else names:
             if name in index:
                 values[name] = index[name].read(file.fileno(), source)
             elif name in texts:
                 values[name] = np.array(texts[name])
             else:
-                raise CheckpointError(f"{source} has no parameter {shown(name)}; it has {_some(index)}.")
+                first = ", ".join(shown(name) for name in list(index)[:3])
+                raise CheckpointError(
+                    f"{source} has no parameter {shown(name)}; it has {len(index)} parameters ({first}"
+                    f"{', ...' if len(index) > 3 else ''})."
+                )
         return values
 
 
-def read_index(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Where each tensor of a checkpoint stands, without reading the values: name -> StoredTensor.
+def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
+    """Where each tensor of a checkpoint stands, without loading the values: name -> StoredTensor.
+
+    Args:
+        path: a ``.ckpt`` or ``.safetensors`` file.
+        verify: compare the file with the checksum it carries, if it carries one (only a ``.ckpt`` does), by reading it.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
     """
     with open_checkpoint(path) as file:
-        return _index_of(file, Path(path))[0]
-
-
-def check_checksum(path: str | os.PathLike[str]) -> None:
-    """Compare a checkpoint with the checksum it carries, by reading all of it.
-
-    Raises:
-        CheckpointError: as ``read_checkpoint``, or they differ.
-    """
-    with open_checkpoint(path) as file:
-        _index_of(file, Path(path))
-        _check_crc(file, Path(path))
-
-
-def _check_crc(file: BinaryIO, path: Path) -> None:
-    (check_safetensors_crc if path.suffix == ".safetensors" else check_ckpt_crc)(file, path)
+        return _index(file, Path(path), verify)[0]
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
@@ -89,13 +80,18 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
         raise CheckpointError(f"{path} can't be read: {error.strerror or error}.") from None
 
 
-def _index_of(file: BinaryIO, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Name -> StoredTensor, and the texts that stand elsewhere."""
     if path.suffix not in SUFFIXES:
         raise CheckpointError(f"{path} is not a checkpoint: its name must end in {' or '.join(SUFFIXES)}.")
     if os.fstat(file.fileno()).st_size == 0:
         raise CheckpointError(f"{path} is empty. Save it again.")
-    index, texts = read_safetensors_index(file, path) if path.suffix == ".safetensors" else (None, {})
-    return (read_ckpt_index(file, path) if index is None else index), texts
+    if path.suffix == ".safetensors":
+        return read_safetensors_index(file, path)
+    index = read_ckpt_index(file, path)
+    if verify:
+        check_ckpt_crc(file, path)
+    return index, {}
 
 
 def write_checkpoint(
@@ -111,8 +107,7 @@ def write_checkpoint(
         extra: numbers, texts and arrays beside the weights, such as the epoch.
 
     Raises:
-        ConfigError: the path has another ending, a name is in both, or a value has a type that can't be
-            stored.
+        ConfigError: the path has another ending, a name is in both, or a value has a type that can't be stored.
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
@@ -135,8 +130,3 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
             f"{name!r} has the type {value.dtype}; a checkpoint stores numbers of up to 64 bits, bool and texts."
         )
     return np.asarray(value, value.dtype.newbyteorder("<"), order="C")
-
-
-def _some(index: Mapping[str, StoredTensor]) -> str:
-    first = ", ".join(shown(name) for name in list(index)[:3])
-    return f"{len(index)} parameters ({first}{', ...' if len(index) > 3 else ''})"

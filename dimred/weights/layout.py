@@ -1,8 +1,12 @@
-"""In which order, and with which shapes, the weights of a network stand in one long vector."""
+"""In which order, and with which shapes, the weights of a network stand in one long vector.
+
+And which entries of a checkpoint are such weights, where no network and no manifest says so.
+"""
 
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError
+from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["WeightLayout", "as_array"]
+__all__ = ["WeightLayout", "as_array", "is_statistic", "trainable_layout"]
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -121,7 +126,7 @@ class WeightLayout:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain lists, ready for ``json.dump``: {"names": [...], "shapes": [[...], ...]}."""
+        """The layout as plain lists, ready for ``json.dump``: {"names": [...], "shapes": [[...], ...]}."""
         return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
 
     @classmethod
@@ -142,6 +147,15 @@ class WeightLayout:
                 'A stored layout must be {"names": [texts], "shapes": [lists of whole numbers >= 0]}.'
             )
         return cls(tuple(names), tuple(tuple(shape) for shape in shapes))
+
+    def misfit(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """Why a checkpoint with parameters of these ``shapes`` does not hold these weights; None if it does."""
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if name not in shapes:
+                return f"it has no parameter {name!r} {shape}"
+            if shapes[name] != shape:
+                return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
+        return None
 
     def first_difference(self, other: "WeightLayout") -> str | None:
         """The first way in which ``other`` differs from this layout, in words; None when they are equal."""
@@ -168,3 +182,55 @@ def _plain(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _is_length(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+# The running statistics of a normalisation as PyTorch names them, with their count, and as MindSpore and Keras do.
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
+# What MindSpore's optimizers put before a parameter's name to name its state, and dimred before its averages.
+_STATE = frozenset((
+    "accum", "accumulation", "ema", "exp_avg", "exp_avg_sq", "linear", "m", "max_exp_avg_sq", "mean_grad",
+    "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "stat", "v", "vhat",
+))  # fmt: skip
+_COUNTERS = frozenset((
+    "beta1_power", "beta2_power", "current_iterator_step", "epoch", "epoch_num", "global_step",
+    "last_overflow_iterator_step", "learning_rate", "loss_scale", "momentum", "scale_sense", "step", "step_num",
+    "weight_decay",
+))  # fmt: skip
+
+
+def is_statistic(name: str) -> bool:
+    """Whether an entry of a checkpoint is a statistic of the data that passed through a normalisation, or their count.
+
+    Such entries are not trained. Averaged weights need them afresh.
+    """
+    return name.rpartition(".")[2] in _STATISTICS
+
+
+def trainable_layout(
+    index: Mapping[str, StoredTensor], path: str | os.PathLike[str]
+) -> tuple[WeightLayout, tuple[str, ...]]:
+    """The layout of what is taken for trainable weights in a checkpoint, and the names left out.
+
+    Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
+    ``moments.conv.weight`` where ``conv.weight`` has the same shape.
+
+    Args:
+        index: of the checkpoint, from ``read_index``.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        CheckpointError: nothing is left.
+    """
+    kept = {name: tensor.shape for name, tensor in index.items() if _is_weight(name, tensor, index)}
+    if not kept:
+        raise CheckpointError(
+            f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
+        )
+    ignored = tuple(name for name in index if name not in kept)
+    return WeightLayout(tuple(kept), tuple(kept.values())), ignored
+
+
+def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor]) -> bool:
+    head, _, rest = name.partition(".")
+    is_state = head in _STATE and rest in index and index[rest].shape == tensor.shape
+    return tensor.is_float and not (is_state or is_statistic(name) or name in _COUNTERS)

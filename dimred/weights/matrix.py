@@ -2,8 +2,10 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,17 +13,12 @@ import numpy as np
 
 from dimred.errors import CheckpointError, SeriesError
 from dimred.files.digest import CHUNK, chunk_digests
-from dimred.weights.checkpoint_io import check_checksum, open_checkpoint, read_index
-from dimred.weights.layout import WeightLayout
-from dimred.weights.manifest import SnapshotEntry
-from dimred.weights.series import CheckpointSeries
-from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, read_exactly, to_float32
-from dimred.weights.trainable_names import trainable_names
+from dimred.weights.checkpoint_io import open_checkpoint, read_index
+from dimred.weights.layout import WeightLayout, trainable_layout
+from dimred.weights.series import CheckpointSeries, SnapshotEntry
+from dimred.weights.stored_tensor import StoredTensor
 
 __all__ = ["Skipped", "WeightMatrix"]
-
-_FLOAT32 = np.dtype("<f4")
-_Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,16 @@ class Skipped:
 
 @dataclass(frozen=True)
 class _Row:
+    """A snapshot's file. The stamp (size, time of the last change, inode) tells whether it is still the same file."""
+
     entry: SnapshotEntry
     path: Path
-    stamp: _Stamp
-    tensors: tuple[StoredTensor, ...]
+    stamp: tuple[int, int, int]
+    index: Mapping[str, StoredTensor]
 
 
 class WeightMatrix:
-    """N snapshots of M weights, streamed: no more than a block of columns is in memory.
+    """N snapshots of M weights, streamed: no more than two blocks of columns are in memory.
 
     A snapshot's tensors stand uncompressed in its file, so a block is read from all files directly, without a copy of
     the matrix on the disk.
@@ -49,8 +48,13 @@ class WeightMatrix:
     Args:
         series: the snapshots; each becomes a row, oldest first.
         layout: which parameters, in which order. Default: the series' own; and for a folder without a manifest what
-            ``trainable_names`` takes for weights in the snapshot that has most of them.
+            ``trainable_layout`` takes for weights in the snapshot that has most of them.
         skip_bad: leave out snapshots that can't be used, instead of raising.
+
+    Attributes:
+        layout: of every row.
+        skipped: the snapshots left out.
+        ignored: names of entries that ``trainable_layout`` left out.
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape.
@@ -61,39 +65,48 @@ class WeightMatrix:
         self.directory = series.directory
         self.skipped: tuple[Skipped, ...] = ()
         self.ignored: tuple[str, ...] = ()
-        indexes: list[tuple[SnapshotEntry, Path, Mapping[str, StoredTensor], _Stamp]] = []
-        rows: list[_Row] = []
+        opened: list[_Row] = []
         for entry, path in zip(series.entries, series.paths, strict=True):
-            try:
-                indexes.append((entry, path, *_read_index(entry, path)))
-            except CheckpointError as error:
-                self._skip(entry, error, skip_bad)
-        if not indexes:
-            raise _none_left(series)
+            with self._leaving_out(entry, skip_bad):
+                opened.append(_open(entry, path))
+        none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
+        if not opened:
+            raise none_left
         chosen = layout or series.layout
         if chosen is None:
-            chosen, self.ignored = _guess(indexes)
-        for entry, path, index, stamp in indexes:
-            try:
-                # The manifest's digest is of the weights in the manifest's order.
-                known = entry if chosen == series.layout else replace(entry, digest="")
-                rows.append(_Row(known, path, stamp, _select(index, chosen, path)))
-            except CheckpointError as error:
-                self._skip(entry, error, skip_bad)
+            # Of the snapshot with most weights: one that was cut between two tensors has fewer, and is found below.
+            guesses = [trainable_layout(row.index, row.path) for row in opened]
+            chosen, self.ignored = max(guesses, key=lambda guess: guess[0].size)
+        rows: list[_Row] = []
+        for row in opened:
+            with self._leaving_out(row.entry, skip_bad):
+                _check_fit(row, chosen)
+                rows.append(row)
         if not rows:
-            raise _none_left(series)
+            raise none_left
+        if chosen != series.layout:  # the manifest's digests are of the weights in the manifest's order
+            rows = [replace(row, entry=replace(row.entry, digest="")) for row in rows]
         self.layout = chosen
         self._rows = tuple(rows)
 
-    def _skip(self, entry: SnapshotEntry, error: CheckpointError, skip_bad: bool) -> None:
-        if not skip_bad:
-            raise error
-        self.skipped += (Skipped(entry, str(error)),)
+    @contextmanager
+    def _leaving_out(self, entry: SnapshotEntry, skip_bad: bool) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            if not skip_bad:
+                raise
+            self.skipped += (Skipped(entry, str(error)),)
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
         """The snapshots in use, one for each row."""
         return tuple(row.entry for row in self._rows)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Their files."""
+        return tuple(row.path for row in self._rows)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,8 +120,7 @@ class WeightMatrix:
 
     def without(self, number: int, reason: str) -> "WeightMatrix":
         """The same matrix without row ``number``, which is then listed in ``skipped``."""
-        other = object.__new__(WeightMatrix)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.skipped = (*self.skipped, Skipped(self._rows[number].entry, reason))
         other._rows = (*self._rows[:number], *self._rows[number + 1 :])
         return other
@@ -129,20 +141,19 @@ class WeightMatrix:
                 self._read_row(file.fileno(), row, start, target)
 
     def _read_row(self, descriptor: int, row: _Row, start: int, out: np.ndarray) -> None:
-        offsets, sizes = self.layout.offsets, self.layout.sizes
-        number = bisect_right(offsets, start) - 1
+        layout = self.layout
+        number = bisect_right(layout.offsets, start) - 1
         done = 0
         while done < out.size:
-            skip = start + done - offsets[number]
-            count = min(sizes[number] - skip, out.size - done)
+            skip = start + done - layout.offsets[number]
+            count = min(layout.sizes[number] - skip, out.size - done)
             if count > 0:
-                _read_part(descriptor, row.tensors[number], skip, out[done : done + count], row.path)
+                tensor = row.index[layout.names[number]]
+                tensor.read_part(descriptor, row.path, skip, out[done : done + count])
                 done += count
             number += 1
 
-    def blocks(
-        self, width: int, start: int = 0, digests: Mapping[int, np.ndarray] | None = None
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    def blocks(self, width: int, start: int = 0, digests: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """The columns from ``start`` on, as (first column, float32 (N, up to ``width``)) blocks.
 
         The next block is read while the caller works on this one, into a second buffer: a block is valid until the
@@ -151,46 +162,35 @@ class WeightMatrix:
         Args:
             width: columns in a block, a multiple of ``CHUNK``.
             start: first column, a multiple of ``CHUNK``.
-            digests: row -> uint8 (chunks, 32), filled with the SHA-256 of the row's chunks, while the caller works on
-                them; complete up to a block when the next one is there.
+            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks while the caller works on them;
+                complete up to a block when the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(width, n_columns - start)), np.float32) for _ in range(2)]
 
-        def fetch(first: int, buffer: np.ndarray) -> np.ndarray:
-            block = buffer[:, : min(width, n_columns - first)]
+        def fetch(number: int, first: int) -> np.ndarray:
+            block = buffers[number % 2][:, : n_columns - first]
             self.read(first, block)
             return block
 
         def digest(first: int, block: np.ndarray) -> None:
-            for row, chunks in (digests or {}).items():
-                found = chunk_digests(block[row])
-                chunks[first // CHUNK :][: len(found)] = found
+            if digests is not None:
+                for row, chunks in zip(block, digests, strict=True):
+                    found = chunk_digests(row)
+                    chunks[first // CHUNK :][: len(found)] = found
 
         with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
-            coming = reader.submit(fetch, start, buffers[0])
-            for number, first in enumerate(range(start, n_columns, width)):
+            coming = reader.submit(fetch, 0, start)
+            for number, first in enumerate(range(start, n_columns, width), 1):
                 block = coming.result()
                 if first + width < n_columns:
-                    coming = reader.submit(fetch, first + width, buffers[(number + 1) % 2])
+                    coming = reader.submit(fetch, number, first + width)
                 hashed = hasher.submit(digest, first, block)
                 yield first, block
                 hashed.result()  # before its buffer is filled again
 
 
-def _none_left(series: CheckpointSeries) -> SeriesError:
-    return SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
-
-
-def _guess(
-    indexes: Sequence[tuple[SnapshotEntry, Path, Mapping[str, StoredTensor], _Stamp]],
-) -> tuple[WeightLayout, tuple[str, ...]]:
-    """The layout of the snapshot with most weights: one that was cut between two tensors has fewer, and is found."""
-    guesses = [trainable_names(index, path) for _, path, index, _ in indexes]
-    return max(guesses, key=lambda guess: guess[0].size)
-
-
-def _read_index(entry: SnapshotEntry, path: Path) -> tuple[Mapping[str, StoredTensor], _Stamp]:
+def _open(entry: SnapshotEntry, path: Path) -> _Row:
     with open_checkpoint(path) as file:
         stamp = _stamp(file.fileno())
     if stamp[0] != entry.bytes:
@@ -198,42 +198,21 @@ def _read_index(entry: SnapshotEntry, path: Path) -> tuple[Mapping[str, StoredTe
             f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
             "or leave it out with --skip-bad."
         )
-    if not entry.digest:
-        check_checksum(path)  # no manifest tells the weights' digest; the file may tell its own
-    return read_index(path), stamp
+    # Where no manifest tells the digest of the weights, the file may carry a checksum of its own.
+    return _Row(entry, path, stamp, read_index(path, verify=not entry.digest))
 
 
-def _stamp(descriptor: int) -> _Stamp:
+def _stamp(descriptor: int) -> tuple[int, int, int]:
     status = os.fstat(descriptor)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _select(index: Mapping[str, StoredTensor], layout: WeightLayout, path: Path) -> tuple[StoredTensor, ...]:
-    tensors = []
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        tensor = index.get(name)
-        if tensor is None:
-            raise CheckpointError(f"{path} has no parameter {name!r}, which the network or the other snapshots have.")
-        if tensor.shape != shape:
-            raise CheckpointError(f"{path}: the parameter {name!r} has shape {tensor.shape} instead of {shape}.")
-        if not tensor.is_float:
-            raise CheckpointError(f"{path}: the parameter {name!r} has the type {tensor.dtype}, not a float type.")
-        tensors.append(tensor)
-    return tuple(tensors)
-
-
-def _read_part(descriptor: int, tensor: StoredTensor, skip: int, out: np.ndarray, path: Path) -> None:
-    storage = tensor.storage
-    raw = out if storage == _FLOAT32 else np.empty(out.size, storage)
-    target = raw.view(np.uint8)
-    first, done, passed = skip * storage.itemsize, 0, 0
-    for offset, length in tensor.pieces:
-        inside = max(first + done - passed, 0)
-        count = min(length - inside, target.size - done)
-        if count > 0:
-            read_exactly(descriptor, target[done : done + count], offset + inside, path)
-            done += count
-        passed += length
-    if raw is not out:
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
-            out[:] = to_float32(raw) if tensor.dtype == BFLOAT16 else raw
+def _check_fit(row: _Row, layout: WeightLayout) -> None:
+    misfit = layout.misfit({name: tensor.shape for name, tensor in row.index.items()})
+    if misfit:
+        raise CheckpointError(f"{row.path} does not fit the network or the other snapshots: {misfit}.")
+    for name in layout.names:
+        if not row.index[name].is_float:
+            raise CheckpointError(
+                f"{row.path}: the parameter {name!r} has the type {row.index[name].dtype}, not a float type."
+            )

@@ -1,31 +1,60 @@
-"""CheckpointSeries: a rolling window of weight snapshots in one folder."""
+"""CheckpointSeries: a rolling window of weight snapshots in one folder, and its ``manifest.json``."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dimred.errors import ConfigError, SeriesError
+from dimred.errors import BasisMismatchError, ConfigError, SeriesError, shown
 from dimred.files.atomic import remove_leftovers
+from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.digest import vector_digest
-from dimred.weights.checkpoint_io import write_checkpoint
+from dimred.files.run_names import MANIFEST
+from dimred.weights.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.weights.layout import WeightLayout, as_array
-from dimred.weights.manifest import MANIFEST, SnapshotEntry, read_manifest, scan_names, write_manifest
 
-__all__ = ["CheckpointSeries", "SnapshotEntry"]
+__all__ = ["CheckpointSeries", "SnapshotEntry", "read_manifest"]
+
+_FORMAT, _VERSION = "dimred snapshot series", 2
+_NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+    """One snapshot of a series.
+
+    Attributes:
+        file: its name inside the folder.
+        step: applied updates when it was taken, counted from the start of training.
+        epoch: the epoch it was taken in.
+        bytes: the size of the file.
+        digest: the ``vector_digest`` of its weights; empty when the folder has no manifest.
+    """
+
+    file: str
+    step: int
+    epoch: int
+    bytes: int
+    digest: str = ""
 
 
 class CheckpointSeries:
     """Snapshots of a network's trainable weights, ordered by step; the newest ``keep`` of them.
 
-    Written by one process, which takes up an existing series where it ended. ``CheckpointSeries.open`` reads
-    one.
+    Written by one process, which continues an existing series where it ended. ``CheckpointSeries.open`` reads one.
 
     Args:
         directory: the folder, made when missing.
         keep: how many snapshots stay; None keeps all.
         prefix: files are named ``{prefix}-{epoch}_{step}.ckpt``.
+
+    Attributes:
+        entries: the snapshots, oldest first.
+        layout: of every snapshot; None for a folder without a manifest.
 
     Raises:
         ConfigError: ``keep`` is not a whole number above 0, or ``prefix`` is no file name.
@@ -43,10 +72,10 @@ class CheckpointSeries:
         self._writable = True
         self.directory.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.directory)
-        self._layout: WeightLayout | None = None
-        self._entries: tuple[SnapshotEntry, ...] = ()
+        self.layout: WeightLayout | None = None
+        self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():
-            self._layout, self._entries = read_manifest(self.directory / MANIFEST)
+            self.layout, self.entries = read_manifest(self.directory / MANIFEST)
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
@@ -60,41 +89,26 @@ class CheckpointSeries:
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
-        if (folder / MANIFEST).exists():
-            layout, entries = read_manifest(folder / MANIFEST)
-            return cls._of(folder, layout, entries)
-        return cls._of(folder, None, scan_names(folder))
-
-    @classmethod
-    def _of(cls, directory: Path, layout: WeightLayout | None, entries: Sequence[SnapshotEntry]) -> "CheckpointSeries":
         series = cls.__new__(cls)
-        series.directory, series.keep, series.prefix = directory, None, ""
-        series._writable, series._layout, series._entries = False, layout, tuple(entries)
+        series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
+        if (folder / MANIFEST).exists():
+            series.layout, series.entries = read_manifest(folder / MANIFEST)
+        else:
+            series.layout, series.entries = None, _scan_names(folder)
         return series
 
     @property
-    def entries(self) -> tuple[SnapshotEntry, ...]:
-        """The snapshots, oldest first."""
-        return self._entries
-
-    @property
     def paths(self) -> tuple[Path, ...]:
-        """Their files, oldest first."""
-        return tuple(self.directory / entry.file for entry in self._entries)
-
-    @property
-    def layout(self) -> WeightLayout | None:
-        """The layout of every snapshot; None for a folder without a manifest."""
-        return self._layout
+        """The snapshots' files, oldest first."""
+        return tuple(self.directory / entry.file for entry in self.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
         """Add a snapshot: write its file, then the manifest, then remove what falls out of the window.
 
-        A process killed between any two of these leaves a series that opens, without the new snapshot or
-        with it.
+        A process killed between any two of these leaves a series that opens, without the new snapshot or with it.
 
         Args:
             weights: the trainable weights in order: name -> array, tensor or parameter.
@@ -103,61 +117,48 @@ class CheckpointSeries:
             step_in_epoch: for the file name instead of ``step``, as MindSpore counts.
 
         Raises:
-            SeriesError: the series was opened for reading, the step is not later, or the weights are laid out
-                otherwise.
+            SeriesError: the series was opened for reading, the step is not later, or the weights have another layout.
         """
-        if not self._writable:
+        self._check_writable()
+        if self.entries and step <= self.entries[-1].step:
             raise SeriesError(
-                f"The series in {self.directory} was opened for reading; use CheckpointSeries(directory)."
-            )
-        if self._entries and step <= self._entries[-1].step:
-            raise SeriesError(
-                f"step is {step}, but {self.directory} has snapshots up to step {self._entries[-1].step}. To go on "
+                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. To go on "
                 f"from an earlier checkpoint call rewind({step - 1}) first; for another run use another folder."
             )
         layout = WeightLayout.from_weights(weights)
-        difference = None if self._layout is None else self._layout.first_difference(layout)
+        difference = None if self.layout is None else self.layout.first_difference(layout)
         if difference:
             raise SeriesError(
                 f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
                 "folder for another network."
             )
-        arrays = {name: as_array(value) for name, value in weights.items()}
         path = self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
-        if any(path.name == entry.file for entry in self._entries):
+        if any(path.name == entry.file for entry in self.entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
+        arrays = {name: as_array(value) for name, value in weights.items()}
         write_checkpoint(path, arrays)
         entry = SnapshotEntry(path.name, step, epoch, path.stat().st_size, vector_digest(arrays.values()))
-        entries = (*self._entries, entry)
+        entries = (*self.entries, entry)
         self._replace(layout, entries if self.keep is None else entries[-self.keep :])
         return path
 
     def rewind(self, step: int) -> None:
         """Forget and remove the snapshots taken after ``step``: training goes on from an earlier checkpoint.
 
-        Files of the series' names that the manifest does not list, as a killed writer leaves them, are removed too.
+        Files that are named like snapshots but not listed in the manifest, as a killed writer leaves them, are removed
+        too.
 
         Raises:
             SeriesError: the series was opened for reading.
         """
-        if not self._writable:
-            raise SeriesError(
-                f"The series in {self.directory} was opened for reading; use CheckpointSeries(directory)."
-            )
-        if self._layout is not None:
-            self._replace(self._layout, tuple(entry for entry in self._entries if entry.step <= step))
-        listed = {entry.file for entry in self._entries}
+        self._check_writable()
+        if self.layout is not None:
+            self._replace(self.layout, tuple(entry for entry in self.entries if entry.step <= step))
+        listed = {entry.file for entry in self.entries}
         name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
         for path in self.directory.iterdir():
             if name.fullmatch(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
-
-    def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
-        write_manifest(self.directory, layout, entries)
-        gone = {entry.file for entry in self._entries} - {entry.file for entry in entries}
-        self._layout, self._entries = layout, entries
-        for name in gone:
-            (self.directory / name).unlink(missing_ok=True)
 
     def select(self, skip_first: int = 0, last: int | None = None, every: int = 1) -> "CheckpointSeries":
         """A part of the series, for reading: without the first ones, then the last ones, then every n-th.
@@ -171,11 +172,104 @@ class CheckpointSeries:
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
-        chosen = self._entries[skip_first:]
+        chosen = self.entries[skip_first:]
         chosen = chosen if last is None else chosen[-last:]
-        chosen = chosen[::-1][::every][::-1]
         if not chosen:
             raise SeriesError(
                 f"skip_first = {skip_first} leaves none of the {len(self)} snapshots in {self.directory}."
             )
-        return self._of(self.directory, self._layout, chosen)
+        part = copy(self)
+        part.entries, part._writable = chosen[::-1][::every][::-1], False
+        return part
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise SeriesError(
+                f"The series in {self.directory} was opened for reading; use CheckpointSeries(directory)."
+            )
+
+    def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
+        listed = [asdict(entry) for entry in entries]
+        content = {"format": _FORMAT, "version": _VERSION, "layout": layout.to_json(), "entries": listed}
+        write_checksummed(self.directory / MANIFEST, content)
+        gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
+        self.layout, self.entries = layout, entries
+        for name in gone:
+            (self.directory / name).unlink(missing_ok=True)
+
+
+def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
+    """The layout and the entries in a ``manifest.json``.
+
+    Raises:
+        SeriesError: it is damaged, of an unknown version, names a file outside its folder, or is out of order.
+    """
+    try:
+        content = read_checksummed(path)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(error)) from None
+    if content.get("format") != _FORMAT:
+        raise _damaged(path, f"it is not a {_FORMAT!r}")
+    if content.get("version") != _VERSION:
+        raise SeriesError(
+            f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
+            "dimred, or remove the file to have the folder read by file names."
+        )
+    try:
+        layout = WeightLayout.from_json(content.get("layout"))
+    except BasisMismatchError as error:
+        raise _damaged(path, str(error)) from None
+    listed = content.get("entries")
+    entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
+    for before, after in pairwise(entries):
+        if after.step <= before.step:
+            raise _damaged(path, f"step {after.step} ({after.file}) comes after step {before.step}")
+    if len({entry.file for entry in entries}) < len(entries):
+        raise _damaged(path, "it lists a file twice")
+    return layout, entries
+
+
+def _entry(path: Path, item: Any) -> SnapshotEntry:
+    expected = {field.name: field.type for field in fields(SnapshotEntry)}
+    if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
+        raise _damaged(path, f"an entry is {shown(item)}")
+    name = item["file"]
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
+        raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
+    return SnapshotEntry(**item)
+
+
+def _damaged(path: Path, why: str) -> SeriesError:
+    return SeriesError(f"{path} can't be used: {why}. Restore it, or remove it to have the folder read by file names.")
+
+
+def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
+    """The snapshots of a folder without a manifest, from MindSpore's names ``name-epoch_step.ckpt``.
+
+    They are ordered by epoch and step, never by time. MindSpore counts steps within the epoch, others through all
+    epochs. Where the numbers don't grow from file to file they are taken as within, with the largest as epoch length.
+
+    Raises:
+        SeriesError: no such file, or files of several runs.
+    """
+    matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    if not matches:
+        raise SeriesError(
+            f"{directory} has no manifest.json and no file named like 'resnet-70_625.ckpt' (name-epoch_step); give the "
+            "folder that stage 1 wrote its snapshots to."
+        )
+    prefixes = sorted({match["prefix"] for match in matches})
+    if len(prefixes) > 1:
+        raise SeriesError(
+            f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
+            "folder of its own."
+        )
+    matches.sort(key=lambda match: (int(match["epoch"]), int(match["step"])))
+    steps = [int(match["step"]) for match in matches]
+    if any(after <= before for before, after in pairwise(steps)):
+        per_epoch = max(steps)
+        steps = [max(int(match["epoch"]) - 1, 0) * per_epoch + step for match, step in zip(matches, steps, strict=True)]
+    return tuple(
+        SnapshotEntry(match.string, step, int(match["epoch"]), (directory / match.string).stat().st_size)
+        for match, step in zip(matches, steps, strict=True)
+    )

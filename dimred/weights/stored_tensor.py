@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from dimred.errors import CheckpointError, shown
 
-__all__ = ["BFLOAT16", "MOST_DIMENSIONS", "TEXT", "StoredTensor", "read_exactly", "tensor_of", "to_float32"]
+__all__ = ["BFLOAT16", "MOST_DIMENSIONS", "NUMBERS", "TEXT", "StoredTensor", "read_exactly", "tensor_of"]
 
+# The number types of both formats, little-endian: f2 to f8, i1 to i8, u1 to u8.
+NUMBERS = [np.dtype(f"<{kind}{size}") for kind in "fiu" for size in (1, 2, 4, 8) if (kind, size) != ("f", 1)]
 BFLOAT16 = "bfloat16"  # NumPy has no such type: the upper half of a float32, read as two bytes
 MOST_DIMENSIONS = 32  # NumPy 1's limit
 TEXT = "text"  # MindSpore stores texts as UTF-32
@@ -18,7 +21,13 @@ TEXT = "text"  # MindSpore stores texts as UTF-32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: its shape, its type, and the (offset, bytes) of its pieces in order."""
+    """A tensor in a file.
+
+    Attributes:
+        shape: its shape.
+        dtype: its NumPy type; or ``BFLOAT16``, or ``TEXT``.
+        pieces: where its bytes stand, in order: (offset in the file, number of bytes).
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype | str
@@ -33,23 +42,57 @@ class StoredTensor:
 
     @property
     def is_float(self) -> bool:
+        """Whether it holds floating-point numbers."""
         return self.dtype == BFLOAT16 or (isinstance(self.dtype, np.dtype) and self.dtype.kind == "f")
 
+    @property
+    def n_bytes(self) -> int:
+        """The bytes it takes in the file."""
+        return sum(length for _, length in self.pieces)
+
     def read(self, descriptor: int, path: os.PathLike[str]) -> np.ndarray:
-        """The tensor's values (bfloat16 as float32; a text as an array without dimensions).
+        """The tensor's values: bfloat16 as float32, a text as an array without dimensions.
 
         Raises:
             CheckpointError: the file is shorter than when its index was read.
         """
-        raw = np.empty(sum(length for _, length in self.pieces), np.uint8)
-        start = 0
-        for offset, length in self.pieces:
-            read_exactly(descriptor, raw[start : start + length], offset, path)
-            start += length
-        values = raw.view(self.storage)
+        raw = np.empty(self.n_bytes // self.storage.itemsize, self.storage)
+        self.read_bytes(descriptor, path, 0, raw.view(np.uint8))
         if self.dtype == TEXT:
             return np.array(raw.tobytes().decode("utf-32-le", errors="replace").rstrip("\0"))
-        return (to_float32(values) if self.dtype == BFLOAT16 else values).reshape(self.shape)
+        return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
+
+    def read_part(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
+        """Fill ``out``, float32 (count,), with the values from number ``first`` on, in C order.
+
+        Raises:
+            CheckpointError: as ``read``.
+        """
+        raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
+        self.read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
+        if raw is not out:
+            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
+                out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
+
+    def read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
+        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on.
+
+        Raises:
+            CheckpointError: as ``read``.
+        """
+        done = 0
+        for offset, length in self.ranges(first, out.size):
+            read_exactly(descriptor, out[done : done + length], offset, path)
+            done += length
+
+    def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """(offset in the file, number of bytes) of the tensor's ``count`` bytes from number ``first`` on, in order."""
+        passed = 0
+        for offset, length in self.pieces:
+            low, high = max(first, passed), min(first + count, passed + length)
+            if low < high:
+                yield offset + low - passed, high - low
+            passed += length
 
 
 def tensor_of(
@@ -62,21 +105,16 @@ def tensor_of(
     """
     if len(shape) > MOST_DIMENSIONS or any(length >> 63 for length in shape):
         raise CheckpointError(f"{path} is damaged: the parameter {shown(name)} has the shape {shown(shape)}.")
-    total = sum(length for _, length in pieces)
     tensor = StoredTensor(shape, dtype, pieces)
     itemsize = tensor.storage.itemsize
-    if dtype == TEXT:
-        fits = total % itemsize == 0
-        tensor = StoredTensor((), dtype, pieces)
-    elif shape == (0,) and total == itemsize:
-        fits = True  # MindSpore's way to write a number without dimensions
-        tensor = StoredTensor((), dtype, pieces)
-    else:
-        fits = math.prod(shape) * itemsize == total
-    if not fits:
+    if dtype == TEXT and tensor.n_bytes % itemsize == 0:
+        return StoredTensor((), dtype, pieces)
+    if shape == (0,) and tensor.n_bytes == itemsize:  # MindSpore's way to write a number without dimensions
+        return StoredTensor((), dtype, pieces)
+    if dtype == TEXT or math.prod(shape) * itemsize != tensor.n_bytes:
         raise CheckpointError(
             f"{path} is damaged: the parameter {shown(name)} of shape {shape} needs {math.prod(shape) * itemsize} bytes"
-            f" and has {total}. Save it again."
+            f" and has {tensor.n_bytes}. Save it again."
         )
     return tensor
 
@@ -84,7 +122,8 @@ def tensor_of(
 def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLike[str]) -> None:
     """Fill ``out`` (uint8) with the bytes of the file from ``offset`` on.
 
-    ``pread`` rather than a memory map: a file that shrinks meanwhile gives an error here, and a signal there.
+    ``pread`` rather than a memory map: where a file shrinks meanwhile, ``pread`` gives an error, a map kills the
+    process by a signal.
 
     Raises:
         CheckpointError: the file ends too early.
@@ -98,6 +137,6 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
         view = view[count:]
 
 
-def to_float32(bfloat16_bits: np.ndarray) -> np.ndarray:
+def _widened(bfloat16_bits: np.ndarray) -> np.ndarray:
     """The float32 values whose upper halves are ``bfloat16_bits`` (uint16)."""
     return (bfloat16_bits.astype(np.uint32) << 16).view(np.float32)

@@ -3,7 +3,6 @@ import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError
 from dimred.files.digest import CHUNK
-from dimred.subspace import gram_and_rows
 from dimred.subspace.basis import load_basis
 from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
@@ -43,22 +42,6 @@ def test_snapshots_may_come_in_between_and_in_a_folder_without_manifest(tmp_path
     out = tmp_path / "pca_mat.npy"
     fit_basis(series.select(every=2), 4, out=out)
     same(fit_basis(series, out=out, append=True), fit_basis(series, 4))
-
-
-def test_only_products_with_new_snapshots_are_formed_and_only_these_are_hashed(tmp_path, monkeypatch):
-    out = tmp_path / "pca_mat.npy"
-    fit_basis(write_series(tmp_path / "s", SNAPSHOTS[:9]), 5, out=out)
-    series = write_series(tmp_path / "s", SNAPSHOTS[9:10], first_step=10)
-    seen = {}
-    real = gram_and_rows.gram_pass
-
-    def watch(*arguments, known, hashed, **options):
-        seen.update(known=list(known.rows), hashed=list(hashed))
-        return real(*arguments, known=known, hashed=hashed, **options)
-
-    monkeypatch.setattr("dimred.subspace.job.gram_pass", watch)
-    fit_basis(series, out=out, append=True)
-    assert seen == {"known": list(range(9)), "hashed": [9]}
 
 
 def test_the_number_of_rows_may_change(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.files.digest import CHUNK
-from dimred.subspace.basis import SubspaceBasis, fits_checkpoint, load_basis
+from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.file_checksum import write_file_checksum
 from dimred.subspace.metadata import metadata_path
 from dimred.subspace.pca import fit_basis
@@ -266,10 +266,3 @@ def test_vectors_of_the_wrong_length_are_refused(made):
         made.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         made.back_project(np.ones(3))
-
-
-def test_fits_checkpoint_says_why_not():
-    layout = WeightLayout(("a", "b"), ((2,), (3,)))
-    assert fits_checkpoint(layout, {"b": (3,), "x": (), "a": (2,)}) is None
-    assert "no parameter 'b'" in fits_checkpoint(layout, {"a": (2,)})
-    assert "shape (4,) instead of (3,)" in fits_checkpoint(layout, {"a": (2,), "b": (4,)})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.errors import BasisMismatchError, CheckpointError
-from dimred.weights.layout import WeightLayout
+from dimred.weights.layout import WeightLayout, is_statistic
 
 WEIGHTS = {
     "conv": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -98,6 +98,25 @@ def test_first_difference_in_words(other, words):
     layout = WeightLayout(("a", "b"), ((2,), (3,)))
     assert words in layout.first_difference(WeightLayout(*other))
     assert layout.first_difference(WeightLayout(("a", "b"), ((2,), (3,)))) is None
+
+
+def test_misfit_says_why_a_checkpoint_does_not_hold_the_weights():
+    layout = WeightLayout(("a", "b"), ((2,), (3,)))
+    assert layout.misfit({"b": (3,), "x": (), "a": (2,)}) is None
+    assert "no parameter 'b'" in layout.misfit({"a": (2,)})
+    assert "shape (4,) instead of (3,)" in layout.misfit({"a": (2,), "b": (4,)})
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("bn1.running_mean", True), ("bn1.running_var", True), ("bn1.num_batches_tracked", True),
+        ("bn1.moving_mean", True), ("bn1.moving_variance", True), ("running_mean", True),
+        ("bn1.weight", False), ("bn1.gamma", False), ("running_mean.weight", False),
+    ],
+)  # fmt: skip
+def test_statistics_of_a_normalisation_are_told_by_name(name, claim):
+    assert is_statistic(name) is claim
 
 
 def test_from_network_takes_trainable_parameters_in_the_networks_order():

@@ -36,10 +36,11 @@ def test_chunk_digests_are_those_of_the_weights(tmp_path):
     snapshots = random_walk(3, CHUNK + 99)
     series = write_series(tmp_path, snapshots)
     matrix = WeightMatrix(series)
-    chunks = np.zeros((2, 32), np.uint8)
-    for _ in matrix.blocks(CHUNK, digests={1: chunks}):
+    chunks = np.zeros((3, 2, 32), np.uint8)
+    for _ in matrix.blocks(CHUNK, digests=chunks):
         pass
-    assert digest_of_chunks(chunks) == vector_digest([snapshots[1]]) == series.entries[1].digest
+    for row, entry in enumerate(series.entries):
+        assert digest_of_chunks(chunks[row]) == vector_digest([snapshots[row]]) == entry.digest
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
@@ -78,6 +79,20 @@ def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
     assert np.array_equal(collect(matrix)[0], matrix.layout.flatten({p.name: p for p in network.get_parameters()}))
 
 
+def test_the_statistics_of_pytorch_are_no_weights(tmp_path):
+    """A state dictionary of PyTorch's BatchNorm, as its users save it; its statistics are floats too."""
+    for step in (1, 2):
+        state = {
+            "0.weight": np.full((2, 3), step, np.float32), "1.weight": np.ones(2, np.float32),
+            "1.bias": np.zeros(2, np.float32), "1.running_mean": np.full(2, 5.0, np.float32),
+            "1.running_var": np.full(2, 7.0, np.float32), "1.num_batches_tracked": np.array(625, np.int64),
+        }  # fmt: skip
+        write_checkpoint(tmp_path / f"net-{step}_1.safetensors", state)
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
+    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight"]
+    assert sorted(matrix.ignored) == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
+
+
 def test_a_given_layout_decides_names_and_order(tmp_path):
     write_checkpoint(tmp_path / "n-1_1.ckpt", {"x": np.ones(2), "a": np.full(3, 2.0), "b": np.full(1, 3.0)})
     matrix = WeightMatrix(CheckpointSeries.open(tmp_path), WeightLayout(("b", "a"), ((1,), (3,))))
@@ -104,8 +119,8 @@ def broken(tmp_path):
     ("step", "words"),
     [
         (2, r"n-2_1\.ckpt is not a whole MindSpore checkpoint"),
-        (3, r"n-3_1\.ckpt: the parameter 'fc' has shape \(7,\) instead of \(195,\)"),
-        (4, r"n-4_1\.ckpt has no parameter 'bn\.gamma'"),
+        (3, r"n-3_1\.ckpt does not fit .*: its parameter 'fc' has shape \(7,\) instead of \(195,\)"),
+        (4, r"n-4_1\.ckpt does not fit .*: it has no parameter 'bn\.gamma' \(5,\)"),
         (5, r"n-5_1\.ckpt: the parameter 'bn\.gamma' has the type int64"),
     ],
 )
@@ -166,7 +181,7 @@ def test_a_file_cut_between_two_tensors_is_found_even_if_it_is_the_first(tmp_pat
         if step == cut:
             del weights["fc"]
         write_checkpoint(tmp_path / f"n-{step}_1.ckpt", weights)
-    with pytest.raises(CheckpointError, match=rf"n-{cut}_1\.ckpt has no parameter 'fc'"):
+    with pytest.raises(CheckpointError, match=rf"n-{cut}_1\.ckpt does not fit .*: it has no parameter 'fc'"):
         WeightMatrix(CheckpointSeries.open(tmp_path))
 
 
