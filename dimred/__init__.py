@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.train_step.step import TrainStep
     from dimred.weights.layout import WeightLayout
     from dimred.weights.series import CheckpointSeries
@@ -39,7 +39,7 @@ _HOME = {
     "SubspaceTrainStep": "dimred.search.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
-    "fit_basis": "dimred.subspace.pca",
+    "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
 }
 

@@ -31,7 +31,7 @@ from dimred.evaluate.starting_points import starting_points
 from dimred.files.atomic import atomic_write
 from dimred.run.device import set_up
 from dimred.subspace.basis import SubspaceBasis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.layout import WeightLayout

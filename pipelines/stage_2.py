@@ -42,8 +42,8 @@ from dimred.run.versions import write_versions
 from dimred.search.basis_check import Basis
 from dimred.search.result import epoch_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.fit import fit_basis
 from dimred.subspace.path import make_path
-from dimred.subspace.pca import fit_basis
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.layout import WeightLayout

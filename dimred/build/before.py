@@ -15,7 +15,7 @@ from dimred.files.run_names import SNAPSHOTS
 from dimred.run.folder import check_run_folder
 from dimred.run.full_checkpoints import read_full_checkpoint
 from dimred.subspace.basis import load_basis
-from dimred.subspace.snapshot_count import check_enough
+from dimred.subspace.spectrum import check_enough
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
