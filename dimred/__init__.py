@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dimred.merging.average import average
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
     from dimred.subspace.fit import fit_basis
@@ -29,6 +30,7 @@ __all__ = [
     "SubspaceTrainStep",
     "TrainStep",
     "WeightLayout",
+    "average",
     "fit_basis",
     "load_basis",
 ]
@@ -39,6 +41,7 @@ _HOME = {
     "SubspaceTrainStep": "dimred.search.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
+    "average": "dimred.merging.average",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
 }

@@ -27,7 +27,7 @@ class Evaluator:
     """A network of its own, into which weights are put to be judged.
 
     Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_loss`` and
-    ``reestimated``, which a method needs to make its choices, and not those of ``verdict``.
+    ``reestimated``, which a method needs to make its choices, and not those of ``report``.
 
     Args:
         network: any weights; changed by every call.
@@ -60,7 +60,7 @@ class Evaluator:
         self.cost.forward += self._train.batch_size * self._on.reestimate()
         return to_arrays(self._network.get_parameters())
 
-    def verdict(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def report(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Accuracy on both splits, with the statistics as they are and with statistics re-estimated."""
         self._put(arrays)
         found = {split: self._on.accuracy(split) for split in ("val", "test")}

@@ -1,6 +1,6 @@
 import numpy as np
 
-from dimred.evaluate.starting_points import starting_points
+from dimred.evaluate.initial_weights import starting_points
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dimred.errors import FaultError
-from dimred.run.divergence import DivergenceDetector
+from dimred.run.faults import DivergenceDetector
 
 
 def see(watch: DivergenceDetector, losses: list[float]) -> None:
@@ -28,3 +28,11 @@ def test_an_exploded_loss_ends_it_and_the_first_loss_is_that_of_the_whole_run() 
     see(DivergenceDetector(), [300.0] * 10)
     with pytest.raises(FaultError, match="exploded"):
         see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
+
+
+def test_an_explosion_is_seen_though_a_loss_among_the_ten_is_not_a_number() -> None:
+    for place in (0, 4, 9):
+        losses = [400.0] * 10
+        losses[place] = math.nan
+        with pytest.raises(FaultError, match="exploded"):
+            see(DivergenceDetector(first_loss=2.3), losses)
