@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dimred.merging.average import average
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.train_step.step import TrainStep
     from dimred.weights.layout import WeightLayout
     from dimred.weights.series import CheckpointSeries
@@ -42,7 +42,7 @@ _HOME = {
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
     "average": "dimred.merging.average",
-    "fit_basis": "dimred.subspace.pca",
+    "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
 }
 

@@ -20,7 +20,7 @@ from dimred.run.device import set_up
 from dimred.run.search import Search
 from dimred.run.session import open_session
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.series import CheckpointSeries
 

@@ -33,7 +33,7 @@ def evaluate(
     settings = load_config(StageTwoConfig, config, overrides or [])
     split = settings.data.eval_split
     from dimred.build import build_data, build_network, check_splits
-    from dimred.evaluate.on_splits import OnSplits
+    from dimred.evaluate.evaluator import OnSplits
     from dimred.run.device import set_up
     from dimred.vectors.parameters import from_arrays, to_arrays
     from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
