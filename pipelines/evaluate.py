@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dimred.build import build_data, build_network, check_splits
 from dimred.config import StageTwoConfig, load_config
-from dimred.evaluate.on_splits import OnSplits
+from dimred.evaluate.evaluator import OnSplits
 from dimred.run.device import set_up
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint

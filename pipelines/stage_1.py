@@ -12,6 +12,7 @@ from dimred.build import build_data, build_network, build_train_step, check_rank
 from dimred.build.preflight import check_stage_1, snapshots_in_the_end
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.console import AllowChange, Resume, run_program, say
+from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
 from dimred.run.session import open_session
 from dimred.run.training import Training
@@ -48,4 +49,4 @@ def stage_1(
 
 
 if __name__ == "__main__":
-    run_program(stage_1)
+    run_program(stage_1, tell_refusal)

@@ -15,11 +15,12 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Resume, run_program
 from dimred.distributed.share import share_basis
 from dimred.files.run_names import BASIS, SNAPSHOTS
+from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
 from dimred.run.search import Search
 from dimred.run.session import open_session
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.series import CheckpointSeries
 
@@ -71,4 +72,4 @@ def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: Path, out: Path)
 
 
 if __name__ == "__main__":
-    run_program(stage_2)
+    run_program(stage_2, tell_refusal)

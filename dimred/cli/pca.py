@@ -75,7 +75,7 @@ def pca(
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
     from dimred.cli.column_progress import column_progress, say
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.weights.matrix import WeightMatrix
     from dimred.weights.series import CheckpointSeries
 

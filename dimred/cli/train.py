@@ -10,7 +10,7 @@ import typer
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.launch.job import make_job
-from dimred.launch.launcher import RankFailedError, launch
+from dimred.launch.launcher import launch
 
 train = typer.Typer(no_args_is_help=True, help="Run stage 1 or stage 2 on one device or many, on one host or several.")
 
@@ -174,9 +174,4 @@ def _run(
     arguments += ["--resume"] if resume else []
     arguments += [f"--allow-change={key}" for key in allow_change]
     job = make_job(f"dimred.pipelines.{stage}", stage, arguments, **cluster._asdict())
-    try:
-        status = launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout)
-    except RankFailedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = error.status
-    sys.exit(status)
+    sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
