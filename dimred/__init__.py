@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dimred.merging.average import average
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.train_step.step import TrainStep
     from dimred.weights.layout import WeightLayout
     from dimred.weights.series import CheckpointSeries
@@ -29,6 +30,7 @@ __all__ = [
     "SubspaceTrainStep",
     "TrainStep",
     "WeightLayout",
+    "average",
     "fit_basis",
     "load_basis",
 ]
@@ -39,7 +41,8 @@ _HOME = {
     "SubspaceTrainStep": "dimred.search.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
-    "fit_basis": "dimred.subspace.pca",
+    "average": "dimred.merging.average",
+    "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
 }
 

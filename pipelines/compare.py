@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,20 @@ from dimred.build import (
     build_train_step,
     check_splits,
 )
-from dimred.build.before import basis_kind
+from dimred.build.preflight import basis_kind
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
+from dimred.console import say
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
 from dimred.evaluate.evaluator import Evaluator
-from dimred.evaluate.starting_points import starting_points
+from dimred.evaluate.initial_weights import starting_points
 from dimred.files.atomic import atomic_write
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.device import set_up
+from dimred.run.loop import CountPasses, EpochLoop, Place
+from dimred.run.training import parameters_to_save
 from dimred.subspace.basis import SubspaceBasis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.layout import WeightLayout
@@ -81,37 +86,38 @@ def compare_seed(
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
     set_up(one.seed)
-    contest = _Contest(data, run, one, two)
+    comparison = Comparison(data, run, one, two)
     for method in missing:
         print(f"seed {one.seed}: {method}", file=sys.stderr, flush=True)
-        contest.judge.cost.forward = contest.judge.cost.backward = 0
-        started = time.perf_counter()
-        entry = METHODS[method](contest)
-        seconds = time.perf_counter() - started
-        cost = contest.judge.cost
+        comparison.evaluator.cost.forward = comparison.evaluator.cost.backward = 0
+        started, spent = time.perf_counter(), comparison.seconds_of_bases
+        entry = METHODS[method](comparison)
+        seconds = time.perf_counter() - started - (comparison.seconds_of_bases - spent)
+        cost = comparison.evaluator.cost
         record = {
             "method": method, "seed": one.seed, "data": str(data), "run": str(run),
             "epochs": entry.epochs, "chosen": entry.chosen,
-            "forward_epochs": cost.forward / contest.train.n_images,
-            "backward_epochs": cost.backward / contest.train.n_images,
-            "seconds": seconds, **contest.judge.verdict(entry.arrays),
+            "forward_epochs": cost.forward / comparison.train.n_images,
+            "backward_epochs": cost.backward / comparison.train.n_images,
+            "seconds": seconds, **comparison.evaluator.report(entry.arrays),
         }  # fmt: skip
         write_checkpoint(out / f"{method}.ckpt", entry.arrays)
         atomic_write(out / f"{method}.json", json.dumps(record, indent=2) + "\n")
 
 
-class _Contest:
+class Comparison:
     """One seed's stage 1, and the verbs the methods are made of."""
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig):
         self.data, self.one, self.two = data, one, two
+        self.seconds_of_bases = 0.0
         self.checkpoint = last_checkpoint(run, one.epochs)
-        self.series = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca")
+        self.series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS)
         self.train, self.val, test = (build_data(two.data, data, split) for split in SPLITS)
         network = build_network(one)
         self.names = [parameter.name for parameter in network.get_parameters()]
         self.layout = WeightLayout.from_network(network)
-        self.judge = Evaluator(network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches)
+        self.evaluator = Evaluator(network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches)
         self.saved = read_checkpoint(self.checkpoint)
         self.last = {name: self.saved[name] for name in self.names}
 
@@ -121,15 +127,15 @@ class _Contest:
 
     def accuracy(self, vector: np.ndarray) -> float:
         """On ``val``, of weights (M,), statistics re-estimated."""
-        return self.judge.val_accuracy(self.judge.reestimated(self.with_weights(vector)))
+        return self.evaluator.val_accuracy(self.evaluator.reestimated(self.with_weights(vector)))
 
     def loss(self, vector: np.ndarray) -> float:
         """On ``val``, of weights (M,), statistics re-estimated."""
-        return self.judge.val_loss(self.judge.reestimated(self.with_weights(vector)))
+        return self.evaluator.val_loss(self.evaluator.reestimated(self.with_weights(vector)))
 
     def train_on(self, n_epochs: int, cooldown: bool = False) -> Entry:
         """Plain training from the last checkpoint, optimizer state included."""
-        first, last = self.one.epochs + 1, self.one.epochs + n_epochs
+        last = self.one.epochs + n_epochs
         schedule = self.one.schedule
         if cooldown:
             leaving = CooldownConfig(after_epoch=self.one.epochs, epochs=n_epochs)
@@ -138,38 +144,29 @@ class _Contest:
         images = build_data(settings.data, self.data, "train", accumulation=settings.accumulation)
         network = build_network(settings)
         step = build_train_step(settings, network, images.steps_per_epoch)
-        state = [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
-        from_arrays(state, self.saved, str(self.checkpoint))
-        step.set_train(True)
-        for epoch in range(first, last + 1):
-            for batch in images.training_epoch(settings.seed, epoch).create_tuple_iterator(num_epochs=1):
-                step(*batch)
-                self.judge.cost.forward += len(batch[0])
-                self.judge.cost.backward += len(batch[0])
+        from_arrays(parameters_to_save(step), self.saved, str(self.checkpoint))
+        loop = EpochLoop("cooldown" if cooldown else "plain", step, images, seed=settings.seed, n_epochs=last)
+        loop.run(Place(self.one.epochs + 1), CountPasses(self.evaluator.cost))
         return Entry(to_arrays(network.get_parameters()), last)
 
     def search(self, start: Arrays | None = None, **options: Any) -> "_Searched":
         """Stage 2 with some options changed; where ``keep_best`` is set, ``val`` chooses among start and epochs."""
         settings = self.two.model_copy(update=options)
         images = build_data(settings.data, self.data, settings.search_split, accumulation=settings.accumulation)
-        basis = self._basis(basis_kind(settings))
         network = build_network(settings)
         from_arrays(network.get_parameters(), start or self.start(), "the start of the search")
-        step = build_search_step(settings, network, basis, images.steps_per_epoch)
+        step = build_search_step(settings, network, self.basis(basis_kind(settings)), images.steps_per_epoch)
         points = [to_arrays(network.get_parameters())]
+        observer = CountPasses(self.evaluator.cost, lambda: points.append(to_arrays(network.get_parameters())))
+        loop = EpochLoop(
+            settings.search, step, images, seed=settings.seed, n_epochs=settings.epochs, first_order=SEARCH_EPOCHS_FROM
+        )
         try:
-            for epoch in range(1, settings.epochs + 1):
-                for batch in images.training_epoch(settings.seed, SEARCH_EPOCHS_FROM + epoch).create_tuple_iterator(
-                    num_epochs=1
-                ):
-                    found = step(*batch)
-                    self.judge.cost.forward += len(batch[0]) * (found.n_gradients + found.n_trials)
-                    self.judge.cost.backward += len(batch[0]) * found.n_gradients
-                points.append(to_arrays(network.get_parameters()))
+            loop.run(Place(), observer)
         except NothingAcceptedError as stop:
-            print(f"the search ends: {stop}", file=sys.stderr, flush=True)
+            say(f"the search ends: {stop}")
         considered = range(len(points)) if settings.keep_best else [len(points) - 1]
-        losses = {number: self.judge.val_loss(points[number]) for number in considered}
+        losses = {number: self.evaluator.val_loss(points[number]) for number in considered}
         kept = min(losses, key=lambda number: losses[number])
         return _Searched(points[kept], kept, losses[kept])
 
@@ -193,13 +190,59 @@ class _Contest:
             return self.last
         if chosen == "best":
             points = starting_points(self.layout.flatten(self.last), mean, self.series, self.layout)
-            return self.judge.reestimated(self.with_weights(best_of(points, self.loss).weights))
+            return self.evaluator.reestimated(self.with_weights(best_of(points, self.loss).weights))
         if chosen == "mean":
-            return self.judge.reestimated(self.with_weights(mean))
+            return self.evaluator.reestimated(self.with_weights(mean))
         raise ConfigError(f"start is {chosen!r}; a comparison starts from 'best', 'mean' or 'last'")
 
-    def _basis(self, kind: str) -> SubspaceBasis:
-        return fit_basis(self.series, self.two.n_components, kind=kind, layout=self.layout)
+    @property
+    def epochs_left(self) -> int:
+        """Of stage 1's schedule."""
+        return self.one.schedule.total_epochs - self.one.epochs
+
+    def last_weights(self) -> Entry:
+        """Stage 1 as it ended."""
+        return Entry(self.last, self.one.epochs)
+
+    def moving_averages(self) -> Entry:
+        """The best exponential moving average of the snapshots."""
+        return self._best_of(
+            (f"decay {decay}", moving_average(self.series, self.layout, decay)) for decay in EMA_DECAYS
+        )
+
+    def latest_averages(self) -> Entry:
+        """The best mean of the latest snapshots (LAWA)."""
+        lengths = [length for length in LAWA_LENGTHS if length < len(self.series)] or [1]
+        return self._best_of((f"k = {k}", average_snapshots(self.series.select(last=k), self.layout)) for k in lengths)
+
+    def average(self) -> Entry:
+        """The mean of all snapshots (SWA)."""
+        return self._averaged(average_snapshots(self.series, self.layout))
+
+    def greedy_soup(self) -> Entry:
+        """The greedy soup of the snapshots."""
+        soup = greedy_soup(self.series, self.layout, self.accuracy)
+        return self._averaged(soup.weights, f"{len(soup.ingredients)} of {len(self.series)} snapshots")
+
+    def search_on_val(self) -> Entry:
+        """Searched on val, which sees as many images as a search on train."""
+        n_epochs = max(1, round(self.two.epochs * self.train.n_images / self.val.n_images))
+        return self.entry(self.search(search="bfgs", search_split="val", epochs=n_epochs))
+
+    def _best_of(self, candidates: Iterable[tuple[str, np.ndarray]]) -> Entry:
+        choice = best_of(candidates, self.loss)
+        return self._averaged(choice.weights, choice.name)
+
+    def _averaged(self, weights: np.ndarray, chosen: str = "") -> Entry:
+        return Entry(self.with_weights(weights), self.one.epochs, chosen)
+
+    @cache  # noqa: B019 - a comparison lives as long as its process
+    def basis(self, kind: str) -> SubspaceBasis:
+        """The basis of the snapshots, fitted once; its seconds count for no method."""
+        started = time.perf_counter()
+        basis = fit_basis(self.series, self.two.n_components, kind=kind, layout=self.layout)
+        self.seconds_of_bases += time.perf_counter() - started
+        return basis
 
 
 class _Searched(NamedTuple):
@@ -216,7 +259,7 @@ def last_checkpoint(run: Path, epochs: int) -> Path:
     """
     found = {
         int(name[1]): path
-        for path in (run / "checkpoint_stage_1").glob("*.ckpt")
+        for path in (run / STAGE_1_CHECKPOINTS).glob("*.ckpt")
         if (name := re.search(r"-(\d+)_\d+$", path.stem))
     }
     if max(found, default=0) != epochs:
@@ -227,53 +270,17 @@ def last_checkpoint(run: Path, epochs: int) -> Path:
     return found[epochs]
 
 
-def _last(contest: _Contest) -> Entry:
-    return Entry(contest.last, contest.one.epochs)
-
-
-def _ema(contest: _Contest) -> Entry:
-    candidates = ((f"decay {decay}", moving_average(contest.series, contest.layout, decay)) for decay in EMA_DECAYS)
-    return _averaged(contest, candidates)
-
-
-def _lawa(contest: _Contest) -> Entry:
-    lengths = [length for length in LAWA_LENGTHS if length < len(contest.series)] or [1]
-    series, layout = contest.series, contest.layout
-    return _averaged(contest, ((f"k = {k}", average_snapshots(series.select(last=k), layout)) for k in lengths))
-
-
-def _averaged(contest: _Contest, candidates: Iterable[tuple[str, np.ndarray]]) -> Entry:
-    choice = best_of(candidates, contest.loss)
-    return Entry(contest.with_weights(choice.weights), contest.one.epochs, choice.name)
-
-
-def _swa(contest: _Contest) -> Entry:
-    return Entry(contest.with_weights(average_snapshots(contest.series, contest.layout)), contest.one.epochs)
-
-
-def _greedy_soup(contest: _Contest) -> Entry:
-    soup = greedy_soup(contest.series, contest.layout, contest.accuracy)
-    chosen = f"{len(soup.ingredients)} of {len(contest.series)} snapshots"
-    return Entry(contest.with_weights(soup.weights), contest.one.epochs, chosen)
-
-
-def _on_val(contest: _Contest) -> Entry:
-    """Searched on val: as many images as the search on train sees."""
-    n_epochs = max(1, round(contest.two.epochs * contest.train.n_images / contest.val.n_images))
-    return contest.entry(contest.search(search="bfgs", search_split="val", epochs=n_epochs))
-
-
-METHODS: dict[str, Callable[[_Contest], Entry]] = {
-    "last": _last,
-    "ema": _ema,
-    "lawa": _lawa,
-    "swa": _swa,
-    "greedy_soup": _greedy_soup,
-    "trainable_averaging": lambda contest: contest.best_rate("average"),
-    "projected_sgd": lambda contest: contest.best_rate("sgd"),
-    "p_bfgs_train": lambda contest: contest.entry(contest.search(search="bfgs", search_split="train")),
-    "p_bfgs_val": _on_val,
-    "cooldown": lambda contest: contest.train_on(contest.two.epochs, cooldown=True),
-    "plain_same_epochs": lambda contest: contest.train_on(contest.two.epochs),
-    "plain_to_the_end": lambda contest: contest.train_on(contest.one.schedule.total_epochs - contest.one.epochs),
+METHODS: dict[str, Callable[[Comparison], Entry]] = {
+    "last": Comparison.last_weights,
+    "ema": Comparison.moving_averages,
+    "lawa": Comparison.latest_averages,
+    "swa": Comparison.average,
+    "greedy_soup": Comparison.greedy_soup,
+    "trainable_averaging": lambda comparison: comparison.best_rate("average"),
+    "projected_sgd": lambda comparison: comparison.best_rate("sgd"),
+    "p_bfgs_train": lambda comparison: comparison.entry(comparison.search(search="bfgs", search_split="train")),
+    "p_bfgs_val": Comparison.search_on_val,
+    "cooldown": lambda comparison: comparison.train_on(comparison.two.epochs, cooldown=True),
+    "plain_same_epochs": lambda comparison: comparison.train_on(comparison.two.epochs),
+    "plain_to_the_end": lambda comparison: comparison.train_on(comparison.epochs_left),
 }

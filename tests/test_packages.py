@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 # Package -> the packages it may import besides itself. None of them is excepted.
 BASE = ("errors", "console", "files", "config")
-OFFLINE = ("errors", "files", "weights", "subspace", "merge")
+OFFLINE = ("errors", "files", "weights", "subspace", "merging")
 MAY_IMPORT = {
     "errors": (),
     "console": ("errors",),
@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "config": ("errors",),
     "weights": ("errors", "files"),
     "subspace": ("errors", "files", "weights"),
-    "merge": ("errors", "console", "files", "weights", "subspace"),
+    "merging": ("errors", "console", "files", "weights", "subspace"),
     "launch": ("errors", "console", "files"),
     "report": OFFLINE,
     "models": ("errors",),
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "vectors": ("errors", "weights", "distributed"),
     "train_step": ("errors", "config", "vectors", "distributed"),
     "search": ("errors", "config", "vectors", "distributed", "train_step"),
-    "evaluate": (*OFFLINE, "distributed", "vectors", "train_step"),
+    "evaluate": ("console", *OFFLINE, "distributed", "vectors", "train_step"),
     "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
 }
 EVERYTHING = tuple(MAY_IMPORT)
@@ -37,9 +37,9 @@ MAY_IMPORT["pipelines"] = (*EVERYTHING, "build")
 MAY_IMPORT["__init__"] = EVERYTHING
 
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
-WITHOUT_MINDSPORE = ("errors", "console", "files", "config", "weights", "subspace", "merge", "launch", "report", "cli")
+WITHOUT_MINDSPORE = ("errors", "console", "files", "config", *OFFLINE[2:], "launch", "report", "cli")
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
-MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "pipelines"), "__init__": EVERYTHING}
+MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "build", "pipelines"), "__init__": EVERYTHING}
 
 FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
 

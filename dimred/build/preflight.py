@@ -1,15 +1,121 @@
-"""Checks before the first step: every problem is found at once, and said in one list."""
+"""Everything that can be checked before the first step. All problems are found at once, and told in one list."""
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import psutil
+from mindspore import nn
+
+from dimred.build.network_and_data import check_splits
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
+from dimred.files.run_names import SNAPSHOTS
+from dimred.run.folder import check_run_folder
+from dimred.run.states import read_full_checkpoint
+from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.spectrum import check_enough
+from dimred.vectors.parameters import check_arrays
+from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.series import CheckpointSeries
 
-__all__ = ["Problems", "bytes_below", "check_memory", "check_space"]
 
-_MEMORY = Path("/proc/meminfo")
+class StageTwoInputs(NamedTuple):
+    """What rank 0 has read; None elsewhere.
+
+    Attributes:
+        weights: every parameter of WEIGHTS, by name.
+        basis: PCA_MAT; None where it is still to be fitted.
+    """
+
+    weights: dict[str, np.ndarray] | None
+    basis: SubspaceBasis | None
+
+
+def check_stage_1(
+    settings: StageOneConfig, network: nn.Cell, data: Path, out: Path, go_on_from: Path | None, resume: bool
+) -> tuple[dict[str, np.ndarray], int] | None:
+    """Check the data, the folder, the free space, and the checkpoint to begin with.
+
+    Returns:
+        The arrays of that checkpoint, and its epoch; None without one.
+
+    Raises:
+        ConfigError: lists every problem.
+    """
+    problems, first = Problems(), None
+    with problems.noted():
+        check_splits(settings, data, ["train", settings.data.eval_split])
+    with problems.noted():
+        check_run_folder(out, resume=resume)
+    with problems.noted():
+        check_space(out, stage_1_disk(settings, network) - bytes_below(out), "stage 1")
+    with problems.noted():
+        if go_on_from is not None:
+            first = read_full_checkpoint(go_on_from, f"--from is {str(go_on_from)!r}, which")
+    problems.refuse()
+    return first
+
+
+def check_stage_2(
+    settings: StageTwoConfig,
+    network: nn.Cell,
+    data: Path,
+    weights: Path,
+    pca_mat: Path | None,
+    out: Path,
+    resume: bool,
+    ranks: Ranks,
+) -> StageTwoInputs:
+    """Check the data, the folder, the free space and memory, WEIGHTS and the basis. Nothing is changed.
+
+    Raises:
+        ConfigError: lists every problem, on every rank.
+    """
+    problems, arrays, basis = Problems(), None, None
+    with problems.noted():
+        check_splits(settings, data, splits_read(settings))
+    with problems.noted():
+        check_run_folder(out, resume=resume)
+    with problems.noted():
+        arrays = ranks.run_on_rank_zero(lambda: _read_weights(weights, network))
+    with problems.noted():
+        if pca_mat is not None:
+            basis = ranks.run_on_rank_zero(lambda: load_basis(pca_mat, network=network))
+    with problems.noted():
+        if pca_mat is None:
+            ranks.run_on_rank_zero(lambda: _check_snapshots(settings, weights.parent / SNAPSHOTS))
+    with problems.noted():
+        check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")
+    with problems.noted():
+        check_memory(stage_2_memory(settings, network) // ranks.group_size, "the basis")
+    problems.refuse()
+    return StageTwoInputs(arrays, basis)
+
+
+def splits_read(settings: StageTwoConfig) -> list[str]:
+    """The splits that a run of stage 2 reads."""
+    chooser = {"val"} if settings.keep_best or settings.start == "best" else set()
+    return sorted({"train", settings.search_split, settings.data.eval_split} | chooser)
+
+
+def basis_kind(settings: StageTwoConfig) -> str:
+    """The kind of basis that the search works in."""
+    return "snapshots" if settings.search == "average" else "pca"
+
+
+def _read_weights(weights: Path, network: nn.Cell) -> dict[str, np.ndarray]:
+    arrays = read_checkpoint(weights)
+    check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+    return arrays
+
+
+def _check_snapshots(settings: StageTwoConfig, folder: Path) -> None:
+    check_enough(len(CheckpointSeries.open(folder)), settings.n_components, basis_kind(settings), folder)
 
 
 class Problems:
@@ -20,14 +126,14 @@ class Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """An error of ours inside the block is noted; the program goes on after the block."""
+        """Note an error of ours that the block raises; the program goes on after the block."""
         try:
             yield
         except DimredError as error:
             self._found.append(str(error))
 
     def refuse(self) -> None:
-        """Raises ConfigError with everything that was noted; nothing happens where nothing was."""
+        """Raise ConfigError with everything that was noted; do nothing where nothing was."""
         if len(self._found) == 1:
             raise ConfigError(self._found[0])
         if self._found:
@@ -35,13 +141,13 @@ class Problems:
             raise ConfigError(f"{len(self._found)} problems:{lines}")
 
 
-def check_space(folder: Path, needed: int, what: str) -> None:
+def check_space(folder: Path, needed: int, purpose: str) -> None:
     """Check the free space of the disk that ``folder`` lies on, or will lie on.
 
     Args:
         folder: need not exist yet.
         needed: bytes.
-        what: they are for.
+        purpose: of the bytes, for the message.
 
     Raises:
         ConfigError: there is less.
@@ -50,34 +156,68 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise ConfigError(
-            f"--out is {str(folder)!r}, on a disk with {free / 1e6:,.0f} MB free; {what} takes up to "
+            f"--out is {str(folder)!r}, on a disk with {free / 1e6:,.0f} MB free; {purpose} takes up to "
             f"{needed / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
         )
 
 
 def bytes_below(folder: Path) -> int:
-    """What the files below a folder take; 0 where there is none."""
+    """The bytes of all files below a folder; 0 where there is none."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def check_memory(needed: int, what: str, source: Path = _MEMORY) -> None:
-    """Check the memory that is available; where the system does not say, nothing is checked.
+def check_memory(needed: int, purpose: str) -> None:
+    """Check the memory that is available.
 
     Args:
         needed: bytes.
-        what: they are for.
-        source: ``/proc/meminfo``.
+        purpose: of the bytes, for the message.
 
     Raises:
         ConfigError: there is less.
     """
-    try:
-        lines = source.read_text(encoding="ascii").splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return
+    available = psutil.virtual_memory().available
     if available < needed:
         raise ConfigError(
-            f"{what} needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, or "
+            f"{purpose} needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, or "
             "lower n_components"
         )
+
+
+_FLOAT = 4
+_STATES = 3  # the newest two, and the one being written
+
+
+def stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
+    """Bytes of a whole stage 1: snapshots, full checkpoints and states, one more of each while it is written."""
+    weights, everything = _sizes(network)
+    state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
+    checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
+    snapshots = snapshots_in_the_end(config) + 1
+    return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
+
+
+def snapshots_in_the_end(config: StageOneConfig) -> int:
+    """How many snapshots a whole stage 1 leaves."""
+    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * config.snapshots.per_epoch
+    return min(config.snapshots.keep, taken)
+
+
+def stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
+    """Bytes of a whole stage 2: a checkpoint of the start, of each epoch and of the end, states, the basis it fits."""
+    weights, everything = _sizes(network)
+    state = 2 * everything + weights
+    basis = (config.n_components + 2) * weights if fits_basis else 0
+    return _FLOAT * ((config.epochs + 3) * 2 * everything + _STATES * state + basis)
+
+
+def stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
+    """Bytes of the basis, which every step reads twice, and of the vectors beside it."""
+    weights, _ = _sizes(network)
+    return _FLOAT * (config.n_components + 8) * weights
+
+
+def _sizes(network: nn.Cell) -> tuple[int, int]:
+    """Trainable weights, and all parameters."""
+    everything = sum(parameter.size for parameter in network.get_parameters())
+    return sum(parameter.size for parameter in network.trainable_params()), everything

@@ -1,10 +1,12 @@
 """``dimred average``: one network from a series of snapshots."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dimred.console import AsJson
 from dimred.errors import ConfigError
 
 
@@ -16,29 +18,22 @@ def average(
     decay: Annotated[
         float | None, typer.Option(help="Their exponential moving average (EMA) with this decay, not the mean.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Average snapshots: SWA, LAWA, or EMA.
+    """Average snapshots: SWA, LAWA, or EMA. dimred merge has other profiles, and a search.
 
     BatchNorm statistics are those of WEIGHTS; dimred eval shows the accuracy with new ones, and --save keeps them.
 
     Example: dimred average device0_stage_1/checkpoint_stage_1/checkpoint_pca resnet-70_625.ckpt average.ckpt
     """
-    from dimred.evaluate.averages import average_snapshots, moving_average
-    from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
-    from dimred.weights.matrix import WeightMatrix
-    from dimred.weights.series import CheckpointSeries
+    from dimred.merging.average import average as write_average
 
-    if out.exists():
-        raise ConfigError(f"OUT is {str(out)!r}, which exists already; name another file")
     if decay is not None and not 0 <= decay < 1:
         raise ConfigError(f"--decay is {decay}; it must be at least 0 and below 1 (0.9 is usual)")
-    series = CheckpointSeries.open(ckpt_dir)
-    series = series if last is None else series.select(last=last)
-    layout = WeightMatrix(series).layout
-    arrays = read_checkpoint(weights)
-    difference = layout.misfit({name: value.shape for name, value in arrays.items()})
-    if difference:
-        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is not of the snapshots' network: {difference}")
-    mean = average_snapshots(series, layout) if decay is None else moving_average(series, layout, decay)
-    write_checkpoint(out, arrays | layout.unflatten(mean))
-    print(f"{out}: {'mean' if decay is None else f'moving average, decay {decay},'} of {len(series)} snapshots")
+    profile = "uniform" if decay is None else f"exponential={decay}"
+    record = write_average(ckpt_dir, out, profile=profile, last=last, rest=weights)
+    if as_json:
+        print(json.dumps(record))
+        return
+    kind = "mean" if decay is None else f"moving average, decay {decay},"
+    print(f"{out}: {kind} of {len(record['checkpoints'])} snapshots")

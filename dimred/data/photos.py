@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_sample_images
 
-from dimred.data.image_tree import check_seed, new_image_tree, save_image
+from dimred.data.image_tree import write_image_tree
+from dimred.errors import check_number
 
 PATCH = 16
 _BLOCK = 40
@@ -32,22 +33,24 @@ def write_photos(out: Path, seed: int = 1, noise: float = 4.0) -> dict[str, int]
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already or can't be written, or the seed is negative. Nothing is left behind.
+        ConfigError: ``seed`` is below 0.
+        DataError: ``out`` holds something already, or can't be written. Nothing is left behind.
     """
-    check_seed(seed)
+    check_number("--seed", seed, at_least=0, whole=True)
+    return write_image_tree(out, _images(seed, noise))
+
+
+def _images(seed: int, noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """(split, change, name, pixels) of every image."""
     photos = load_sample_images()
-    counts = dict.fromkeys(SPLITS, 0)
-    names = list(CHANGES)
-    with new_image_tree(out) as folder:
-        for number, (name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
-            rng = np.random.default_rng([seed, number])
-            for split, block, patch in _patches(photo, rng):
-                change = names[int(rng.integers(len(names)))]
-                noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
-                file_name = f"{Path(name).stem}_block{block:03d}_{counts[split]:05d}.png"
-                save_image(noisy, folder / split / change / file_name)
-                counts[split] += 1
-    return counts
+    counts, names = dict.fromkeys(SPLITS, 0), list(CHANGES)
+    for number, (file_name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
+        rng = np.random.default_rng([seed, number])
+        for split, block, patch in _patches(photo, rng):
+            change = names[int(rng.integers(len(names)))]
+            noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
+            yield split, change, f"{Path(file_name).stem}_block{block:03d}_{counts[split]:05d}", noisy
+            counts[split] += 1
 
 
 def _blur_rows(patch: np.ndarray) -> np.ndarray:

@@ -1,12 +1,13 @@
 """The points of a search that are saved, and the best of them."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import nn
+from mindspore import Parameter, nn
 
+from dimred.console import say
 from dimred.distributed.ranks import Ranks
 from dimred.files.atomic import remove_leftovers, retry
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -14,63 +15,58 @@ from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 
 class CheckpointSelection:
-    """Checkpoints ``{prefix}-{point}.ckpt`` of a network, each with its loss on the split that chooses.
+    """Checkpoints of the points of a search, each with the loss that it is chosen by.
+
+    A point is ``start``, the number of an epoch, or ``final``; its file is ``{prefix}-{point}.ckpt``, that of an epoch
+    ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
 
     Args:
         folder: of the checkpoints; made when missing.
         prefix: begins the names.
-        parameters: gives what is saved.
-        network: what is put back.
+        steps_per_epoch: for the names.
         ranks: all of them call the methods; rank 0 writes and reads.
-        loss: the one to choose by; None chooses nothing.
 
     Attributes:
-        losses: by point, in the order they were saved in.
+        losses: by point, in the order in which they were saved.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        prefix: str,
-        parameters: Callable[[], list[Any]],
-        network: nn.Cell,
-        ranks: Ranks,
-        loss: Callable[[], float] | None,
-    ) -> None:
+    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks) -> None:
         self.folder = folder
         self.losses: dict[str, float] = {}
-        self._prefix = prefix
-        self._parameters = parameters
-        self._network = network
+        self._prefix, self._steps_per_epoch = prefix, steps_per_epoch
         self._ranks = ranks
-        self._loss = loss
         if ranks.is_rank_zero and folder.is_dir():
             remove_leftovers(folder)
 
-    def save(self, point: str, name: str = "") -> None:
-        """Write the network as it is; ``name`` stands in the file's name."""
-        arrays = to_arrays(self._network.get_parameters() if point == "final" else self._parameters())
-        self._ranks.run_on_rank_zero(lambda: self._write(name or point, arrays))
-        if self._loss is not None and point != "final":
-            self.losses[point] = self._loss()
+    def save(self, point: str, parameters: Sequence[Parameter], loss: float | None) -> None:
+        """Write a point; with a ``loss`` it may be chosen."""
+        arrays = to_arrays(parameters)
+        self._ranks.run_on_rank_zero(lambda: self._write(point, arrays))
+        if loss is not None:
+            self.losses[point] = loss
 
-    def read(self, name: str) -> dict[str, np.ndarray]:
-        """A checkpoint, on rank 0."""
-        return read_checkpoint(self._path(name))
+    def read(self, point: str) -> dict[str, np.ndarray]:
+        """The checkpoint of a point, on rank 0."""
+        return read_checkpoint(self._path(point))
 
-    def keep_best(self, name: Callable[[str], str]) -> dict[str, Any]:
-        """Go back to the point with the lowest loss, of equal ones the earliest; what is told of it."""
+    def put_best(self, network: nn.Cell) -> dict[str, Any]:
+        """Put the point with the lowest loss into the network, of equal ones the earliest.
+
+        Returns:
+            ``{"kept": point, "val_loss": losses}``.
+        """
         kept = min(self.losses, key=lambda point: self.losses[point])
-        parameters = list(self._network.get_parameters())
-        self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, self.read(name(kept)), f"checkpoint {kept}"))
+        parameters = list(network.get_parameters())
+        self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, self.read(kept), f"checkpoint {kept}"))
         self._ranks.broadcast(parameters)
         points = ", ".join(f"{point} {loss:.4f}" for point, loss in self.losses.items())
-        print(f"kept: {kept}, the lowest loss on 'val' (of equal ones the earliest): {points}", flush=True)
+        say(f"kept: {kept}, the lowest loss on 'val' (of equal ones the earliest): {points}")
         return {"kept": kept, "val_loss": self.losses}
 
-    def _write(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+    def _write(self, point: str, arrays: dict[str, np.ndarray]) -> None:
         self.folder.mkdir(exist_ok=True)
-        retry(lambda: write_checkpoint(self._path(name), arrays))
+        retry(lambda: write_checkpoint(self._path(point), arrays))
 
-    def _path(self, name: str) -> Path:
+    def _path(self, point: str) -> Path:
+        name = f"{point}_{self._steps_per_epoch}" if point.isdecimal() else point
         return self.folder / f"{self._prefix}-{name}.ckpt"

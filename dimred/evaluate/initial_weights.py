@@ -1,4 +1,4 @@
-"""Put the network where a search begins."""
+"""Where a search begins: the candidates, and the network put there."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
+from dimred.console import say
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
-from dimred.evaluate.averages import best_of
-from dimred.evaluate.starting_points import starting_points
+from dimred.evaluate.averages import average_snapshots, best_of
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
@@ -18,7 +18,7 @@ from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
 
-class Start:
+class InitialWeights:
     """Where a search begins, by the name that the option ``start`` gives it.
 
     Args:
@@ -67,7 +67,7 @@ class Start:
         choice = best_of(self._shared(points), loss)
         self._place(choice.weights)
         listed = ", ".join(f"{name} {loss:.4f}" for name, loss in choice.losses.items())
-        print(f"start: {choice.name}, the lowest loss on 'val' (of equal ones the first): {listed}", flush=True)
+        say(f"start: {choice.name}, the lowest loss on 'val' (of equal ones the first): {listed}")
         return {"started_from": choice.name, "start_val_loss": choice.losses}
 
     def _shared(self, points: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
@@ -93,3 +93,32 @@ def _mean(basis: SubspaceBasis | None) -> np.ndarray:
     if basis is None or basis.mean is None:
         raise ConfigError("start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last")
     return basis.mean
+
+
+_FRACTIONS = (2, 4, 8)
+
+
+def starting_points(
+    last: np.ndarray, mean: np.ndarray | None, series: CheckpointSeries | None, layout: WeightLayout
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The mean of all snapshots, of the latest half, quarter and eighth of them, and the last weights.
+
+    The longer the window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
+    Kaddour, 2022); which is better depends on how far training still moved. Each is computed when it is asked for.
+
+    Args:
+        last: the weights that training ended with, (M,) float32.
+        mean: of all snapshots, (M,) float32; None leaves it out.
+        series: the snapshots; None leaves out the means of the latest.
+        layout: of the weights.
+
+    Raises:
+        CheckpointError: a snapshot can't be read, or does not fit the layout.
+    """
+    if mean is not None:
+        yield "mean", mean
+    for fraction in _FRACTIONS:
+        n_latest = 0 if series is None else len(series) // fraction
+        if series is not None and n_latest > 1:
+            yield f"mean of the latest {n_latest}", average_snapshots(series.select(last=n_latest), layout)
+    yield "last", last

@@ -38,11 +38,9 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    # Host and process stand in the name, so that whose it is can be told. The target's name does not: it may already be
-    # as long as the file system allows.
-    temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = _beside(target)
     try:
-        with temporary.open("xb") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
             if durable:
@@ -58,6 +56,38 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
         _flush(target.parent)
 
 
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that is seen whole, or not at all.
+
+    Yields:
+        An empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+
+    Raises:
+        OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
+    """
+    target = Path(path)
+    temporary = _beside(target)
+    try:
+        temporary.mkdir()
+        yield temporary
+        rename_durably(temporary, target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            error.filename = str(target)
+        raise
+
+
+def _beside(target: Path) -> Path:
+    """A name that nobody else uses.
+
+    Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
+    as the file system allows.
+    """
+    return target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> None:
     """Write ``data`` (text as UTF-8) to ``path``, whole or not at all."""
     with open_atomic(path, durable=durable) as file:
@@ -65,7 +95,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bo
 
 
 def rename_durably(path: Path, target: Path) -> None:
-    """Flush a file to the disk and rename it; without a flush of the folder a power cut may undo the renaming."""
+    """Flush a file or folder and rename it; unless the folder around it is flushed too, a power cut may undo that."""
     _flush(path)
     path.replace(target)
     _flush(target.parent)
@@ -82,7 +112,7 @@ def _flush(path: Path) -> None:
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
     """Remove what processes of this host, now dead, were writing in ``directory`` when they were killed.
 
-    That is their temporary files, and the temporary folders of earlier versions.
+    That is their temporary files and folders.
     """
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)

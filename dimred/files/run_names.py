@@ -5,6 +5,7 @@ CONFIG = "config.yaml"
 PHASES = "phases.json"
 VERSIONS = "versions.json"
 METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"  # folder of event files
 STATES = "resume"
 LOCK = ".lock"
 MINDSPORE_LOG = "mindspore.log"
@@ -13,6 +14,9 @@ MINDSPORE_LOG = "mindspore.log"
 RANK_LOG = "train.log"
 ENVIRONMENT_LOG = "env.log"
 MSRUN_LOGS = "msrun"
+
+# What may stand in a folder without being results of a run.
+NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS})
 
 # Of stage 1.
 STAGE_1_CHECKPOINTS = "checkpoint_stage_1"

@@ -1,8 +1,11 @@
-"""Device, mode, seed: set once, before the first cell is built."""
+"""Set once for the process, before the first cell is built: device, mode, seed, and where native code prints."""
 
 import atexit
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
@@ -47,3 +50,24 @@ def set_up(
 def _silence_cell_finalisers() -> None:
     """At interpreter exit ``Cell.__del__`` meets module globals that are gone, and prints a traceback for each cell."""
     nn.Cell.__del__ = lambda self: None
+
+
+@contextmanager
+def redirect_native_stderr(path: Path) -> Iterator[None]:
+    """Inside the block, file descriptor 2 is ``path``, and Python's ``sys.stderr`` stays the terminal.
+
+    MindSpore's own code would spoil a progress bar. Where standard error is no terminal nothing changes.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.flush()
+    terminal, before = os.dup(2), sys.stderr
+    with path.open("ab") as log, os.fdopen(terminal, "w", buffering=1, encoding=before.encoding) as shown:
+        os.dup2(log.fileno(), 2)
+        sys.stderr = shown
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            os.dup2(terminal, 2)

@@ -1,14 +1,16 @@
-"""What goes wrong in a run that had begun: named, tried again where that helps, and told how to go on."""
+"""Faults of a run that had begun: a disk or data that fail, a training that diverges."""
 
 import errno
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dimred.errors import DataError, FaultError, StoppedError
 from dimred.files.atomic import describe_os_error
 from dimred.run.states import RunStates
 
-__all__ = ["translate_errors"]
+__all__ = ["DivergenceDetector", "translate_errors"]
 
 _REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -44,3 +46,43 @@ _GO_ON = "run the same command with --resume"
 def _kept(states: RunStates) -> str:
     words = states.newest_in_words()
     return words[0].upper() + words[1:]
+
+
+_WINDOW = 10  # losses judged together; a dynamic loss scale finds its value by a few overflows in a row
+_EXPLOSION = 100.0  # times the first loss
+
+
+class DivergenceDetector:
+    """Ends a training that diverges, before it costs days.
+
+    Every ten losses are judged together: none of them finite, or each finite one a hundred times the first loss of the
+    run.
+
+    Args:
+        first_loss: of the run where it is resumed; None where it begins.
+    """
+
+    def __init__(self, first_loss: float | None = None):
+        self.first_loss = first_loss
+        self._recent: list[Any] = []
+
+    def see(self, loss: Any, step: int) -> None:
+        """Take the loss of a step, a Tensor () or a number.
+
+        Raises:
+            FaultError: the training diverged; says how.
+        """
+        self._recent.append(loss)
+        if len(self._recent) < _WINDOW:
+            return
+        finite = [value for value in map(float, self._recent) if math.isfinite(value)]
+        self._recent.clear()
+        if not finite:
+            raise FaultError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
+        if self.first_loss is None:
+            self.first_loss = finite[0]
+        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss), 1.0):
+            raise FaultError(
+                f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
+                f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"
+            )

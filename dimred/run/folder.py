@@ -1,20 +1,22 @@
-"""The folder a run writes into. Earlier results are never overwritten; only the run itself goes on in it."""
+"""The folder that a run writes into. Earlier results are never overwritten; only the run itself goes on in it."""
 
+import json
+import os
+import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.errors import ConfigError
-from dimred.files.atomic import remove_leftovers
+from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.lock import FolderLock
-from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, LOCK, MINDSPORE_LOG, PHASES, UNFINISHED
-from dimred.launch.job import LAUNCHERS_FILES
+from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
 
-__all__ = ["check_run_folder", "run_folder"]
+__all__ = ["check_run_folder", "run_folder", "versions", "write_versions"]
 
 # What a run writes first; the basis may be fitted before the rest begins.
 _BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
-_NOT_RESULTS = {LOCK, MINDSPORE_LOG, *LAUNCHERS_FILES}
 
 
 @contextmanager
@@ -59,4 +61,29 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
 
 def _results(out: Path) -> bool:
     """Whether a run has written something."""
-    return any(entry.name not in _NOT_RESULTS for entry in out.iterdir())
+    return any(entry.name not in NOT_RESULTS for entry in out.iterdir())
+
+
+_PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
+
+
+def write_versions(folder: Path) -> None:
+    """Write ``versions.json``: packages, Python, operating system, processors."""
+    atomic_write(folder / VERSIONS, json.dumps(versions(), indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Name -> version."""
+    found = {name: _version(name) for name in _PACKAGES}
+    return found | {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": str(os.cpu_count()),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,6 +1,7 @@
-"""What differs between the run that was begun and the one that is to go on."""
+"""Refuse to resume a run whose configuration changed."""
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,35 +10,65 @@ from dimred.errors import ConfigError, shown
 __all__ = ["refuse_changes"]
 
 
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Refuse to go on where something changed that was not allowed to.
+    """Refuse every difference that was not allowed, whatever its shape.
+
+    A section against null, an empty mapping against a filled one, and a key that only one side has are differences,
+    in both directions.
 
     Args:
-        before, now: nested values by key; a key that ``before`` does not know yet counts as unchanged.
-        allowed: keys that may differ, such as ``epochs`` or ``data.batch_size``.
+        before: nested values that the run began with.
+        now: nested values that it is to go on with.
+        allowed: keys that may differ, such as ``epochs``, ``data.batch_size``, or a whole section such as ``schedule``.
 
     Raises:
-        ConfigError: shows every difference; or ``allowed`` has a key that does not exist.
+        ConfigError: lists every difference; or ``allowed`` has a key that neither side has.
     """
-    old, new = dict(_flat(before)), dict(_flat(now))
+    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))  # tuples become lists, as in a file
+    known = [*_keys(now), *_keys(before)]
     for key in allowed:
-        if key not in new:
-            nearest = difflib.get_close_matches(key[:80], list(new), n=1, cutoff=0.0)
+        if key not in known:
+            nearest = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.0)
             raise ConfigError(f"--allow-change is {shown(key)}, which is no key; did you mean {nearest[0]!r}?")
-    changed = [key for key in old if key in new and old[key] != new[key] and key not in allowed]
+    changed = [change for change in _differences(before, now) if not _is_allowed(change[0], allowed)]
     if changed:
-        lines = [f"  {key}: {shown(old[key])} -> {shown(new[key])}" for key in changed]
-        accept = " ".join(f"--allow-change {key}" for key in changed)
+        lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in changed)
+        accept = " ".join(f"--allow-change {key}" for key, _, _ in changed)
         raise ConfigError(
-            "the run was begun with other values:\n"
-            + "\n".join(lines)
-            + f"\ngive the values it was begun with, or accept the new ones with {accept}"
+            f"the run was begun with other values:{lines}\ngive the values it was begun with, or accept the new ones "
+            f"with {accept}"
         )
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) of the innermost differences; a section against anything else is one of them."""
+    if type(before) is type(now) and json.dumps(before, sort_keys=True) == json.dumps(now, sort_keys=True):
+        return  # as JSON, because Python takes 1 for True
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping) and before and now):
+        yield key, before, now
+        return
+    for name in dict.fromkeys([*before, *now]):
+        yield from _differences(before.get(name, _ABSENT), now.get(name, _ABSENT), f"{key}.{name}".lstrip("."))
+
+
+def _is_allowed(key: str, allowed: Sequence[str]) -> bool:
+    return any(key == given or key.startswith(f"{given}.") for given in allowed)
+
+
+def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield prefix + name
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else shown(value)

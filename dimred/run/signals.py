@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C: a run saves what it has, and ends with a status of its own."""
+"""SIGTERM and ctrl-C: a run saves what it has and ends with a status of its own."""
 
 import signal
 from collections.abc import Iterator
@@ -6,17 +6,16 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from dimred.distributed.ranks import Ranks
 from dimred.errors import StoppedError
 
 __all__ = ["StopSignals"]
 
 
 class StopSignals:
-    """While the block lasts, SIGTERM and ctrl-C raise ``StoppedError``; inside ``held`` the first one only sets a mark.
+    """Inside the block SIGTERM and ctrl-C raise ``StoppedError``; inside ``held`` the first one is only noted.
 
     Attributes:
-        received: number of the signal that came while it was held; None without one.
+        received: number of the signal that came while signals were held; None without one.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, a signal waits until the caller looks at ``received``; a second one does not wait."""
+        """Inside, the first signal waits until the caller looks at ``received``; a second one does not wait."""
         self._held = True
         try:
             yield
@@ -46,16 +45,10 @@ class StopSignals:
         if self.received is not None:
             raise StoppedError(self.received)
 
-    def agreed(self, ranks: Ranks) -> bool:
-        """Whether all ranks stop now, because one of them received a signal; asked by each after each step.
-
-        The handlers are put back each time: MindSpore's data pipeline takes ctrl-C for itself when an epoch begins.
-        """
+    def reinstall(self) -> None:
+        """Put the handlers back: MindSpore takes ctrl-C for itself at the start of an epoch and when it compiles."""
         for number in self._before:
             signal.signal(number, self._handle)
-        if ranks.any(self.received is not None) and self.received is None:
-            self.received = int(signal.SIGTERM)
-        return self.received is not None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._held and self.received is None:

@@ -1,4 +1,7 @@
-"""The states a run goes on from: one whole, checksummed file each, ``OUT/resume/state-STEP.ckpt``."""
+"""The checkpoints of a run that are more than weights: states to resume from, and stage 1's full checkpoints.
+
+A state is one whole, checksummed file, ``OUT/resume/state-STEP.ckpt``.
+"""
 
 import errno
 import json
@@ -14,11 +17,12 @@ from dimred.files.atomic import remove_leftovers
 from dimred.files.run_names import STATES
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
-__all__ = ["RunState", "RunStates", "check_finite", "read_state"]
+__all__ = ["FullCheckpoints", "RunState", "RunStates", "check_finite", "read_full_checkpoint", "read_state"]
 
 _KEEP = 2  # the newest, and one to go back to if that is damaged later
 _PROGRESS = "dimred_progress"
 _NAME = re.compile(r"state-(\d{1,18})\.ckpt")
+_EPOCH = "epoch"
 
 
 class RunState(NamedTuple):
@@ -136,3 +140,52 @@ def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
 def _step(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else -1
+
+
+class FullCheckpoints:
+    """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
+
+    Args:
+        directory: made when missing.
+        prefix: begins the names.
+        keep: how many stay.
+    """
+
+    def __init__(self, directory: Path, prefix: str, keep: int):
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(directory)
+        self.directory = directory
+        self.prefix = prefix
+        self.keep = keep
+        self._name = re.compile(rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt")
+
+    def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the checkpoint of an epoch's end; then remove those that are too many, the oldest first."""
+        path = self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt"
+        write_checkpoint(path, arrays, {_EPOCH: epoch})
+        for _, old in self._written()[: -self.keep]:
+            old.unlink(missing_ok=True)
+
+    def forget_after(self, epoch: int) -> None:
+        """Remove the checkpoints of later epochs: the run goes on from an earlier one, and writes them again."""
+        for written, path in self._written():
+            if written > epoch:
+                path.unlink(missing_ok=True)
+
+    def _written(self) -> list[tuple[int, Path]]:
+        """(epoch, file), by epoch."""
+        matches = ((self._name.fullmatch(path.name), path) for path in self.directory.iterdir())
+        return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:
+    """The arrays of a full checkpoint, and the epoch it was written after.
+
+    Raises:
+        CheckpointError: ``source`` is no full checkpoint.
+    """
+    arrays = read_checkpoint(path)
+    epoch = arrays.pop(_EPOCH, None)
+    if epoch is None or epoch.shape or epoch.dtype.kind != "i" or not 0 < int(epoch) < 1 << 31:
+        raise CheckpointError(f"{source} is not a full checkpoint of stage 1")
+    return arrays, int(epoch)

@@ -34,6 +34,17 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
         CheckpointError: an array is missing or has another shape; nothing was set.
     """
     parameters = list(parameters)
+    check_arrays(parameters, arrays, source)
+    for parameter in parameters:
+        parameter.set_data(Tensor(np.asarray(arrays[parameter.name]), parameter.dtype))
+
+
+def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Check that there is an array for every parameter; see ``from_arrays``.
+
+    Raises:
+        CheckpointError: an array is missing or has another shape.
+    """
     for parameter in parameters:
         if parameter.name not in arrays:
             raise CheckpointError(
@@ -44,5 +55,3 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
             raise CheckpointError(
                 f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
             )
-    for parameter in parameters:
-        parameter.set_data(Tensor(np.asarray(arrays[parameter.name]), parameter.dtype))

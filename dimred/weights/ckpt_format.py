@@ -15,7 +15,7 @@ import numpy as np
 from dimred.errors import CheckpointError, shown
 from dimred.weights.stored_tensor import BFLOAT16, MOST_DIMENSIONS, NUMBERS, TEXT, StoredTensor, tensor_of
 
-__all__ = ["check_ckpt_crc", "read_ckpt_index", "write_ckpt"]
+__all__ = ["check_ckpt_crc", "read_ckpt_index", "renew_ckpt_crc", "write_ckpt"]
 
 _KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
 _TYPES: dict[str, np.dtype | str] = {"Bool": np.dtype("?"), "BFloat16": BFLOAT16, "str": TEXT}
@@ -166,10 +166,30 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
     Raises:
         CheckpointError: they differ.
     """
+    stored, computed = _checksums(file, path)
+    if stored != computed:
+        raise CheckpointError(
+            f"{path} is damaged: it is not what was written, its checksum is another. Restore it, or save it again."
+        )
+
+
+def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
+    """Bring the checksum at the end of a ``.ckpt`` file, if it has one, into line with what is in it now.
+
+    Args:
+        file: open for reading and writing.
+    """
+    _, crc = _checksums(file, path)
+    if crc is not None:
+        os.pwrite(file.fileno(), crc, os.fstat(file.fileno()).st_size - len(crc))
+
+
+def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, bytes | None]:
+    """The checksum in a file, and that of its content; nothing where it has none."""
     size = os.fstat(file.fileno()).st_size
     end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
     if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
-        return
+        return None, None
     crc, position, body = 0, 0, size - _CRC_BYTES
     while position < body:
         piece = os.pread(file.fileno(), min(_CRC_PIECE, body - position), position)
@@ -177,10 +197,7 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
             raise CheckpointError(f"{path} ends at byte {position}; it was cut while it was read. Save it again.")
         crc = zlib.crc32(piece, crc)
         position += len(piece)
-    if crc != int.from_bytes(end[len(_CRC_MARK) :], "big"):
-        raise CheckpointError(
-            f"{path} is damaged: it is not what was written, its checksum is another. Restore it, or save it again."
-        )
+    return end[len(_CRC_MARK) :], crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big")
 
 
 def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:

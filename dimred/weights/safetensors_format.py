@@ -6,8 +6,10 @@ memory, and its ``save_file`` writes to a temporary file of its own and hides th
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -16,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from dimred.errors import CheckpointError, shown
 from dimred.weights.stored_tensor import BFLOAT16, NUMBERS, StoredTensor, tensor_of
 
-__all__ = ["read_safetensors_index", "write_safetensors"]
+__all__ = ["read_safetensors_index", "safetensors_header", "write_safetensors"]
 
 _TYPES: dict[str, np.dtype | str] = {"BOOL": np.dtype("?"), "BF16": BFLOAT16}
 _TYPES |= {f"{dtype.kind.upper()}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # F32, I64, U8, ...
@@ -63,17 +65,36 @@ def _tensor(path: os.PathLike[str], name: str, entry: Any, base: int) -> StoredT
 def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
     """Write ``values`` (name -> little-endian array, or text) in the ``.safetensors`` format; texts as metadata."""
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
-    arrays = [(name, value) for name, value in values.items() if isinstance(value, np.ndarray)]
-    # The widest types first, as the format's own writer does: so every tensor is aligned.
-    arrays.sort(key=lambda item: -item[1].dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": _MARK | texts}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    types = {name: (value.dtype, value.shape) for name, value in arrays.items()}
+    header, index = safetensors_header(types, _MARK | texts)
+    file.write(header)
+    for name in index:
+        file.write(arrays[name].reshape(-1).view(np.uint8).data)
+
+
+def safetensors_header(
+    types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, StoredTensor]]:
+    """All that stands before the values in a file of these tensors; and where each tensor goes, in the file's order.
+
+    Args:
+        types: name -> (type, shape).
+        metadata: texts; none are written where there are none.
+    """
+    empty = {name: StoredTensor(shape, dtype, ()) for name, (dtype, shape) in types.items()}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    spans: dict[str, tuple[int, int]] = {}
     position = 0
-    for name, array in arrays:
-        offsets = [position, position + array.nbytes]
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
-        position += array.nbytes
+    # The widest types first, as the format's own writer does: so every tensor is aligned.
+    for name in sorted(empty, key=lambda name: -empty[name].storage.itemsize):
+        size = math.prod(empty[name].shape) * empty[name].storage.itemsize
+        offsets = [position, position + size]
+        header[name] = {"dtype": _NAMES[types[name][0]], "shape": list(empty[name].shape), "data_offsets": offsets}
+        spans[name] = (position, size)
+        position += size
     head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    file.write(len(head).to_bytes(8, "little") + head)
-    for _, array in arrays:
-        file.write(array.reshape(-1).view(np.uint8).data)
+    base = 8 + len(head)
+    index = {name: replace(empty[name], pieces=((base + start, size),)) for name, (start, size) in spans.items()}
+    return len(head).to_bytes(8, "little") + head, index

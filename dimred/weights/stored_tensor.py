@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,7 @@ class StoredTensor:
             CheckpointError: the file is shorter than when its index was read.
         """
         raw = np.empty(self.n_bytes // self.storage.itemsize, self.storage)
-        self._read_bytes(descriptor, path, 0, raw.view(np.uint8))
+        self.read_bytes(descriptor, path, 0, raw.view(np.uint8))
         if self.dtype == TEXT:
             return np.array(raw.tobytes().decode("utf-32-le", errors="replace").rstrip("\0"))
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
@@ -68,20 +69,29 @@ class StoredTensor:
             CheckpointError: as ``read``.
         """
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
-        self._read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
+        self.read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
             with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
-    def _read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
-        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on, from whichever pieces hold them."""
-        done = passed = 0
+    def read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
+        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on.
+
+        Raises:
+            CheckpointError: as ``read``.
+        """
+        done = 0
+        for offset, length in self.ranges(first, out.size):
+            read_exactly(descriptor, out[done : done + length], offset, path)
+            done += length
+
+    def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
+        """(offset in the file, number of bytes) of the tensor's ``count`` bytes from number ``first`` on, in order."""
+        passed = 0
         for offset, length in self.pieces:
-            inside = max(first + done - passed, 0)
-            count = min(length - inside, out.size - done)
-            if count > 0:
-                read_exactly(descriptor, out[done : done + count], offset + inside, path)
-                done += count
+            low, high = max(first, passed), min(first + count, passed + length)
+            if low < high:
+                yield offset + low - passed, high - low
             passed += length
 
 

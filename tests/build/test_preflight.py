@@ -25,9 +25,6 @@ def test_space_and_memory(tmp_path: Path) -> None:
     check_space(tmp_path / "not" / "yet", 1000, "the run")
     with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
         check_space(tmp_path / "not" / "yet", 10**18, "the run")
-    source = tmp_path / "meminfo"
-    source.write_text("MemTotal: 9 kB\nMemAvailable:    1000 kB\n")
-    check_memory(1_000_000, "the basis", source)
-    with pytest.raises(ConfigError, match="the basis needs 2 MB of memory, 1 MB are available"):
-        check_memory(2_000_000, "the basis", source)
-    check_memory(10**18, "the basis", tmp_path / "nowhere")
+    check_memory(1, "the basis")
+    with pytest.raises(ConfigError, match=r"the basis needs 1,000,000,000,000 MB of memory, [\d,]+ MB are available"):
+        check_memory(10**18, "the basis")

@@ -21,7 +21,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
-from dimred.evaluate.accuracy import Accuracy
+from dimred.evaluate.classification import Accuracy
 from dimred.run.device import set_up
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep

@@ -1,10 +1,12 @@
 """Files appear whole or not at all, and what a killed writer leaves is removed."""
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from dimred.files.atomic import atomic_write, open_atomic, remove_leftovers
+from dimred.files.atomic import atomic_folder, atomic_write, open_atomic, remove_leftovers
 from tests.helpers.processes import slow_writer
 
 
@@ -72,3 +74,25 @@ def test_what_is_left_over_is_removed_whatever_it_is(tmp_path):
     remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == [kept]
     assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, ends: str) -> None:
+    target = tmp_path / "made"
+    with suppress(ZeroDivisionError), atomic_folder(target) as folder:
+        assert not target.exists()
+        (folder / "one").write_text("1")
+        if ends != "well":
+            raise ZeroDivisionError
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == (
+        ["made", "made/one"] if ends == "well" else []
+    )
+
+
+def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "mine").write_text("1")
+    with pytest.raises(OSError, match="not empty") as refused, atomic_folder(tmp_path / "made"):
+        pass
+    assert refused.value.filename == str(tmp_path / "made")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["made", "mine"]

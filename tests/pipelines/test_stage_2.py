@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.evaluate.starting_points import starting_points
+from dimred.evaluate.initial_weights import starting_points
 from dimred.run.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint

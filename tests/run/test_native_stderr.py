@@ -9,7 +9,7 @@ from pathlib import Path
 CODE = """
 import os, sys
 from pathlib import Path
-from dimred.run.native_stderr import redirect_native_stderr
+from dimred.run.device import redirect_native_stderr
 with redirect_native_stderr(Path("noise.log")):
     os.write(2, b"native\\n")
     print("python", file=sys.stderr)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dimred.errors import FaultError
-from dimred.run.faults import retry, translate_errors
+from dimred.files.atomic import retry
+from dimred.run.faults import translate_errors
 from dimred.run.states import RunStates
 
 MEGABYTE = np.zeros(1 << 18, np.float32)

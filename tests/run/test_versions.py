@@ -7,7 +7,7 @@ from pathlib import Path
 import mindspore
 import numpy as np
 
-from dimred.run.versions import write_versions
+from dimred.run.folder import write_versions
 
 
 def test_the_versions_are_those_in_use(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""``dimred.average``: one network from a window of checkpoints and a profile; and the record beside a result."""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.errors import ConfigError, SeriesError
+from dimred.files.atomic import atomic_write
+from dimred.merging.combine import Report
+from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
+from dimred.merging.output import check_target, sample_digest, write_network
+from dimred.merging.profiles import profile_coefficients
+
+__all__ = ["Sources", "average", "check_is_new", "find_checkpoints", "record_of", "record_path", "write_record"]
+
+Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_VERSION = 1
+
+
+def average(
+    checkpoints: Sources,
+    out: str | os.PathLike[str],
+    *,
+    profile: str = "uniform",
+    last: int | None = None,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    order: str = "step",
+    dtype: str | None = None,
+    rest: str | os.PathLike[str] | None = None,
+    report: Report = lambda read: None,
+) -> dict[str, Any]:
+    """Average checkpoints into one network, in their own format; a record goes beside it as ``OUT.json``.
+
+    Args:
+        checkpoints: a folder, or files, folders of shards, globs.
+        out: the file, or for shards the folder, to write; must not exist.
+        profile: how much each counts; see ``profile_coefficients``.
+        last: only so many, the newest.
+        from_step, to_step: only those from a step to a step, both included.
+        order: ``step``, ``name`` or ``mtime``.
+        dtype: of the weights written, such as ``float32``; default the checkpoints' own.
+        rest: the checkpoint that gives all that isn't averaged; default the last one.
+        report: is told how many weights were read since it was told last.
+
+    Returns:
+        The record.
+
+    Raises:
+        ConfigError: an argument is not allowed.
+        CheckpointError: a checkpoint is damaged, or of another network.
+        FaultError: ``out`` can't be written.
+    """
+    target = Path(out)
+    check_is_new(target)
+    chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
+    template = chosen[-1] if rest is None else read_one(Path(rest))
+    difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
+    if difference:
+        raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
+    check_target(target, template, dtype)
+    coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
+    write_network(chosen, coefficients, target, template, dtype, report=report)
+    record = record_of(chosen, coefficients, template, dtype) | {"profile": profile}
+    write_record(target, record)
+    return record
+
+
+def find_checkpoints(sources: Sources, order: str) -> list[Checkpoint]:
+    """At least two checkpoints of one network, oldest first.
+
+    Raises:
+        SeriesError: there is only one.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    found = open_checkpoints(given, order)
+    if len(found) < 2:
+        raise SeriesError(f"CHECKPOINTS is {str(given[0])!r}, which is one checkpoint; give two or more")
+    return found
+
+
+def check_is_new(out: Path) -> None:
+    """Whether neither the result nor its record is there.
+
+    Raises:
+        ConfigError: one is.
+    """
+    for path in (out, record_path(out)):
+        if path.exists():
+            raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
+
+
+def record_path(out: Path) -> Path:
+    """Beside the result, with ``.json`` after its name."""
+    return out.with_name(out.name + ".json")
+
+
+def record_of(
+    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, template: Checkpoint, dtype: str | None
+) -> dict[str, Any]:
+    """What a result was made from."""
+    shares = coefficients / coefficients.sum()
+    inputs = [
+        {
+            "path": str(checkpoint.path),
+            "step": checkpoint.step,
+            "coefficient": share,
+            "sample_sha256": [sample_digest(file) for file in checkpoint.files],
+        }
+        for checkpoint, share in zip(checkpoints, shares.tolist(), strict=True)
+    ]
+    libraries = {name: version(name) for name in ("dimred", "numpy", "safetensors", "cmaes")}
+    statistics = template.statistics if template in checkpoints else ()
+    return {
+        "format": "dimred merge",
+        "version": _VERSION,
+        "checkpoints": inputs,
+        "all_else_from": str(template.path),
+        "dtype": dtype or "as the checkpoints",
+        "batch_norm": f"{len(statistics)} averaged statistics, which belong to no network: re-estimate them"
+        if statistics
+        else "no statistics were averaged",
+        "versions": {"python": platform.python_version()} | libraries,
+    }
+
+
+def write_record(out: Path, record: dict[str, Any]) -> None:
+    """Write the record of a result, whole or not at all."""
+    atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,214 @@
+"""Weighted means of checkpoints, and their Gram matrix: streamed in blocks, in float64, no k x M matrix anywhere.
+
+A block of 65,536 weights and its sums stay in the processor's cache. Two threads, because NumPy's loops and the reads
+release the interpreter's lock: README.md has the figures.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dimred.errors import CheckpointError
+from dimred.merging.inputs import Checkpoint
+from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
+
+__all__ = ["Report", "Target", "gram_matrix", "round_to", "write_means"]
+
+BLOCK = 65_536
+_PART = 16 * BLOCK
+_THREADS = min(4, len(os.sched_getaffinity(0)))
+Report = Callable[[int], None]  # is told how many weights were read since the last time
+
+
+class Target(NamedTuple):
+    """Where a mean is written: the descriptor of the file, and the tensor's place and type in it."""
+
+    descriptor: int
+    place: StoredTensor
+
+
+class _Part(NamedTuple):
+    """Some weights of a tensor: (descriptor, checkpoint, place) of each checkpoint, and which entries."""
+
+    name: str
+    sources: Sequence[tuple[int, Checkpoint, StoredTensor]]
+    start: int
+    size: int
+
+
+def write_means(
+    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, targets: Mapping[str, Target], report: Report
+) -> None:
+    """Write sum(c_i x_i) / sum(c_i) of each tensor in ``targets``, summed in order and in float64, rounded once.
+
+    Of statistics, negative coefficients count as 0, so that a variance stays one.
+
+    Args:
+        checkpoints: of one network.
+        coefficients: c, float64 (N,).
+
+    Raises:
+        CheckpointError: a file changed, or a weight is not finite.
+    """
+    statistics = set(checkpoints[-1].statistics)
+    chosen = [(checkpoint, c) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+    used = np.array([c for _, c in chosen])
+
+    def run(part: _Part) -> int:
+        mean = _mean(part, np.maximum(used, 0) if part.name in statistics else used)
+        descriptor, place = targets[part.name]
+        content = memoryview(round_to(mean, place.dtype).view(np.uint8).data)
+        for offset, length in place.ranges(part.start * place.storage.itemsize, len(content)):
+            _write_exactly(descriptor, content[:length], offset)
+            content = content[length:]
+        return part.size * len(chosen)
+
+    for read in _each_block([checkpoint for checkpoint, _ in chosen], tuple(targets), BLOCK, run):
+        report(sum(read))
+
+
+def gram_matrix(checkpoints: Sequence[Checkpoint], report: Report) -> np.ndarray:
+    """The inner products (x_i - mean) . (x_j - mean) over all weights, float64 (N, N); each file is read once.
+
+    Raises:
+        CheckpointError: a file changed, or a weight is not finite.
+    """
+    n = len(checkpoints)
+    gram = np.zeros((n, n))
+    width = max(4096, min(BLOCK, (32 << 20) // (8 * n)))
+
+    def run(part: _Part) -> tuple[int, np.ndarray]:
+        rows = _buffer("rows", (n, width))[:, : part.size]
+        for row, source in zip(rows, part.sources, strict=True):
+            np.copyto(row, _load(source, part.start, part.size))
+        rows -= rows.mean(axis=0)
+        products = rows @ rows.T
+        if not np.isfinite(products).all():
+            raise _not_finite(part)
+        return part.size * n, products
+
+    with threadpool_limits(1, "blas"):
+        for results in _each_block(checkpoints, checkpoints[-1].layout.names, width, run):
+            gram += sum(products for _, products in results)
+            report(sum(read for read, _ in results))
+    return gram
+
+
+def _each_block(
+    checkpoints: Sequence[Checkpoint], names: Sequence[str], width: int, run: Callable[[_Part], Any]
+) -> Iterator[list[Any]]:
+    """``run`` of every block of the tensors, in threads: lists of results, in order."""
+
+    def run_blocks(part: _Part) -> list[Any]:
+        end = part.start + part.size
+        starts = range(part.start, end, width)
+        return [run(part._replace(start=start, size=min(width, end - start))) for start in starts]
+
+    with _open_files(checkpoints, names) as descriptors, ThreadPoolExecutor(_THREADS, "merge") as pool:
+        parts = []
+        for name in names:
+            places = [checkpoint.tensors[name] for checkpoint in checkpoints]
+            sources = [
+                (descriptors[number, file], checkpoint, place)
+                for number, (checkpoint, (file, place)) in enumerate(zip(checkpoints, places, strict=True))
+            ]
+            size = math.prod(sources[0][2].shape)
+            parts += [_Part(name, sources, start, min(_PART, size - start)) for start in range(0, size, _PART)]
+        try:
+            yield from pool.map(run_blocks, parts)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _open_files(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Iterator[dict[tuple[int, int], int]]:
+    """(number of the checkpoint, number of the file) -> descriptor, of the files that hold ``names``."""
+    needed = {(number, checkpoint.tensors[name][0]) for number, checkpoint in enumerate(checkpoints) for name in names}
+    descriptors: dict[tuple[int, int], int] = {}
+    try:
+        for number, file in sorted(needed):
+            descriptors[number, file] = checkpoints[number].open(file)
+        yield descriptors
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)
+
+
+_local = threading.local()
+
+
+def _buffer(name: str, shape: int | tuple[int, int], dtype: Any = np.float64) -> np.ndarray:
+    """Memory of this thread, used again: fresh memory would cost a page fault every 4 KiB."""
+    kept = getattr(_local, name, None)
+    if kept is None or kept.dtype != dtype or kept.shape != (shape if isinstance(shape, tuple) else (shape,)):
+        kept = np.empty(shape, dtype)
+        setattr(_local, name, kept)
+    return kept
+
+
+def _mean(part: _Part, coefficients: np.ndarray) -> np.ndarray:
+    """sum(c_i x_i) / sum(c_i) of a part, float64, in a buffer."""
+    total, product = (_buffer(name, BLOCK)[: part.size] for name in ("total", "product"))
+    total[:] = 0
+    with np.errstate(invalid="ignore", over="ignore"):  # looked for below
+        for source, coefficient in zip(part.sources, coefficients, strict=True):
+            values = _load(source, part.start, part.size)
+            if coefficient == 1:
+                total += values
+            else:
+                total += np.multiply(values, coefficient, out=product, dtype=np.float64)
+        divisor = sum(coefficients.tolist())
+        if divisor != 1:
+            total /= divisor
+    if not np.isfinite(total).all():
+        raise _not_finite(part)
+    return total
+
+
+def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) -> np.ndarray:
+    """Entries of a tensor as floats, in a buffer that the next call uses again."""
+    descriptor, checkpoint, place = source
+    raw = _buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
+    place.read_bytes(descriptor, checkpoint.path, start * place.storage.itemsize, raw)
+    values = raw.view(place.storage)
+    if place.dtype != BFLOAT16:
+        return values
+    wide = _buffer("wide", BLOCK, np.uint32)[:count]
+    return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
+
+
+def _write_exactly(descriptor: int, content: memoryview, offset: int) -> None:
+    while content:
+        written = os.pwrite(descriptor, content, offset)
+        offset += written
+        content = content[written:]
+
+
+def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
+    """float64 values rounded once, to nearest and ties to even, to a type; bfloat16 as its bits (uint16)."""
+    with np.errstate(over="ignore"):
+        if isinstance(dtype, np.dtype):
+            return values.astype(dtype)
+        single = values.astype(np.float32)
+    bits = single.view(np.uint32)
+    # Rounding twice goes wrong where the first result lies half way between two bfloat16 and was itself rounded.
+    ties = np.flatnonzero((bits & 0xFFFF) == 0x8000)
+    exact, rounded = np.abs(values[ties]), np.abs(single[ties])
+    bits[ties] += exact > rounded
+    bits[ties] -= exact < rounded
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _not_finite(part: _Part) -> CheckpointError:
+    for descriptor, checkpoint, place in part.sources:
+        if not np.isfinite(_load((descriptor, checkpoint, place), part.start, part.size)).all():
+            return CheckpointError(f"{checkpoint.path}: {part.name!r} holds an infinite number or NaN; leave it out")
+    return CheckpointError(f"The combination is not finite in {part.name!r}; its coefficients are too large")

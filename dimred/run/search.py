@@ -1,0 +1,204 @@
+"""Stage 2's run: where it starts, what it records and saves beside the steps, and what it keeps."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, nn
+
+from dimred.config import StageTwoConfig
+from dimred.console import say
+from dimred.data.batches import Batches
+from dimred.errors import NothingAcceptedError
+from dimred.evaluate.checkpoint_selection import CheckpointSelection
+from dimred.evaluate.evaluator import OnSplits
+from dimred.evaluate.initial_weights import InitialWeights
+from dimred.files.checksummed_json import write_checksummed
+from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
+from dimred.launch.channel import tell_position
+from dimred.run.loop import EpochLoop, Observer, Place
+from dimred.run.metrics import finite, read_metrics
+from dimred.run.session import Session
+from dimred.search.result import SearchResult, epoch_line, state_arrays, state_from_arrays, telemetry, totals
+from dimred.search.step import SubspaceTrainStep
+from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.path import make_path
+from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import to_arrays
+from dimred.weights.layout import WeightLayout
+
+__all__ = ["Search"]
+
+_SEARCH = "search:"  # begins the names of the search's own arrays in a state
+
+
+class Search(Observer):
+    """The search in the subspace of stage 1's snapshots.
+
+    Args:
+        session: of the run.
+        settings: the configuration.
+        network: in ``step``; has the weights of WEIGHTS.
+        step: stage 2's step.
+        images: by split, those that this run reads.
+        basis: on rank 0; None elsewhere.
+        sources: the files that the run was made from, for ``result.json``.
+        first_order: see ``EpochLoop``.
+
+    Attributes:
+        result: what ``result.json`` will hold.
+        records: one for each step, as in ``metrics.jsonl``.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StageTwoConfig,
+        network: nn.Cell,
+        step: SubspaceTrainStep,
+        images: Mapping[str, Batches],
+        basis: SubspaceBasis | None,
+        sources: Mapping[str, Path | None],
+        first_order: int,
+    ):
+        self.session, self.settings, self.ranks = session, settings, session.ranks
+        self.network, self.step, self.basis = network, step, basis
+        searched = images[settings.search_split]
+        self.loop = EpochLoop(
+            "stage 2", step, searched, seed=settings.seed, n_epochs=settings.epochs, first_order=first_order,
+            save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
+        )  # fmt: skip
+        self.per_epoch = searched.steps_per_epoch
+        self.place = Place(epoch=0)  # 0: the start is not recorded yet
+        self.on = OnSplits(
+            network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
+        )
+        self.selection = CheckpointSelection(
+            session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks
+        )
+        self.records: list[dict[str, Any]] = []
+        self.result: dict[str, Any] = {
+            "start": settings.start,
+            "epochs": settings.epochs,
+            "accuracy_by_epoch": {},
+            "search_seconds": 0.0,
+            "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
+        }
+        session.identity["DATA"] = f"{searched.n_images} images in {len(searched.classes)} classes"
+        session.identity["PCA_MAT"] = basis.digest if basis else None
+
+    def restore(self, allowed: list[str]) -> bool:
+        """Resume the run in the folder; whether there is one."""
+        found = self.session.restore(self._parameters(), self.place, allowed)
+        if found is None:
+            return False
+        searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
+        self.step.state = state_from_arrays(searched, self.step.state)
+        self.result |= found.progress["result"]
+        self.selection.losses = found.progress["losses"]
+        return True
+
+    def _parameters(self) -> list[Parameter]:
+        """The network's, and those of the step's parts that remember something: the EMA and the loss scale."""
+        return list(self.step.get_parameters())
+
+    def put_start(self, snapshots: Path) -> None:
+        """Put the network where the search begins."""
+        start = InitialWeights(self.network, self.ranks, self.on.reestimate, self._val_loss)
+        self.result |= start.put(self.settings.start, self.basis, snapshots)
+        if self.step.ema is not None:
+            self.step.ema.restart()
+            self.result["ema_accuracy_by_point"] = {}
+
+    def run(self) -> None:
+        """Search the epochs that are left, keep the best point, and write the result."""
+        self.session.write_configuration()
+        with self.session.open_metrics() as self.metrics:
+            self.records = read_metrics(self.session.metrics_file)
+            self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(len(self.records)))
+            if self.place.epoch == 0:
+                self.result["accuracy_start"] = self._record_point("start")
+                say(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}")
+                self.place.next_epoch()
+                self.save(self.place)
+            try:
+                self.loop.run(self.place, self)
+            except NothingAcceptedError as stop:
+                self.result["stopped"] = str(stop)
+                self.result["search_seconds"] += self.place.seconds
+                say(f"the search stops in epoch {self.place.epoch}: {stop}")
+        self._finish()
+
+    def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
+        """Record the step."""
+        step = len(self.records) + 1
+        self.records.append(self.metrics.write(epoch=place.epoch, step=step, **telemetry(result)))
+        return self._status()
+
+    def after_epoch(self, place: Place) -> str:
+        """Evaluate and save the point that was reached."""
+        say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.records[-1]['loss_after']}")
+        say(epoch_line(self.records[-self.per_epoch :]))
+        self.result["accuracy_by_epoch"][str(place.epoch)] = self._record_point(str(place.epoch))
+        self.result["search_seconds"] += place.seconds
+        if self.settings.alpha == 0 and self.settings.weight_decay == 0:
+            self.ranks.run_on_rank_zero(self._save_path)
+        return self._status()
+
+    def _status(self) -> str:
+        """The last step's loss, and the accuracy that was measured last."""
+        accuracy = [self.result["accuracy_start"], *self.result["accuracy_by_epoch"].values()][-1]
+        return f"loss {self.records[-1]['loss_after']:.4f}, accuracy {100 * accuracy:.1f} %"
+
+    def _record_point(self, point: str) -> float:
+        """Save a point with its loss on ``val``, which may choose it; return its accuracy on the evaluation split."""
+        self.ranks.all_reduce_mean(self._statistics())
+        self.selection.save(point, self._parameters(), self._val_loss() if self.settings.keep_best else None)
+        if self.step.ema is not None:
+            with self.step.ema.in_place():
+                self.result["ema_accuracy_by_point"][point] = self._evaluate()
+        return self._evaluate()
+
+    def save(self, place: Place) -> None:
+        """Save the state to resume from."""
+        self.ranks.all_reduce_mean(self._statistics())
+        arrays = to_arrays(self._parameters())
+        arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
+        losses = self.selection.losses
+        self.session.save(len(self.records), place, arrays, self.metrics, result=self.result, losses=losses)
+
+    def _statistics(self) -> list[Parameter]:
+        """BatchNorm's, and their moving averages; each rank has those of its own images."""
+        return [*moving_statistics(self.network), *([] if self.step.ema is None else self.step.ema.statistics)]
+
+    def _save_path(self) -> None:
+        """Save k numbers for each step, from which ``dimred rebuild`` makes its network."""
+        if self.basis is None:
+            return
+        start = WeightLayout.from_network(self.network).flatten(self.selection.read("start"))
+        steps = [np.array(record["subspace_step"]) for record in self.records]
+        make_path(steps, start, self.basis).save(self.selection.folder / SUBSPACE_PATH)
+
+    def _finish(self) -> None:
+        """Keep a network, measure it, and write ``result.json``."""
+        self.result |= totals(self.records)
+        if self.settings.keep_best:
+            self.result |= self.selection.put_best(self.network)
+        self.result["accuracy"] = self._evaluate()
+        if self.settings.reestimate_batch_norm:
+            self.on.reestimate()
+            self.result["accuracy_reestimated"] = self._evaluate()
+            say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
+        self.selection.save("final", list(self.network.get_parameters()), None)
+        if self.basis is not None:
+            self.result["basis"] = self.basis.in_short(self.settings.n_components)
+            write_checksummed(self.session.out / RESULT, finite(self.result))
+        say(str({"Accuracy": self.result["accuracy"]}))
+
+    def _evaluate(self) -> float:
+        tell_position("evaluating after", len(self.records))
+        return self.on.accuracy(self.settings.data.eval_split)
+
+    def _val_loss(self) -> float:
+        return self.on.loss("val")

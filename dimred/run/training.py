@@ -1,0 +1,172 @@
+"""Stage 1's run: what it saves, records and evaluates beside the steps."""
+
+import time
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, nn
+
+from dimred.config import StageOneConfig
+from dimred.console import say
+from dimred.data.batches import Batches
+from dimred.evaluate.classification import Accuracy
+from dimred.files.atomic import retry
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.launch.channel import tell_position
+from dimred.run.faults import DivergenceDetector
+from dimred.run.loop import EpochLoop, Observer, Place
+from dimred.run.session import Session
+from dimred.run.states import FullCheckpoints, check_finite
+from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.step import StepResult, TrainStep
+from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.weights.series import CheckpointSeries
+
+__all__ = ["Training", "parameters_to_save"]
+
+
+class Training(Observer):
+    """Ordinary training that keeps a rolling series of weight snapshots.
+
+    Args:
+        session: of the run.
+        settings: the configuration.
+        network: in ``step``.
+        step: stage 1's step.
+        train_images, eval_images: the splits.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StageOneConfig,
+        network: nn.Cell,
+        step: TrainStep,
+        train_images: Batches,
+        eval_images: Batches,
+    ):
+        self.session, self.settings, self.ranks = session, settings, session.ranks
+        self.network, self.step = network, step
+        self.eval_images = eval_images
+        self.loop = EpochLoop(
+            "stage 1", step, train_images, seed=settings.seed, n_epochs=settings.epochs,
+            save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
+        )  # fmt: skip
+        self.per_epoch = train_images.steps_per_epoch
+        self.place = Place()
+        self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
+        self.accuracy = Accuracy(network, session.ranks)
+        self.divergence = DivergenceDetector()
+        self.last: dict[str, Any] = {"loss": None, "parts": {}}  # of the step that was saved last
+        self._result: StepResult | None = None
+        self._evaluated: dict[str, float | None] = {"accuracy": None}
+        self.session.identity["DATA"] = f"{train_images.n_images} images in {len(train_images.classes)} classes"
+
+    def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
+        """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given."""
+        found = self.session.restore(parameters_to_save(self.step), self.place, allowed)
+        if found is not None:
+            self.last = found.progress["last"]
+            self.divergence = DivergenceDetector(found.progress["first_loss"])
+        elif first is not None:
+            arrays, epoch = first
+            from_arrays(parameters_to_save(self.step), arrays, "--from")
+            self.place = Place(epoch + 1)
+
+    def run(self) -> None:
+        """Train the epochs that are left."""
+        self.session.write_configuration()
+        self.ranks.run_on_rank_zero(self._rewind)
+        with self.session.open_metrics() as self.metrics:
+            self.loop.run(self.place, self)
+        for name, value in self._evaluated.items():
+            if name != "accuracy":
+                say(f"with the average of the weights (EMA): {name} {value:.4f}")
+        say(str({"Accuracy": self._evaluated["accuracy"]}))
+
+    def _rewind(self) -> None:
+        """Bring back to where the run goes on whatever was written on the way."""
+        prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
+        finished = self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
+        self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
+        self.checkpoints.forget_after(finished)
+        self.snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
+        self.snapshots.rewind(self._n_steps)
+        self.session.states.forget_after(self._n_steps)
+
+    @property
+    def _n_steps(self) -> int:
+        return (self.place.epoch - 1) * self.per_epoch + self.place.done
+
+    def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
+        """Watch the loss; take a snapshot where one is due."""
+        self._result = result
+        self.divergence.see(result.loss, self._n_steps)
+        if place.done in self._snapshot_steps():
+            weights = to_arrays(self.network.trainable_params())
+            check_finite(weights, self._n_steps)
+            self.ranks.run_on_rank_zero(lambda: retry(lambda: self._append(weights)))
+
+    def _snapshot_steps(self) -> set[int]:
+        """The steps of this epoch after which a snapshot is taken."""
+        if self.place.epoch < self.settings.snapshots.first_epoch:
+            return set()
+        count = self.settings.snapshots.per_epoch
+        return {round(self.per_epoch * part / count) for part in range(1, count + 1)}
+
+    def _append(self, weights: dict[str, np.ndarray]) -> None:
+        self.snapshots.append(weights, self._n_steps, self.place.epoch, step_in_epoch=self.place.done)
+
+    def save(self, place: Place) -> None:
+        """Save the state to resume from; before it, at the end of some epochs, a full checkpoint."""
+        if self._result is not None:
+            loss = float(self.ranks.sum([self._result.loss.asnumpy()])[0]) / self.ranks.group_size
+            self.last = {"loss": loss, "parts": self._parts(self._result)}
+        self.ranks.all_reduce_mean(self.statistics)
+        arrays = to_arrays(parameters_to_save(self.step))
+        is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or place.epoch == self.settings.epochs
+        if place.done == self.per_epoch and is_due:
+            self.ranks.run_on_rank_zero(lambda: self._save_full(place.epoch, arrays))
+        first_loss = self.divergence.first_loss
+        self.session.save(self._n_steps, place, arrays, self.metrics, last=self.last, first_loss=first_loss)
+
+    def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
+        check_finite(arrays, self._n_steps)
+        retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
+
+    def _parts(self, result: StepResult) -> dict[str, float]:
+        """What the parts of the step report, where they are on."""
+        parts = {}
+        if self.settings.clipping.norm or self.settings.clipping.value:
+            parts["grad_norm"] = float(result.grad_norm)
+        if self.settings.loss_scale.kind != "none":
+            parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
+        return parts
+
+    def after_epoch(self, place: Place) -> str:
+        """Evaluate where that is due, and record the epoch."""
+        say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.last['loss']}")
+        started = time.perf_counter()
+        self._evaluated = {"accuracy": None}
+        if place.epoch % self.settings.evaluate_every == 0 or place.epoch == self.settings.epochs:
+            self._evaluated = self._evaluate()
+        self.metrics.write(
+            epoch=place.epoch, step=self._n_steps, loss=self.last["loss"], **self._evaluated, **self.last["parts"],
+            seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
+        )  # fmt: skip
+        accuracy = self._evaluated["accuracy"]
+        return f"loss {self.last['loss']:.3f}" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f} %")
+
+    def _evaluate(self) -> dict[str, float | None]:
+        """The accuracy, and that of the EMA in place of the raw weights where there is one."""
+        tell_position("evaluating after", self._n_steps)
+        found: dict[str, float | None] = {"accuracy": self.accuracy(self.eval_images.evaluation())}
+        if self.step.ema is not None:
+            with self.step.ema.in_place():
+                found["ema_accuracy"] = self.accuracy(self.eval_images.evaluation())
+        return found
+
+
+def parameters_to_save(step: TrainStep) -> list[Parameter]:
+    """Every parameter but the learning rates, which the configuration gives again."""
+    return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]

@@ -1,0 +1,87 @@
+"""Checkpoints as other frameworks leave them, written and read back by the safetensors library."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import deserialize, safe_open
+from safetensors.numpy import save
+
+INDEX = "model.safetensors.index.json"
+BITS = np.uint16  # an array of these is written as bfloat16
+CODES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64}
+
+
+def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
+    """A ``.safetensors`` file; the library's NumPy side has no bfloat16, so its header is given the type afterwards."""
+    content = save(dict(tensors), metadata={"format": "pt"} if metadata is None else metadata)
+    size = int.from_bytes(content[:8], "little")
+    head = content[8 : 8 + size].rstrip().replace(b'"U16"', b'"BF16"')
+    head += b" " * (-len(head) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + content[8 + size :])
+    return path
+
+
+def write_shards(folder: Path, shards: Sequence[Mapping[str, np.ndarray]]) -> Path:
+    """Numbered shards with their index, as transformers writes them."""
+    weight_map = {}
+    for number, tensors in enumerate(shards, start=1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write_file(folder / name, tensors)
+        weight_map |= dict.fromkeys(tensors, name)
+    total = sum(array.nbytes for tensors in shards for array in tensors.values())
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2))
+    return folder
+
+
+def read_file(path: Path) -> dict[str, np.ndarray]:
+    """Every tensor, as the library reads it; bfloat16 as its bits."""
+    return {
+        name: np.frombuffer(bytes(entry["data"]), CODES[entry["dtype"]]).reshape(entry["shape"])
+        for name, entry in deserialize(path.read_bytes())
+    }
+
+
+def metadata_of(path: Path) -> dict[str, str] | None:
+    with safe_open(path, "numpy") as file:
+        return file.metadata()
+
+
+def draw(shape: tuple[int, ...], dtype: type, seed: int) -> np.ndarray:
+    """Normal numbers of a type; ``BITS`` for bfloat16."""
+    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return (values.view(np.uint32) >> 16).astype(BITS) if dtype is BITS else values.astype(dtype)
+
+
+def as_float(array: np.ndarray) -> np.ndarray:
+    """The values, where bfloat16 is given as bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BITS else array
+
+
+def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:
+    """A network with BatchNorm as PyTorch saves it; large enough for several blocks."""
+    return {
+        "conv.weight": draw((7, 3, 3), dtype, seed),
+        "bn.running_mean": draw((7,), dtype, seed + 1000),
+        "bn.running_var": np.abs(draw((7,), np.float32, seed + 2000)).astype(np.float32),
+        "bn.num_batches_tracked": np.array(100 + seed),
+        "fc.weight": draw((210, 1000), dtype, seed + 3000),
+    }
+
+
+def write_run(folder: Path, n: int, dtype: type = np.float32, *, sharded: bool = False) -> list[dict[str, np.ndarray]]:
+    """``checkpoint-1000`` and so on in the folder, as a trainer leaves them; what was written."""
+    written = [network(seed, dtype) for seed in range(n)]
+    for number, tensors in enumerate(written, start=1):
+        one = folder / f"checkpoint-{number}000"
+        if sharded:
+            names = list(tensors)
+            write_shards(one, [{name: tensors[name] for name in part} for part in (names[:3], names[3:])])
+        else:
+            write_file(one / "model.safetensors", tensors)
+        (one / "config.json").write_text('{"model_type": "tiny"}')
+        (one / "trainer_state.json").write_text("{}")
+        (one / "optimizer.pt").write_bytes(b"\x80\x02")
+    return written

@@ -1,0 +1,35 @@
+"""What the launcher shows of a rank's log."""
+
+from dimred.launch.logs import LogTail
+
+NOISE = (
+    "[INFO] DISTRIBUTED(20472,7f01,python):2026-11-21-18:16:39 [tcp_client.cc:367] Start] Event base dispatch success!"
+)
+
+
+def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("of an earlier run\n")
+    tail = LogTail(log)
+    with log.open("a") as file:
+        for text, expected in [
+            ("epoch: 1 st", ""),
+            ("ep: 20 loss is 2\nnext", "epoch: 1 step: 20 loss is 2\n"),
+            (f" line\n{NOISE}\n[WARNING] PIPELINE(1,7f,python):late\n", "next line\n"),
+            ("[ERROR] ME(1:2,MainProcess): it failed\n[WARNING] of my own\n", None),
+            ("no end", ""),
+        ]:
+            file.write(text)
+            file.flush()
+            tail.show()
+            assert capsys.readouterr().out == (text if expected is None else expected)
+    tail.show(to_the_end=True)
+    assert capsys.readouterr().out == "no end"
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path, capsys):
+    tail = LogTail(tmp_path / "train.log")
+    tail.show()
+    (tmp_path / "train.log").write_text("here\n")
+    tail.show()
+    assert capsys.readouterr().out == "here\n"

@@ -1,0 +1,202 @@
+"""Averages end to end: what goes in comes out in the same layout, and loads where it came from."""
+
+import json
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import dimred
+from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, SeriesError
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from tests.helpers.checkpoint_files import (
+    BITS,
+    INDEX,
+    as_float,
+    draw,
+    metadata_of,
+    read_file,
+    write_file,
+    write_run,
+)
+from tests.helpers.commands import dimred as command
+from tests.merging.test_combine import in_type
+from tests.oracles import merge as oracle
+
+AVERAGED = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
+
+
+def expected(written: list[dict[str, np.ndarray]], coefficients: list[float], dtype: type) -> dict[str, np.ndarray]:
+    means = {name: oracle.weighted_mean([as_float(one[name]) for one in written], coefficients) for name in AVERAGED}
+    types = {name: np.float32 if name == "bn.running_var" else dtype for name in AVERAGED}
+    return written[-1] | {name: in_type(mean, types[name]) for name, mean in means.items()}
+
+
+def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
+def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
+    written = write_run(tmp_path / "run", 4, dtype)
+    out = tmp_path / "avg.safetensors"
+    dimred.average(tmp_path / "run", out, last=3, profile="linear")
+    assert_same(read_file(out), expected(written[1:], [1, 2, 3], dtype))
+    assert metadata_of(out) == {"format": "pt"}
+    source = tmp_path / "run" / "checkpoint-4000" / "model.safetensors"
+    size = 8 + int.from_bytes(source.read_bytes()[:8], "little")
+    assert json.loads(out.read_bytes()[8:size]) == json.loads(source.read_bytes()[8:size])
+
+
+def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> None:
+    written = write_run(tmp_path / "run", 3, BITS, sharded=True)
+    out = tmp_path / "avg"
+    dimred.average([tmp_path / "run"], out, from_step=2000)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX
+    ]  # fmt: skip
+    assert (out / INDEX).read_bytes() == (tmp_path / "run" / "checkpoint-3000" / INDEX).read_bytes()
+    parts = [read_file(path) for path in sorted(out.glob("*.safetensors"))]
+    assert [sorted(part) for part in parts] == [
+        ["bn.running_mean", "bn.running_var", "conv.weight"], ["bn.num_batches_tracked", "fc.weight"]
+    ]  # fmt: skip
+    assert_same(parts[0] | parts[1], expected(written[1:], [1, 1], BITS))
+
+
+def test_a_folder_out_of_single_files(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    dimred.average(tmp_path / "run", tmp_path / "avg")
+    assert sorted(path.name for path in (tmp_path / "avg").iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_another_type(tmp_path: Path, sharded: bool) -> None:
+    written = write_run(tmp_path / "run", 2, BITS, sharded=sharded)
+    out = tmp_path / "avg"
+    dimred.average(tmp_path / "run", out, dtype="float32")
+    found = {name: value for path in out.glob("*.safetensors") for name, value in load_file(path).items()}
+    assert_same(found, expected(written, [1, 1], np.float32))
+    if sharded:
+        sizes = sum(value.nbytes for value in found.values())
+        assert json.loads((out / INDEX).read_text())["metadata"] == {"total_size": sizes}
+
+
+def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
+    """The library's save_model writes one of two shared tensors, and the name of the other into the metadata."""
+    tied = {"format": "pt", "lm_head.weight": "embed.weight"}
+    for seed in (1, 2):
+        write_file(tmp_path / "run" / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, tied)
+    dimred.average(tmp_path / "run", tmp_path / "avg.safetensors")
+    assert metadata_of(tmp_path / "avg.safetensors") == tied
+    assert list(read_file(tmp_path / "avg.safetensors")) == ["embed.weight"]
+
+
+def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3)
+    record = dimred.average(tmp_path / "run", tmp_path / "avg.safetensors", profile="0.5,0.25,0.25")
+    assert json.loads((tmp_path / "avg.safetensors.json").read_text()) == record
+    assert [one["coefficient"] for one in record["checkpoints"]] == [0.5, 0.25, 0.25]
+    assert [one["step"] for one in record["checkpoints"]] == [1000, 2000, 3000]
+    assert len({tuple(one["sample_sha256"]) for one in record["checkpoints"]}) == 3
+    assert record["batch_norm"].startswith("2 averaged statistics, which belong to no network: re-estimate them")
+    assert {"dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
+
+
+def refused(tmp_path: Path, out: str, **options: object) -> str:
+    write_run(tmp_path / "run", 2, sharded=bool(options.pop("sharded", False)))
+    with pytest.raises(DimredError) as error:
+        dimred.average(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "said"),
+    [
+        ("run", {}, "exists already; name another"),
+        ("gone/avg.safetensors", {}, "in a folder that does not exist"),
+        ("avg.ckpt", {}, "its name must end in .safetensors"),
+        ("avg.safetensors", {"sharded": True}, "the checkpoints are in shards; name a folder"),
+        ("avg.safetensors", {"dtype": "int8"}, "--dtype is 'int8'; allowed: float64, float32"),
+        ("avg.safetensors", {"profile": "bell"}, "--profile is 'bell'"),
+        ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
+    assert said in refused(tmp_path, out, **options)
+
+
+def test_one_checkpoint_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 1)
+    for sources in (tmp_path / "run", tmp_path / "run" / "checkpoint-1000"):
+        with pytest.raises(SeriesError, match="is one checkpoint; give two or more"):
+            dimred.average(sources, tmp_path / "avg.safetensors")
+
+
+def test_an_earlier_record_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "avg.safetensors.json").write_text("mine")
+    assert "'avg.safetensors.json' exists already" in refused(tmp_path, "avg.safetensors").replace(f"{tmp_path}/", "")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> None:
+    write_run(tmp_path / "run", 2, sharded=sharded)
+    out = tmp_path / ("avg" if sharded else "avg.safetensors")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # the kernel's own "too large"
+        with pytest.raises(FaultError, match=r"can't be written .*: File too large"):
+            dimred.average(tmp_path / "run", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+
+    def stop(read: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dimred.average(tmp_path / "run", tmp_path / "avg.safetensors", report=stop)
+    with pytest.raises(KeyboardInterrupt):
+        dimred.average(tmp_path / "run", tmp_path / "avg", report=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    weights = [{"w": draw((4, 3), np.float32, seed)} for seed in (1, 2)]
+    for number, arrays in enumerate(weights, start=1):
+        write_checkpoint(tmp_path / "run" / f"n-{number}_1.ckpt", arrays)
+    whole = {"bn.moving_mean": draw((3,), np.float32, 5), "w": draw((4, 3), np.float32, 6)}
+    write_checkpoint(tmp_path / "whole.ckpt", whole, {"epoch": 7})
+    done = command("average", tmp_path / "run", tmp_path / "whole.ckpt", tmp_path / "avg.ckpt", "--decay", "0.25")
+    assert done.stdout == f"{tmp_path / 'avg.ckpt'}: moving average, decay 0.25, of 2 snapshots\n", done.stderr
+    found = read_checkpoint(tmp_path / "avg.ckpt")
+    assert list(found) == ["bn.moving_mean", "w", "epoch"]
+    np.testing.assert_array_equal(found["bn.moving_mean"], whole["bn.moving_mean"])
+    mean = oracle.weighted_mean([one["w"] for one in weights], [0.25, 0.75])
+    np.testing.assert_array_equal(found["w"], mean.astype(np.float32))
+    write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
+    with pytest.raises(ConfigError, match=r"'w' has shape \(4, 4\) instead of \(4, 3\)"):
+        dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
+    write_checkpoint(tmp_path / "lacks.ckpt", {"v": draw((4, 4), np.float32, 6)})
+    with pytest.raises(ConfigError, match=r"not of the snapshots' network: it has no parameter 'w' \(4, 3\)"):
+        dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "lacks.ckpt")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    file = tmp_path / "run" / "checkpoint-1000" / "model.safetensors"
+    file.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(CheckpointError, match="checkpoint-1000"):
+        dimred.average(tmp_path / "run", tmp_path / "avg.safetensors")

@@ -1,0 +1,114 @@
+"""Streamed sums against the plain loop of the oracle, to the last bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dimred.errors import CheckpointError
+from dimred.merging.combine import gram_matrix, round_to
+from dimred.merging.inputs import open_checkpoints
+from dimred.merging.output import write_network
+from dimred.weights.stored_tensor import BFLOAT16
+from tests.helpers.checkpoint_files import BITS, as_float, draw, network, read_file, write_file, write_run
+from tests.oracles import merge as oracle
+
+TYPES = [np.float32, np.float16, BITS, np.float64]
+
+
+def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
+    """float64 values rounded to a type by the oracle."""
+    if dtype is BITS:
+        return np.array([oracle.to_bfloat16(value) for value in values.ravel()], BITS).reshape(values.shape)
+    return values.astype(dtype)
+
+
+def merged(run: Path, coefficients: list[float], out: Path) -> dict[str, np.ndarray]:
+    checkpoints = open_checkpoints([run])
+    write_network(checkpoints, np.array(coefficients), out, checkpoints[-1])
+    return read_file(out)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("coefficients", [[1, 1, 1], [1, 2, 3], [0.7, -0.4, 0.7], [0, 0, 1], [0.1, 0, 0.2]], ids=str)
+def test_the_mean_is_the_plain_loops_to_the_last_bit(tmp_path: Path, dtype: type, coefficients: list[float]) -> None:
+    written = [{"w": draw((123, 17), dtype, seed)} for seed in range(3)]
+    for number, tensors in enumerate(written):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
+    expected = oracle.weighted_mean([as_float(tensors["w"]) for tensors in written], coefficients)
+    found = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(found["w"], in_type(expected, dtype))
+
+
+def test_tensors_of_several_blocks_and_parts(tmp_path: Path) -> None:
+    written = [{"w": draw((1100, 1201), np.float32, seed)} for seed in range(2)]
+    for number, tensors in enumerate(written):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
+    found = merged(tmp_path / "run", [1, 3], tmp_path / "out.safetensors")
+    expected = oracle.weighted_mean([tensors["w"] for tensors in written], [1, 3])
+    np.testing.assert_array_equal(found["w"], expected.astype(np.float32))
+
+
+@given(st.lists(st.floats(width=64, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
+def test_bfloat16_is_rounded_once(values: list[float]) -> None:
+    found = round_to(np.array(values), BFLOAT16)
+    assert found.tolist() == [oracle.to_bfloat16(value) for value in values]
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 0x7F7F), st.integers(-3, 3), st.booleans())
+def test_bfloat16_ties_and_their_neighbours(bits: int, away: int, negative: bool) -> None:
+    """Half way between two bfloat16, and next to it: by one float64, where a float32 in between would be a tie too."""
+    above = 2.0**128 if bits == 0x7F7F else oracle.from_bfloat16(bits + 1)
+    value = (oracle.from_bfloat16(bits) + above) / 2
+    for _ in range(abs(away)):
+        value = float(np.nextafter(value, np.inf if away > 0 else 0))
+    value = -value if negative else value
+    assert round_to(np.array([value]), BFLOAT16)[0] == oracle.to_bfloat16(value)
+
+
+def test_statistics_take_no_negative_coefficients(tmp_path: Path) -> None:
+    written = write_run(tmp_path / "run", 2)
+    found = merged(tmp_path / "run", [-0.5, 1.5], tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(found["bn.running_var"], written[1]["bn.running_var"])
+    expected = oracle.weighted_mean([tensors["fc.weight"] for tensors in written], [-0.5, 1.5])
+    np.testing.assert_array_equal(found["fc.weight"], expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_gram_matrix_is_that_of_the_weights_alone(tmp_path: Path, dtype: type) -> None:
+    written = write_run(tmp_path, 5, dtype)
+    rows = [np.concatenate([as_float(one[name]).ravel() for name in ("conv.weight", "fc.weight")]) for one in written]
+    checkpoints = open_checkpoints([tmp_path])
+    seen: list[int] = []
+    found = gram_matrix(checkpoints, seen.append)
+    np.testing.assert_allclose(found, oracle.gram(rows), rtol=1e-9, atol=1e-9 * np.abs(found).max())
+    assert sum(seen) == 5 * rows[0].size
+    np.testing.assert_array_equal(found, gram_matrix(checkpoints, seen.append))
+
+
+@pytest.mark.parametrize("how", ["mean", "gram"])
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path, how: str) -> None:
+    write_run(tmp_path / "run", 3)
+    broken = network(1)
+    broken["fc.weight"][3, 5] = np.nan
+    write_file(tmp_path / "run" / "checkpoint-2000" / "model.safetensors", broken)
+    checkpoints = open_checkpoints([tmp_path / "run"])
+    out = tmp_path / "out.safetensors"
+    act = {
+        "gram": lambda: gram_matrix(checkpoints, lambda read: None),
+        "mean": lambda: write_network(checkpoints, np.ones(3), out, checkpoints[-1]),
+    }
+    with pytest.raises(CheckpointError, match=r"checkpoint-2000: 'fc\.weight' holds an infinite number or NaN"):
+        act[how]()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    checkpoints = open_checkpoints([tmp_path / "run"])
+    write_file(checkpoints[0].files[0], network(9))
+    with pytest.raises(CheckpointError, match="changed while it was in use"):
+        gram_matrix(checkpoints, lambda read: None)

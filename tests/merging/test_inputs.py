@@ -1,0 +1,217 @@
+"""Checkpoints as people have them: found, ordered, and compared."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.errors import CheckpointError, ConfigError, DimredError
+from dimred.merging.inputs import open_checkpoints, select
+from dimred.weights.checkpoint_io import write_checkpoint
+from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run, write_shards
+from tests.helpers.planted import write_series
+
+
+def write_named(folder: Path, *names: str) -> Path:
+    for seed, name in enumerate(names):
+        write_file(folder / name, network(seed))
+    return folder
+
+
+def steps(folder: Path, order: str = "step") -> list[tuple[str, int]]:
+    return [(checkpoint.label, checkpoint.step) for checkpoint in open_checkpoints([folder], order)]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
+    write_run(tmp_path, 11, sharded=sharded)
+    write_file(tmp_path / "model.safetensors", network(99))  # the final one: no step
+    (tmp_path / "runs-2026").mkdir()
+    found = open_checkpoints([tmp_path])
+    assert [one.step for one in found] == list(range(1000, 12000, 1000))
+    assert found[-1].label == "checkpoint-11000"
+    assert found[0].layout.names == ("conv.weight", "fc.weight")
+    assert found[0].statistics == ("bn.running_mean", "bn.running_var")
+    assert len(found[0].files) == (2 if sharded else 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("net-9.safetensors", "net-10.safetensors"), [9, 10]),
+        (("epoch=2-step=30-val_loss=0.5.safetensors", "epoch=10-step=100-val_loss=0.1.safetensors"), [30, 100]),
+        (("epoch3_acc81.safetensors", "epoch12_acc80.safetensors"), [3, 12]),
+        (("v2-iter_00500.safetensors", "v2-iter_01000.safetensors"), [500, 1000]),
+        (("resnet-1_625.safetensors", "resnet-2_1250.safetensors"), [625, 1250]),
+        (("resnet-1_625.safetensors", "resnet-2_625.safetensors"), [625, 1250]),  # counted inside the epoch
+    ],
+)
+def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], expected: list[int]) -> None:
+    write_named(tmp_path, *names)
+    assert steps(tmp_path) == list(zip(names, expected, strict=True))
+
+
+def test_other_orders(tmp_path: Path) -> None:
+    write_named(tmp_path, "b.safetensors", "a.safetensors", "c.safetensors")
+    for number, name in enumerate(("c", "a", "b")):
+        os.utime(tmp_path / f"{name}.safetensors", (number, number))
+    assert steps(tmp_path, "name") == [("a.safetensors", 1), ("b.safetensors", 2), ("c.safetensors", 3)]
+    assert steps(tmp_path, "mtime") == [("c.safetensors", 1), ("a.safetensors", 2), ("b.safetensors", 3)]
+    with pytest.raises(ConfigError, match="use --order name or --order mtime"):
+        open_checkpoints([tmp_path])
+    with pytest.raises(ConfigError, match="--order is 'time'; allowed: step, name, mtime"):
+        open_checkpoints([tmp_path], "time")
+
+
+def test_globs_and_lists(tmp_path: Path) -> None:
+    write_run(tmp_path, 4)
+    by_glob = open_checkpoints([f"{tmp_path}/checkpoint-[234]000/model.safetensors"])
+    by_list = open_checkpoints([tmp_path / f"checkpoint-{number}000" for number in (4, 2, 3)])
+    assert [one.step for one in by_glob] == [one.step for one in by_list] == [2000, 3000, 4000]
+    assert [one.label for one in by_glob] == [one.label for one in by_list]
+
+
+def test_a_glob_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "run", 2)
+    monkeypatch.chdir(tmp_path)
+    assert len(open_checkpoints(["run/checkpoint-*"])) == 2
+
+
+def test_shards_may_be_named_by_their_index(tmp_path: Path) -> None:
+    write_run(tmp_path, 2, sharded=True)
+    assert [one.step for one in open_checkpoints([f"{tmp_path}/*/{INDEX}"])] == [1000, 2000]
+
+
+def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
+    write_series(tmp_path, np.random.default_rng(0).standard_normal((3, 30)).astype(np.float32), first_step=7)
+    assert [one.step for one in open_checkpoints([tmp_path])] == [7, 8, 9]
+
+
+def test_windows(tmp_path: Path) -> None:
+    write_run(tmp_path, 5)
+    found = open_checkpoints([tmp_path])
+    assert [one.step for one in select(found, 2, None, None)] == [4000, 5000]
+    assert [one.step for one in select(found, None, 2000, 3500)] == [2000, 3000]
+    assert [one.step for one in select(found, 1, None, 3000)] == [3000]
+    for arguments, said in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "--last is 0")):
+        with pytest.raises(DimredError, match=said):
+            select(found, *arguments)
+
+
+def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
+    return {key: array for key, array in (network(5) | {name: value}).items() if array is not None}
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (other("fc.weight", None), "'fc.weight' is in {last} and not in {first}"),
+        (other("fc.bias", draw((3,), np.float32, 1)), "'fc.bias' is in {first} and not in {last}"),
+        (
+            other("conv.weight", draw((7, 3, 1), np.float32, 1)),
+            "'conv.weight' has the shape (7, 3, 1) in {first} and (7, 3, 3) in {last}",
+        ),
+        (
+            other("fc.weight", draw((210, 1000), BITS, 1)),
+            "'fc.weight' has the dtype bfloat16 in {first} and float32 in {last}",
+        ),
+        (other("bn.running_mean", None), "'bn.running_mean' is in {last} and not in {first}"),
+    ],
+)
+def test_two_networks_mixed(tmp_path: Path, second: dict[str, np.ndarray], said: str) -> None:
+    last, first = (write_file(tmp_path / f"n-{number}.safetensors", second) for number in (2, 1))
+    write_file(last, network(6))
+    with pytest.raises(CheckpointError) as refused:
+        open_checkpoints([tmp_path])
+    assert said.format(first=first, last=last) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def truncated_shard(folder: Path) -> None:
+    write_run(folder, 2, sharded=True)
+    shard = sorted((folder / "checkpoint-2000").glob("*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def missing_shard(folder: Path) -> None:
+    write_run(folder, 2, sharded=True)
+    sorted((folder / "checkpoint-1000").glob("*.safetensors"))[0].unlink()
+
+
+def tensor_elsewhere(folder: Path) -> None:
+    write_run(folder, 2, sharded=True)
+    index = folder / "checkpoint-1000" / INDEX
+    index.write_text(index.read_text().replace('"fc.weight"', '"fc.gone"'))
+
+
+def index_outside(folder: Path) -> None:
+    write_run(folder, 2, sharded=True)
+    index = folder / "checkpoint-1000" / INDEX
+    index.write_text(index.read_text().replace("model-00001", "../model-00001"))
+
+
+def no_index(folder: Path) -> None:
+    write_named(folder, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def only_pickles(folder: Path) -> None:
+    (folder / "checkpoint-10").mkdir(parents=True)
+    (folder / "checkpoint-10" / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+
+
+def lightning(folder: Path) -> None:
+    for number in (1, 2):
+        (folder / f"step={number}.ckpt").write_bytes(b"PK\x03\x04 and so on")
+
+
+def counters_only(folder: Path) -> None:
+    write_named(folder, "n-1.safetensors")
+    write_file(folder / "n-2.safetensors", {"step": np.array(3)})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder: None, "a folder without a .safetensors or .ckpt file"),
+        (truncated_shard, "model-00002-of-00002.safetensors is not a whole safetensors file"),
+        (missing_shard, "names model-00001-of-00002.safetensors, which is not there"),
+        (tensor_elsewhere, "'fc.gone' is in model-00002-of-00002.safetensors, which does not have it"),
+        (index_outside, "names no file beside it"),
+        (no_index, "is one of several shards"),
+        (only_pickles, "is a pickle, which could run any code; convert it: python -c"),
+        (lightning, "is a pickle, which could run any code; convert it: python -c"),
+        (counters_only, "has no trainable weights"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, make, said: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    make(folder)
+    with pytest.raises(DimredError) as refused:
+        open_checkpoints([folder])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file or folder, and nothing matches it"):
+        open_checkpoints([tmp_path / "gone-*"])
+
+
+def test_a_folder_of_two_models_is_not_one_checkpoint(tmp_path: Path) -> None:
+    write_named(tmp_path / "checkpoint-1", "a.safetensors", "b.safetensors")
+    write_shards(tmp_path / "checkpoint-2", [network(1)])
+    with pytest.raises(CheckpointError, match="checkpoint-1 has 2 files of weights"):
+        open_checkpoints([tmp_path])
+
+
+def test_the_checksum_of_our_own_files_is_compared(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_checkpoint(tmp_path / f"n-{number}.ckpt", {"w": draw((300,), np.float32, number)})
+    file = tmp_path / "n-1.ckpt"
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        open_checkpoints([tmp_path])

@@ -1,0 +1,67 @@
+"""Merging, written plainly: one float64 loop, exact rounding, and the papers' own recursions."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+
+def weighted_mean(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -> np.ndarray:
+    """sum(c_i x_i) / sum(c_i) in float64, in order."""
+    total = np.zeros(arrays[0].shape)
+    for array, coefficient in zip(arrays, coefficients, strict=True):
+        total = total + coefficient * array.astype(np.float64)
+    return total / sum(coefficients)
+
+
+def to_bfloat16(value: float) -> int:
+    """The bits of the bfloat16 nearest to a float64, ties to the even one: the two neighbours, compared exactly."""
+    exact = Fraction(abs(value))
+    low = 0
+    for bit in reversed(range(15)):  # the largest bfloat16 that is not greater
+        tried = low | 1 << bit
+        if tried < 0x7F80 and Fraction(from_bfloat16(tried)) <= exact:
+            low = tried
+    high = low + 1
+    above = Fraction(2) ** 128 if high == 0x7F80 else Fraction(from_bfloat16(high))
+    below = exact - Fraction(from_bfloat16(low))
+    nearest = low if below < above - exact or (below == above - exact and low % 2 == 0) else high
+    return nearest | (0x8000 if np.signbit(value) else 0)
+
+
+def from_bfloat16(bits: int) -> float:
+    return float(np.array(bits << 16, np.uint32).view(np.float32))
+
+
+def power_function_average(values: np.ndarray, steps: Sequence[int], exponent: float) -> np.ndarray:
+    """EDM2's running average (Karras et al., 2024, eq. 127): a <- b a + (1 - b) x, b = (1 - dt / t)^(g + 1)."""
+    average = np.zeros(values.shape[1])
+    before = 0
+    for value, step in zip(values, steps, strict=True):
+        beta = (1 - (step - before) / step) ** (exponent + 1)
+        average = beta * average + (1 - beta) * value
+        before = step
+    return average
+
+
+def power_function_width(exponent: float) -> float:
+    """The standard deviation of the density (g + 1) t^g on [0, 1], by numerical integration."""
+    times = (np.arange(1_000_000) + 0.5) / 1_000_000
+    density = (exponent + 1) * times**exponent / len(times)
+    mean = float(np.sum(times * density))
+    return float(np.sqrt(np.sum((times - mean) ** 2 * density)))
+
+
+def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
+    """x_0 + sum_i w_i (x_i - x_(i-1)): each update between two checkpoints, scaled by its decay (WSM, theorem 1)."""
+    result = values[0].astype(np.float64)
+    for number, factor in enumerate(factors, start=1):
+        result = result + factor * (values[number] - values[number - 1])
+    return result
+
+
+def gram(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The inner products about the mean, float64."""
+    rows = np.array([array.astype(np.float64).ravel() for array in arrays])
+    rows = rows - rows.mean(axis=0)
+    return rows @ rows.T
