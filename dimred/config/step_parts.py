@@ -4,9 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dimred.config.base import Count, Fraction, Strict
-
-Positive = Annotated[float, Field(gt=0)]
+from dimred.config.base import Count, Fraction, Positive, Strict
 
 
 class PrecisionConfig(Strict):
