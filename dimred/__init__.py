@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dimred.merging.merge import merge
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.train_step.step import TrainStep
     from dimred.weights.layout import WeightLayout
     from dimred.weights.series import CheckpointSeries
@@ -44,7 +44,7 @@ _HOME = {
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
     "average": "dimred.merging.average",
-    "fit_basis": "dimred.subspace.pca",
+    "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
 }

@@ -1,9 +1,10 @@
-"""What a program shows: one line an epoch, a live bar in a terminal, one clear line for an error."""
+"""What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -21,65 +22,87 @@ from rich.text import Text
 
 from dimred.errors import DimredError
 
-EXIT_UNEXPECTED = 1
-
-# Options of both stages.
+# Arguments and options that several programs have.
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
+Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
+DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="What to compute on.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 AllowChange = Annotated[
     list[str] | None, typer.Option(metavar="KEY", help="With --resume: this key may differ from before.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def progress_bar() -> Progress:
-    """A live bar on a terminal's standard error: steps, rate, status, time; silent elsewhere, where log lines speak."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        _Rate(),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-        redirect_stdout=sys.stdout.isatty(),  # lines go above the bar; to a file they go as ever
-    )
+def say(text: str) -> None:
+    """Print a line of the log at once."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """Print a line on standard error at once, beside what a command gives on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class LiveBar(Progress):
+    """Steps, rate, status and time on a terminal's standard error, between ``start`` and ``stop``; silent elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            _Rate(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+            redirect_stdout=sys.stdout.isatty(),  # lines go above the bar; to a file they go as ever
+        )
+
+    def show(self, name: str, total: int, done: int, status: str) -> None:
+        """Show ``done`` steps of ``total``, and what was measured last."""
+        if not self.task_ids:
+            self.add_task(name, total=total, completed=done, status=status)
+        self.update(self.task_ids[0], completed=done, status=status)
 
 
 class _Rate(ProgressColumn):
-    """Steps in a second."""
+    """Steps per second."""
 
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
 
-def say(text: str) -> None:
-    """A line of the log, at once."""
-    print(text, flush=True)
-
-
-def run_program(program: Callable[..., None]) -> None:
+def run_program(program: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
     """Run a function as a command line program; see ``run_app``."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(program)
-    run_app(app)
+    run_app(app, tell_refusal)
 
 
-def run_app(app: typer.Typer) -> None:
-    """Run the commands; an error of ours becomes a line on standard error, and its own exit status.
+def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
+    """Run the commands; an error of ours becomes a line on standard error, with its own exit status.
 
-    An error that is nobody's intention becomes one line too, with status 1. After ``show_tracebacks`` (``--debug``)
-    both show where they arose.
+    An error that nobody intended becomes one line too, with status 1. After ``show_tracebacks`` (``--debug``) both show
+    where they arose.
+
+    Args:
+        app: the commands.
+        tell_refusal: takes the text of an error that means bad input; true where somebody else will print it.
     """
     try:
         app()
     except DimredError as error:
         _show_traceback()
-        fail(error)
+        if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
+            note(f"error: {error}")
+        sys.exit(error.exit_status)
     except Exception as error:
         _show_traceback()
-        print(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)", file=sys.stderr)
-        sys.exit(EXIT_UNEXPECTED)
+        note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
+        sys.exit(1)
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -94,9 +117,3 @@ _tracebacks = False
 def _show_traceback() -> None:
     if _tracebacks:
         traceback.print_exc()
-
-
-def fail(error: DimredError) -> NoReturn:
-    """Print the error and exit with its status."""
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(error.exit_status)

@@ -36,7 +36,7 @@ from dimred.run.device import set_up
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
 from dimred.subspace.basis import SubspaceBasis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.weights.layout import WeightLayout

@@ -18,7 +18,7 @@ from dimred.files.run_names import SNAPSHOTS
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.snapshot_count import check_enough
+from dimred.subspace.spectrum import check_enough
 from dimred.vectors.parameters import check_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries

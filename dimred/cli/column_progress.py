@@ -17,12 +17,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-__all__ = ["column_progress", "say"]
+from dimred.console import note
 
-
-def say(text: str) -> None:
-    """Tell the user something on standard error."""
-    print(text, file=sys.stderr, flush=True)
+__all__ = ["column_progress"]
 
 
 @contextmanager
@@ -53,7 +50,7 @@ def column_progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None
         if done == total and bar.disable:
             seconds = max(time.monotonic() - started[phase][0], 1e-9)
             size = (total - started[phase][1]) * each
-            say(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
+            note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
 
     with bar:
         yield report

@@ -50,7 +50,7 @@ def check(
 
     Example: dimred data check ./imagenet
     """
-    from dimred.data.image_check import check_images
+    from dimred.data.image_tree import check_images
 
     found = check_images(root, workers)
     for path in found.damaged:

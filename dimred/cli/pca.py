@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.cli.as_json import AsJson
+from dimred.console import AsJson, note
 from dimred.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def pca(
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
-    from dimred.cli.column_progress import column_progress, say
-    from dimred.subspace.pca import fit_basis
+    from dimred.cli.column_progress import column_progress
+    from dimred.subspace.fit import fit_basis
     from dimred.weights.matrix import WeightMatrix
     from dimred.weights.series import CheckpointSeries
 
@@ -89,7 +89,7 @@ def pca(
     with column_progress(len(series)) as progress:
         made = fit_basis(
             series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
-            max_memory=memory, progress=progress, note=say,
+            max_memory=memory, progress=progress, note=note,
         )  # fmt: skip
     print(json.dumps(_facts(made)) if as_json else _summary(made))
 

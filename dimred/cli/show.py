@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.cli.as_json import AsJson
+from dimred.console import AsJson, note
 
 if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis
@@ -28,14 +28,13 @@ def show(
     """
     import warnings
 
-    from dimred.cli.column_progress import say
     from dimred.subspace.basis import load_basis
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         basis = load_basis(file.with_suffix(".npy"))
     for warning in caught:
-        say(f"warning: {warning.message}")
+        note(f"warning: {warning.message}")
     difference = None if checkpoint is None else _difference(basis, checkpoint)
     if as_json:
         fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.cli.as_json import AsJson
+from dimred.console import AsJson
 from dimred.errors import ConfigError
 
 _DEFAULT_SIZE = {"resnet_small": 16}

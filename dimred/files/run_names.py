@@ -15,6 +15,9 @@ RANK_LOG = "train.log"
 ENVIRONMENT_LOG = "env.log"
 MSRUN_LOGS = "msrun"
 
+# What may stand in a folder without being results of a run.
+NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS})
+
 # Of stage 1.
 STAGE_1_CHECKPOINTS = "checkpoint_stage_1"
 SNAPSHOTS = "checkpoint_pca"  # inside it

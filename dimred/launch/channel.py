@@ -1,13 +1,30 @@
-"""What a rank's process tells its launcher: JSON lines over a local socket."""
+"""What the ranks of a job tell their launcher: JSON messages, framed by the standard library. Nothing is unpickled.
+
+The process around a rank (``rank.py``) sends ``hello``, the process of its ``program``, and how it ``ended``. The
+rank's program has a connection of its own: it sends what it is ``at``, its ``bar``, and why it ``refused`` to begin.
+"""
 
 import json
 import os
 import socket
+import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import Client, Connection, wait
 from typing import Any
 
-from dimred.launch.job import LAUNCHER
+from dimred.console import LiveBar
+
+__all__ = ["COMPUTING", "LAUNCHER", "READING", "Inbox", "StageBar", "launcher_address", "tell_launcher",
+           "tell_position", "tell_refusal"]  # fmt: skip
+
+LAUNCHER = "DIMRED_LAUNCHER"
+READING, COMPUTING = "reading the batch of", "computing"
+_LONGEST_MESSAGE = 65_536  # bytes
+_WAIT_FOR_THE_REST = struct.pack("ll", 10, 0)  # seconds, microseconds: who sends half a message is dropped
+_SECONDS_BETWEEN_BARS = 0.1
 
 
 def launcher_address(name: str) -> str:
@@ -15,52 +32,127 @@ def launcher_address(name: str) -> str:
     return f"\0dimred-{name}"
 
 
-def tell(launcher: socket.socket, **message: int | str) -> None:
-    """Send a message of a ``rank``.
+class Inbox:
+    """The messages that arrive on a listening socket's connections, and on connections that were added.
 
-    Its ``rank_process`` sends ``pid`` when its program has begun, and ``status`` when it has ended; its program, by a
-    connection of its own, what it is ``doing`` for which ``step``, and how far its ``bar`` has come.
+    Args:
+        listener: accepts connections; None for an inbox that only has those that are added.
     """
-    launcher.sendall(json.dumps(message).encode() + b"\n")
+
+    def __init__(self, listener: socket.socket | None = None):
+        self._listeners = [] if listener is None else [listener]
+        self._connections: list[Connection] = []
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether more may come from somebody who is connected."""
+        return bool(self._connections)
+
+    def add(self, connected: socket.socket) -> Connection:
+        """Listen to one more connection; it is closed with the inbox."""
+        connected.setblocking(True)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _WAIT_FOR_THE_REST)
+        self._connections.append(Connection(connected.detach()))
+        return self._connections[-1]
+
+    def receive(self, timeout_seconds: float) -> Iterator[tuple[Connection, dict[str, Any] | None]]:
+        """All messages that arrive in time; None after the last one of a connection."""
+        for ready in wait([*self._listeners, *self._connections], timeout_seconds):
+            if isinstance(ready, Connection):
+                yield from self._read(ready)
+            elif isinstance(ready, socket.socket):
+                with suppress(OSError):
+                    self.add(ready.accept()[0])
+
+    def _read(self, connection: Connection) -> Iterator[tuple[Connection, dict[str, Any] | None]]:
+        try:
+            while True:
+                yield connection, dict(json.loads(connection.recv_bytes(_LONGEST_MESSAGE)))
+                if not connection.poll():
+                    return
+        except (EOFError, OSError, ValueError, TypeError):  # it has ended, or is nobody of ours
+            self._connections.remove(connection)
+            connection.close()
+            yield connection, None
+
+    def close(self) -> None:
+        """Close everything."""
+        for listener in self._listeners:
+            listener.close()
+        for connection in self._connections:
+            connection.close()
 
 
-class ToLauncher:
-    """A connection of a rank's program to its launcher; without a launcher nothing is told."""
-
-    def __init__(self) -> None:
-        self._rank = int(os.environ.get("RANK_ID", "0"))
-        self._connection: socket.socket | None = None
+@cache
+def _connection() -> Connection | None:
+    """This process's connection to its launcher, if it has one."""
+    with suppress(OSError):  # a launcher that is gone takes its ranks with it
         if LAUNCHER in os.environ:
-            self._connection = socket.socket(socket.AF_UNIX)
-            with suppress(OSError):  # a launcher that is gone takes its ranks with it
-                self._connection.connect(launcher_address(os.environ[LAUNCHER]))
-
-    def tell(self, **message: int | str) -> None:
-        """Send what this rank has to say."""
-        if self._connection is not None:
-            with suppress(OSError):
-                tell(self._connection, rank=self._rank, **message)
+            return Client(launcher_address(os.environ[LAUNCHER]))
+    return None
 
 
-class Heard:
-    """What one rank's process has sent so far.
+_told: set[str] = set()
 
-    Attributes:
-        connection: to it.
-        rank: once its ``rank_process`` has told.
-        closed: nothing more will come.
+
+def tell_launcher(kind: str, **content: Any) -> bool:
+    """Send the launcher a message of this rank; whether there is a launcher that took it."""
+    _told.add(kind)
+    with suppress(OSError):
+        if (connection := _connection()) is not None:
+            message = {"rank": int(os.environ["RANK_ID"]), "kind": kind} | content
+            connection.send_bytes(json.dumps(message).encode())
+            return True
+    return False
+
+
+def tell_refusal(why: str) -> bool:
+    """Leave it to the launcher to say why this rank's program does not begin; false without one, or if it has begun."""
+    return not _told and tell_launcher("refused", why=why)
+
+
+def tell_position(doing: str, step: int) -> None:
+    """Tell the launcher what this rank begins to do for a step, so that it can name a rank that stalls."""
+    tell_launcher("at", doing=doing, step=step)
+
+
+class StageBar:
+    """The bar of a stage, inside ``with``. Under a launcher it is told how far the stage is, and shows the bar.
+
+    Args:
+        name: of the stage.
+        total: steps in all.
+        done: steps that earlier runs have done.
     """
 
-    def __init__(self, connection: socket.socket):
-        self.connection = connection
-        self.rank: int | None = None
-        self.closed = False
-        self._text = b""
+    def __init__(self, name: str, total: int, done: int):
+        self._content: dict[str, Any] = {"name": name, "total": total, "done": done, "status": ""}
+        self._bar = LiveBar()
+        self._told_at = 0.0
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """The messages that are complete by now."""
-        received = self.connection.recv(65536)
-        self.closed = not received
-        *lines, self._text = (self._text + received).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
+    def __enter__(self) -> "StageBar":
+        self._bar.start()
+        self._show(at_once=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._show(at_once=True)
+        self._bar.stop()
+
+    def step(self, status: str | None = None) -> None:
+        """One more step is done."""
+        self._content["done"] += 1
+        self._show(status)
+
+    def status(self, text: str | None) -> None:
+        """Show what was measured last; None leaves it as it is."""
+        self._show(text, at_once=True)
+
+    def _show(self, status: str | None = None, at_once: bool = False) -> None:
+        if status is not None:
+            self._content["status"] = status
+        self._bar.show(**self._content)
+        now = time.monotonic()
+        if at_once or now - self._told_at > _SECONDS_BETWEEN_BARS:
+            tell_launcher("bar", content=self._content)
+            self._told_at = now

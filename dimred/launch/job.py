@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 from dimred.errors import ConfigError
-from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, RANK_LOG
+from dimred.files.run_names import MSRUN_LOGS, NOT_RESULTS, RANK_LOG
 from dimred.launch.rank_table import Device, read_rank_table
 
-LAUNCHERS_FILES = (RANK_LOG, ENVIRONMENT_LOG, MSRUN_LOGS)  # in a rank's folder, beside what the program writes
-LAUNCHER, NODE_RANK = "DIMRED_LAUNCHER", "DIMRED_NODE_RANK"
+NODE_RANK = "DIMRED_NODE_RANK"
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # msrun's own default
+_ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,27 @@ class Job:
             yield "  " + " ".join(f"{name}={value}" for name, value in self.rank_environment(rank).items())
             yield "  " + shlex.join(self.command(rank))
 
+    def check(self, resume: bool) -> None:
+        """Find what can be known to be wrong before any rank is started.
+
+        Raises:
+            ConfigError: the devices are missing, a port is taken, or a folder holds earlier results without ``resume``.
+        """
+        if self.device_target == "Ascend" and not _ASCEND_DEVICE.exists():
+            raise ConfigError(
+                f"--device-target is Ascend, but this host has no Ascend device ({_ASCEND_DEVICE} is missing); use "
+                "--device-target CPU, or --dry-run to see what would run"
+            )
+        if self.uses_msrun and self.node_rank == 0:
+            for port in (self.master_port, self.master_port + 1)[: self.nodes]:  # msrun's, and between the launchers
+                _check_port(self.master_addr, port)
+        for folder in map(self.folder, self.local_ranks):
+            held = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+            if held - NOT_RESULTS and not resume:
+                raise ConfigError(
+                    f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
+                )
+
 
 def make_job(
     program: str,
@@ -199,3 +220,15 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def _check_port(address: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a job has just left is free
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} of --master-addr {address} can't be used on this host ({error.strerror}); end the "
+                "program that has it, name another --master-port, or this host's own address"
+            ) from error

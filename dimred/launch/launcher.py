@@ -1,33 +1,33 @@
 """Start a job's ranks on this node, watch them, and leave none behind.
 
 msrun starts the ranks. Alone it does not do what a job of days needs: on SIGTERM it leaves its workers running, and
-after a failure it waits for its scheduler, which notices late. So the launcher hears from each rank's ``rank_process``
-over a local socket, and ends msrun itself; everything below it dies with its parent (``die_with_parent``).
+after a failure it waits for its scheduler, which notices late. So the launcher hears from the process around each rank
+(``rank.py``), and ends msrun itself; everything below msrun dies with its parent.
 """
 
 import math
 import os
 import secrets
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from multiprocessing.connection import Connection
 from types import FrameType
-from typing import cast
+from typing import Any
 
-from dimred.errors import ConfigError, DimredError
-from dimred.launch.channel import Heard, launcher_address
-from dimred.launch.die_with_parent import die_with_parent
-from dimred.launch.job import LAUNCHER, MSRUN_LOGS, RANK_LOG, Job
-from dimred.launch.launch_check import check_launch
-from dimred.launch.log_tail import LogTail, last_lines
+import psutil
+
+from dimred.console import LiveBar, note
+from dimred.errors import DimredError
+from dimred.launch.channel import LAUNCHER, Inbox, launcher_address
+from dimred.launch.job import Job
+from dimred.launch.logs import RankFolders
 from dimred.launch.node_link import NodeLink
-from dimred.launch.stage_bar import ToldBar
+from dimred.launch.rank import die_with_parent
 from dimred.launch.stall import StallDetector
 
 __all__ = ["RankFailedError", "launch"]
@@ -35,18 +35,21 @@ __all__ = ["RankFailedError", "launch"]
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_DIE = 10.0
+_SECONDS_TO_REFUSE = 2.0  # from the first rank that refuses: what rank 0 has to say is best
 
 
 class RankFailedError(DimredError):
     """A rank ended before its time.
 
     Attributes:
-        status: exit status for the launcher.
+        exit_status: for the launcher.
+        refused: whether the ranks had not begun, because of bad input.
     """
 
-    def __init__(self, message: str, status: int):
+    def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
         super().__init__(message)
-        self.status = status
+        self.exit_status = DimredError.exit_status if refused else exit_status
+        self.refused = refused
 
 
 def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
@@ -64,38 +67,47 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
 
     Raises:
         ConfigError: there are earlier results, or the devices are missing; nothing was started.
-        RankFailedError: names the first rank that failed, and shows the end of its log; the others were ended.
+        RankFailedError: a rank refused its input before it began: what it said, and the folders are what they were. Or
+            a rank failed: names the first one, and shows the end of its log. The others were ended.
     """
     if dry_run:
         print("\n".join(job.describe()))
         return 0
-    check_launch(job, resume)
-    with _Watch(job, stall_timeout_seconds) as watch:
-        return watch.run()
+    job.check(resume)
+    folders = RankFolders(job)
+    folders.make()
+    try:
+        with _Watch(job, folders, stall_timeout_seconds) as watch:
+            return watch.run()
+    except RankFailedError as error:
+        if error.refused:
+            folders.take_back()
+        raise
 
 
 class _Watch:
     """The processes of one job on this node, and what is known of them."""
 
-    def __init__(self, job: Job, stall_timeout_seconds: float):
-        self.job = job
-        self.pids: dict[int, int] = {}
-        self.statuses: dict[int, int] = {}
-        self.failure: RankFailedError | None = None
-        self.stopped_by: int | None = None
-        self._name = secrets.token_hex(16)
-        self._stop_deadline = math.inf
-        self._positions = StallDetector(stall_timeout_seconds)
-        self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._bar = ToldBar()
-        self._shown = LogTail(job.folder(job.local_ranks[0]) / RANK_LOG)
+    def __init__(self, job: Job, folders: RankFolders, stall_timeout_seconds: float):
+        self._job = job
+        self._folders = folders
+        self._programs: dict[int, psutil.Process] = {}
+        self._statuses: dict[int, int] = {}
+        self._refusals: dict[int, str] = {}
+        self._failure: RankFailedError | None = None
+        self._stopped_by: int | None = None
+        self._stop_deadline = self._refusal_deadline = math.inf
+        self._stalls = StallDetector(job.local_ranks, stall_timeout_seconds)
+        self._around: dict[Connection, int] = {}  # the connection of the process around a rank -> its rank
+        self._bar = LiveBar()
         self._nodes = NodeLink(job.nodes, job.node_rank, job.master_addr, job.master_port + 1)
+        self._name = secrets.token_hex(16)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(launcher_address(self._name))
+        listener.listen()
+        self._inbox = Inbox(listener)
 
     def __enter__(self) -> "_Watch":
-        self._listener.bind(launcher_address(self._name))
-        self._listener.listen()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._process = self._start()
         self._bar.start()
         return self
@@ -104,48 +116,37 @@ class _Watch:
         self._bar.stop()
         self._process.kill()
         self._process.wait()
-        self._wait_until_gone()
+        deadline = time.monotonic() + _SECONDS_TO_DIE  # the ranks die with msrun
+        while any(map(_is_running, self._programs.values())) and time.monotonic() < deadline:
+            time.sleep(_WAIT_SECONDS)
         self._nodes.close()
-        for key in list(self._selector.get_map().values()):
-            cast(socket.socket, key.fileobj).close()
-        self._selector.close()
+        self._inbox.close()
 
     def run(self) -> int:
         """Wait for all ranks, here and on the other nodes."""
         with _signals(self._stop):
-            while self.failure is None and not (
-                len(self.statuses) == len(self.job.local_ranks) and self._nodes.all_done
-            ):
-                self._wait()
-        self._shown.show(to_the_end=True)
-        if self.stopped_by is not None:
-            self._nodes.tell_failure(f"node {self.job.node_rank} was stopped")
-            own = set(self.statuses.values())
-            return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self.stopped_by
-        if self.failure is not None:
-            self._nodes.tell_failure(str(self.failure).splitlines()[0])
-            raise self.failure
+            while self._failure is None and not (self._all_have_ended and self._nodes.all_done):
+                self._turn()
+        own_log = self._folders.logs[self._job.local_ranks[0]]
+        own_log.show(to_the_end=True)
+        if self._stopped_by is not None:
+            self._nodes.tell_failure(f"node {self._job.node_rank} was stopped")
+            own = set(self._statuses.values())
+            return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self._stopped_by
+        if self._failure is not None:
+            self._nodes.tell_failure(str(self._failure).splitlines()[0], self._failure.refused)
+            raise self._failure
         return 0
 
     def _start(self) -> subprocess.Popen[bytes]:
-        job = self.job
+        job = self._job
         environment = os.environ | job.environment() | {LAUNCHER: self._name}
         if job.uses_msrun:
             command = job.msrun()
         else:
             environment |= job.rank_environment(job.local_ranks[0])
             command = [sys.executable, *job.rank_process()]
-        logs = job.folder(job.local_ranks[0]) / MSRUN_LOGS
-        try:
-            for rank in job.local_ranks:
-                job.folder(rank).mkdir(parents=True, exist_ok=True)
-            logs.mkdir(exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"--out is {str(job.out)!r}, which can't be written ({error.strerror}); name another folder"
-            ) from error
-        self._msrun_log = logs / "msrun.log"
-        with self._msrun_log.open("ab") as log:
+        with self._folders.msrun_log.path.open("ab") as log:
             return subprocess.Popen(
                 command,
                 env=environment,
@@ -156,109 +157,90 @@ class _Watch:
                 preexec_fn=die_with_parent,
             )
 
-    def _wait(self) -> None:
-        for key, _ in self._selector.select(_WAIT_SECONDS):
-            key.data(key.fileobj)
-        self._shown.show()
-        self._nodes.exchange(done=self._ranks_are_done() and self.stopped_by is None)
-        if self._nodes.failure is not None and self.failure is None:
-            self.failure = RankFailedError(f"{self._nodes.failure}; the ranks of this node were ended", 1)
-        if self._process.poll() is not None and not self._selector_is_busy() and self.failure is None:
-            missing = sorted(set(self.job.local_ranks) - set(self.statuses))
-            if missing:
-                self.failure = RankFailedError(
-                    f"rank {missing[0]} never started: msrun ended with status {self._process.returncode}. The end of "
-                    f"its log, {self._msrun_log}:\n{last_lines(self._msrun_log)}",
-                    1,
-                )
-        if self.failure is None and (stall := self._positions.stalled()) is not None:
-            self.failure = RankFailedError(f"{stall.words}; the ranks were ended. {self._log_of(stall.rank)}", 1)
-        if self.stopped_by is not None and time.monotonic() > self._stop_deadline and self.failure is None:
-            self.failure = RankFailedError("stopped", 128 + self.stopped_by)
+    @property
+    def _all_have_ended(self) -> bool:
+        return len(self._statuses) == len(self._job.local_ranks)
 
-    def _ranks_are_done(self) -> bool:
-        """Whether all have ended, and none because it failed."""
-        return self.failure is None and len(self.statuses) == len(self.job.local_ranks)
+    def _turn(self) -> None:
+        """Take what has arrived, show what is new, and look for a failure."""
+        for connection, message in self._inbox.receive(_WAIT_SECONDS):
+            if message is not None:
+                self._take(connection, message)
+            elif (rank := self._around.get(connection)) is not None and rank not in self._statuses:
+                self._ended(rank, None)
+        self._folders.logs[self._job.local_ranks[0]].show()
+        well = self._all_have_ended and not any(self._statuses.values()) and self._stopped_by is None
+        self._nodes.exchange(done=well)
+        self._failure = self._failure or self._look_for_a_failure()
 
-    def _selector_is_busy(self) -> bool:
-        """Whether a rank's process is still connected."""
-        return len(self._selector.get_map()) > 1
+    def _take(self, connection: Connection, message: dict[str, Any]) -> None:
+        match message:
+            case {"kind": "hello", "rank": rank}:
+                self._around[connection] = rank
+            case {"kind": "program", "rank": rank, "pid": pid}:
+                with suppress(psutil.NoSuchProcess):  # it has ended already
+                    self._programs[rank] = psutil.Process(pid)
+                    if self._stopped_by is not None:
+                        self._programs[rank].terminate()
+            case {"kind": "ended", "rank": rank, "status": status}:
+                self._ended(rank, status)
+            case {"kind": "at", "rank": rank, "doing": doing, "step": step}:
+                self._stalls.heard(rank, doing, step)
+            case {"kind": "bar", "rank": rank, "content": content} if rank == self._job.local_ranks[0]:
+                self._bar.show(**content)
+            case {"kind": "refused", "rank": rank, "why": why}:
+                self._refusals[rank] = why
+                self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_TO_REFUSE)
 
-    def _accept(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        heard = Heard(connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._listen(heard))
-
-    def _listen(self, heard: Heard) -> None:
-        for message in heard.messages():
-            rank = message["rank"]
-            if "bar" in message:
-                if rank == self.job.local_ranks[0]:
-                    self._bar.show(message)
-                continue
-            if "doing" in message:
-                self._positions.heard(rank, message["doing"], message["step"])
-                continue
-            heard.rank = rank
-            if "pid" in message:
-                self.pids[rank] = message["pid"]
-                if self.stopped_by is not None:
-                    self._terminate(rank)
-            elif "status" in message:
-                self._ended(rank, message["status"])
-        if heard.closed:
-            self._selector.unregister(heard.connection)
-            heard.connection.close()
-            if heard.rank is not None and heard.rank not in self.statuses:
-                self._ended(heard.rank, None)
+    def _look_for_a_failure(self) -> RankFailedError | None:
+        """What other nodes, refusals, msrun, and the clock say."""
+        now = time.monotonic()
+        if self._refusals and (self._all_have_ended or now > self._refusal_deadline):
+            return RankFailedError(self._refusals[min(self._refusals)], refused=True)
+        if (failure := self._nodes.failure) is not None:
+            return RankFailedError(f"{failure.why}; the ranks of this node were ended", refused=failure.refused)
+        if self._process.poll() is not None and not self._inbox.has_connections and not self._all_have_ended:
+            missing = min(set(self._job.local_ranks) - set(self._statuses))
+            status, log = self._process.returncode, self._folders.msrun_log
+            return RankFailedError(f"rank {missing} never started: msrun ended with status {status}. {log.quote()}")
+        if (stall := self._stalls.stalled()) is not None:
+            return RankFailedError(f"{stall.words}; the ranks were ended. {self._folders.logs[stall.rank].quote()}")
+        if self._stopped_by is not None and now > self._stop_deadline:
+            return RankFailedError("stopped", 128 + self._stopped_by)
+        return None
 
     def _ended(self, rank: int, status: int | None) -> None:
         """Note how a rank ended: its exit status, -n where signal n killed it, None where nobody could tell."""
-        self.statuses[rank] = 1 if status is None else status
-        if status == 0 or self.stopped_by is not None or self.failure is not None:
+        self._statuses[rank] = 1 if status is None else status
+        if status == 0 or self._stopped_by is not None or self._failure is not None or self._refusals:
             return
         if status is None:
             how = "vanished"
         else:
             how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        others = "; the other ranks were ended" if self.job.devices > 1 else ""
-        self.failure = RankFailedError(
-            f"rank {rank} of {self.job.devices} {how}{others}. {self._log_of(rank)}",
+        others = "; the other ranks were ended" if self._job.devices > 1 else ""
+        self._failure = RankFailedError(
+            f"rank {rank} of {self._job.devices} {how}{others}. {self._folders.logs[rank].quote()}",
             1 if status is None else status if status > 0 else 128 - status,
         )
 
-    def _log_of(self, rank: int) -> str:
-        log = self.job.folder(rank) / RANK_LOG
-        return f"The end of its log, {log}:\n{last_lines(log)}"
-
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """The first SIGTERM or ctrl-C lets the ranks save; the second ends them at once."""
-        if self.stopped_by is None:
-            self.stopped_by = number
-            self._stop_deadline = time.monotonic() + _SECONDS_TO_SAVE
-            print(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once", file=sys.stderr)
-            for rank in self.pids:
-                self._terminate(rank)
-            if not self.pids:
-                self._stop_deadline = 0.0  # nothing has begun
-        else:
-            self._stop_deadline = 0.0
-
-    def _terminate(self, rank: int) -> None:
-        if rank not in self.statuses:
-            with suppress(ProcessLookupError):
-                os.kill(self.pids[rank], signal.SIGTERM)
-
-    def _wait_until_gone(self) -> None:
-        """The ranks die with msrun; wait for it, so that nothing runs on after the launcher's last word."""
-        deadline = time.monotonic() + _SECONDS_TO_DIE
-        while any(_runs(pid) for pid in self.pids.values()) and time.monotonic() < deadline:
-            time.sleep(_WAIT_SECONDS)
+        again, self._stopped_by = self._stopped_by is not None, self._stopped_by or number
+        if again or not self._programs:
+            self._stop_deadline = 0.0  # at once; without programs nothing has begun
+            return
+        self._stop_deadline = time.monotonic() + _SECONDS_TO_SAVE
+        note(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once")
+        for rank, program in self._programs.items():
+            if rank not in self._statuses:
+                with suppress(psutil.NoSuchProcess):
+                    program.terminate()
 
 
 @contextmanager
-def _signals(handler: object) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}  # type: ignore[arg-type]
+def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -266,12 +248,11 @@ def _signals(handler: object) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _runs(pid: int) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return state not in "ZX"
 
 
 def _signal_name(number: int) -> str:

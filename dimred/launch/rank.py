@@ -1,51 +1,70 @@
-"""One process that msrun starts: it runs a rank's program, keeps its log, and tells the launcher how it ended.
+"""The processes of one rank: the one that msrun starts, and the program that it runs.
 
 python -m dimred.launch.rank OUT STAGE PROGRAM [ARGUMENTS ...]
 
-msrun starts its scheduler with the same command; that one becomes ``dimred.launch.scheduler`` on node 0, and ends at
-once on the other nodes, which need none.
+The first keeps the program's log, and tells the launcher how it ended. msrun starts its scheduler with the same
+command: on node 0 it becomes the process through which the ranks find each other, elsewhere it ends at once.
 """
 
+import ctypes
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from dimred.launch.channel import launcher_address, tell
-from dimred.launch.die_with_parent import die_with_parent
-from dimred.launch.job import ENVIRONMENT_LOG, LAUNCHER, NODE_RANK, RANK_LOG
+from dimred.files.run_names import ENVIRONMENT_LOG, RANK_LOG
+from dimred.launch.channel import tell_launcher
+from dimred.launch.job import NODE_RANK
 from dimred.launch.rank_table import read_rank_table
 
+__all__ = ["die_with_parent"]
+
+_SCHEDULER = "from mindspore import communication; communication.init()"  # it ends when the ranks have ended
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
+# After a failure the launcher ends the job; if msrun saw it first, it would kill ranks that have something to say.
+_SECONDS_FOR_THE_LAUNCHER = 10
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process (SIGKILL) when the one that started it is gone; it stays so across ``exec``.
+
+    Linux only, as msrun is; elsewhere nothing happens.
+    """
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):
+        return
 
 
 def main(out: str, stage: str, program: str, *arguments: str) -> int:
-    """Run the rank's program to its end; its exit status, 128 + n where signal n killed it."""
+    """Run the rank's program to its end; its exit status, or 128 + n where signal n killed it."""
     die_with_parent()
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         if os.environ[NODE_RANK] != "0":
             return 0
-        os.execv(sys.executable, [sys.executable, "-m", "dimred.launch.scheduler"])
+        os.execv(sys.executable, [sys.executable, "-c", _SCHEDULER])
     rank = int(os.environ["RANK_ID"])
-    with socket.socket(socket.AF_UNIX) as launcher:
-        launcher.connect(launcher_address(os.environ[LAUNCHER]))
-        tell(launcher, rank=rank)
-        if "RANK_TABLE_FILE" in os.environ:
-            os.environ["DEVICE_ID"] = str(read_rank_table(Path(os.environ["RANK_TABLE_FILE"]))[rank].device_id)
-        os.environ["PYTHONUNBUFFERED"] = "1"
-        folder = Path(out) / f"device{rank}_{stage}"
-        command = [sys.executable, "-m", program, *arguments, "--out", str(folder)]
-        with (folder / ENVIRONMENT_LOG).open("a", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in _environment_lines(command)))
-        with (folder / RANK_LOG).open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
-        tell(launcher, rank=rank, pid=process.pid)
-        status = process.wait()
-        tell(launcher, rank=rank, status=status)
+    tell_launcher("hello")
+    if "RANK_TABLE_FILE" in os.environ:
+        os.environ["DEVICE_ID"] = str(read_rank_table(Path(os.environ["RANK_TABLE_FILE"]))[rank].device_id)
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    folder = Path(out) / f"device{rank}_{stage}"
+    command = [sys.executable, "-m", program, *arguments, "--out", str(folder)]
+    with (folder / ENVIRONMENT_LOG).open("a", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in _environment_lines(command)))
+    with (folder / RANK_LOG).open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+    tell_launcher("program", pid=process.pid)
+    status = process.wait()
+    tell_launcher("ended", status=status)
+    if status != 0:
+        time.sleep(_SECONDS_FOR_THE_LAUNCHER)
     return status if status >= 0 else 128 - status
 
 

@@ -1,14 +1,45 @@
 """Rank tables: which device of which server is which rank, in the JSON form that Ascend's collective library reads."""
 
-import ipaddress
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from dimred.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError
+
+from dimred.errors import ConfigError, shown
+
+__all__ = ["Device", "make_rank_table", "rank_table_problems", "read_rank_table"]
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
+_Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class _DeviceRow(_Row):
+    device_id: _Number
+    device_ip: IPvAnyAddress
+    rank_id: _Number
+
+
+class _ServerRow(_Row):
+    server_id: IPvAnyAddress
+    device: Annotated[list[_DeviceRow], Field(min_length=1)]
+
+
+class _Table(_Row):
+    version: str
+    server_count: str
+    server_list: Annotated[list[_ServerRow], Field(min_length=1)]
+    status: str
+
+
+_WANTED = {"device_id": "a number from 0", "rank_id": "a number from 0", "device_ip": "an IP address",
+           "server_id": "an IP address", "device": "a list of devices", "server_list": "a list of servers"}  # fmt: skip
 
 
 class Device(NamedTuple):
@@ -45,24 +76,16 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
             "needs the same number of devices"
         )
     per_server = len(device_ips) // len(servers)
-    table = {
-        "version": "1.0",
-        "server_count": str(len(servers)),
-        "server_list": [
-            {
-                "server_id": server,
-                "device": [
-                    {"device_id": str(device), "device_ip": device_ips[rank], "rank_id": str(rank)}
-                    for device, rank in enumerate(range(number * per_server, (number + 1) * per_server))
-                ],
-                "host_nic_ip": "reserve",
-            }
-            for number, server in enumerate(servers)
-        ],
-        "status": "completed",
-    }
-    problems = rank_table_problems(table)
-    if problems:
+    rows = [
+        {"device_id": str(rank % per_server), "device_ip": address, "rank_id": str(rank)}
+        for rank, address in enumerate(device_ips)
+    ]
+    in_list = [
+        {"server_id": server, "device": rows[n * per_server : (n + 1) * per_server], "host_nic_ip": "reserve"}
+        for n, server in enumerate(servers)
+    ]
+    table = {"version": "1.0", "server_count": str(len(servers)), "server_list": in_list, "status": "completed"}
+    if problems := rank_table_problems(table):
         raise ConfigError("no rank table can be made of this:\n" + "\n".join(problems))
     return table
 
@@ -84,100 +107,67 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"--rank-table is {str(path)!r}, which can't be read as JSON ({why})") from error
-    problems = rank_table_problems(table, n_devices)
-    if problems:
+    if problems := rank_table_problems(table, n_devices):
         raise ConfigError(f"--rank-table {str(path)!r} can't be used:\n" + "\n".join(problems))
-    return sorted(_devices(table))
+    return _devices(_Table.model_validate(table))
 
 
 def rank_table_problems(table: Any, n_devices: int | None = None) -> list[str]:
     """Everything that is wrong with a table, one sentence each; empty for a good one."""
-    problems = list(_form_problems(table))
-    if problems:
-        return problems  # without its form, its numbers can't be compared
-    return list(_number_problems(table, list(_devices(table)), n_devices))
-
-
-def _form_problems(table: Any) -> Iterator[str]:
-    """Missing fields, and fields of another kind."""
-    if not isinstance(table, dict):
-        yield f"a rank table is a JSON object, not {type(table).__name__}"
-        return
-    for field in ("version", "server_count", "status"):
-        if field not in table:
-            yield f"the field {field!r} is missing"
-    servers = table.get("server_list")
-    if not isinstance(servers, list) or not servers:
-        yield "the field 'server_list' is missing, or not a list of servers"
-        return
-    for number, server in enumerate(servers):
-        where = f"server_list[{number}]"
-        if not isinstance(server, dict) or not isinstance(server.get("device"), list) or not server["device"]:
-            yield f"{where} has no list 'device'"
-            continue
-        yield from _address_problem(server, "server_id", where)
-        for index, device in enumerate(server["device"]):
-            inside = f"{where}.device[{index}]"
-            if not isinstance(device, dict):
-                yield f"{inside} is not an object"
-                continue
-            yield from _address_problem(device, "device_ip", inside)
-            for field in ("device_id", "rank_id"):
-                text = str(device.get(field, ""))
-                if not (text.isascii() and text.isdigit() and len(text) < 9):
-                    yield f"{inside}.{field} is {_short(device.get(field))}; it must be a number from 0"
-
-
-def _address_problem(holder: dict[str, Any], field: str, where: str) -> Iterator[str]:
     try:
-        ipaddress.ip_address(holder.get(field, ""))
-    except ValueError:
-        yield f"{where}.{field} is {_short(holder.get(field))}; it must be an IP address"
+        return list(_disagreements(_Table.model_validate(table), n_devices))
+    except ValidationError as error:
+        return [_in_words(problem) for problem in error.errors(include_url=False, include_context=False)]
 
 
-def _number_problems(table: dict[str, Any], devices: list[Device], n_devices: int | None) -> Iterator[str]:
-    """Counts, doubles and gaps."""
-    servers = table["server_list"]
-    if str(table["version"]) != "1.0":
-        yield f"version is {_short(table['version'])}; 1.0 is the one that is understood"
-    if table["status"] != "completed":
-        yield f"status is {_short(table['status'])}; it must be 'completed'"
-    if str(table["server_count"]) != str(len(servers)):
-        yield f"server_count is {_short(table['server_count'])}, but server_list has {len(servers)}"
+def _in_words(problem: Any) -> str:
+    """What is wrong with the form of a table."""
+    if not problem["loc"]:
+        return f"a rank table is a JSON object, not {type(problem['input']).__name__}"
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
+    wanted = _WANTED.get(problem["loc"][-1], "an object" if where.endswith("]") else "a text")
+    if problem["type"] == "missing":
+        return f"the field {where!r} is missing; it must be {wanted}"
+    return f"{where} is {shown(problem['input'], 40)}; it must be {wanted}"
+
+
+def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
+    """What is wrong with the numbers in a table of the right form."""
+    servers, devices = table.server_list, _devices(table)
+    wanted = {"version": "1.0", "status": "completed", "server_count": str(len(servers))}
+    for field, value in wanted.items():
+        if getattr(table, field) != value:
+            yield f"{field} is {shown(getattr(table, field))}; it must be {value!r}"
     if n_devices is not None and len(devices) != n_devices:
         yield f"it has {len(devices)} devices, but --devices is {n_devices}"
-    yield from _doubles("server_id", [server["server_id"] for server in servers])
+    yield from _doubles("server_id", [server.server_id for server in servers])
     yield from _doubles("device_ip", [device.device_ip for device in devices])
-    yield from _doubles("rank_id", [device.rank for device in devices])
-    missing = sorted(set(range(len(devices))) - {device.rank for device in devices})
-    if missing:
-        yield f"rank_id {missing[0]} is missing; {len(devices)} devices have the ranks 0 to {len(devices) - 1}"
+    per_server = len(servers[0].device)
     for number in range(len(servers)):
-        here = [device for device in devices if device.server == number]
-        yield from _doubles(f"server_list[{number}]: device_id", [device.device_id for device in here])
-        if len(here) != len(servers[0]["device"]):
+        where, here = f"server_list[{number}]", [device for device in devices if device.server == number]
+        yield from _doubles(f"{where}: device_id", [device.device_id for device in here])
+        ranks, first = [device.rank for device in here], number * per_server
+        if len(here) != per_server:
             yield (
-                f"server_list[{number}] has {len(here)} devices, server_list[0] has {len(servers[0]['device'])}; msrun "
-                "needs the same number on every server"
+                f"{where} has {len(here)} devices, server_list[0] has {per_server}; msrun needs the same number on "
+                "every server"
             )
-        elif not missing and {device.rank // len(here) for device in here} != {number}:
-            first = number * len(here)
+        elif sorted(ranks) != list(range(first, first + per_server)):
             yield (
-                f"server_list[{number}] must have the ranks {first} to {first + len(here) - 1}; msrun numbers the "
-                "ranks server by server"
+                f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
+                f"{first + per_server - 1}, because msrun numbers them server by server"
             )
 
 
 def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:
-    for value in sorted({value for value in values if values.count(value) > 1}):
-        yield f"{what} {value} is there {values.count(value)} times"
+    for value, count in Counter(values).items():
+        if count > 1:
+            yield f"{what} {value} is there {count} times"
 
 
-def _devices(table: dict[str, Any]) -> Iterator[Device]:
-    for number, server in enumerate(table["server_list"]):
-        for row in server["device"]:
-            yield Device(int(row["rank_id"]), number, server["server_id"], int(row["device_id"]), row["device_ip"])
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:40]
+def _devices(table: _Table) -> list[Device]:
+    return sorted(
+        Device(int(row.rank_id), number, str(server.server_id), int(row.device_id), str(row.device_ip))
+        for number, server in enumerate(table.server_list)
+        for row in server.device
+    )

@@ -1,19 +1,21 @@
 """Which rank a job waits for, when none moves any more."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from dimred.launch.heartbeat import COMPUTING, READING
+from dimred.launch.channel import COMPUTING, READING
 
 __all__ = ["Stall", "StallDetector"]
+
+_NOT_BEGUN = (-1, 0)
 
 
 class Stall(NamedTuple):
     """A job that stands still.
 
     Attributes:
-        rank: the one the others wait for; of several that are equally far, the lowest.
+        rank: the one that the others wait for; the lowest where several are equally far behind.
         words: for people.
     """
 
@@ -22,39 +24,41 @@ class Stall(NamedTuple):
 
 
 class StallDetector:
-    """What each rank of this node was heard to do last.
+    """Knows where each rank of this node was last.
 
-    In data-parallel training the ranks meet in every step, so that all soon stand still where one does. The one that
-    others wait for is then the one that is least far. Where all are equally far, they wait for another node's rank, or
-    for each other.
+    The ranks of data-parallel training meet in every step, so when one stands still, all of them soon do. The rank
+    with the smallest step is the straggler; one that was never heard has not come to its first step. Where all are
+    equally far, they wait for a rank of another node, or for each other.
 
     Args:
-        seconds: of silence of all ranks that are a stall; 0 for never.
+        ranks: of this node.
+        seconds: how long all ranks must be silent; 0 for never a stall.
         now: a clock.
     """
 
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic):
+    def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
         self._seconds = seconds
         self._now = now
-        self._heard: dict[int, tuple[int, str]] = {}
+        self._doing: dict[int, str] = {}
+        self._far = dict.fromkeys(ranks, _NOT_BEGUN)
         self._last = 0.0
 
     def heard(self, rank: int, doing: str, step: int) -> None:
-        """A rank begins to do something for a step."""
-        self._heard[rank] = (step, doing)
+        """A rank begins to do something for a step. Reading comes before computing, and all else after it."""
+        self._far[rank] = (step, (READING, COMPUTING).index(doing) if doing in (READING, COMPUTING) else 2)
+        self._doing[rank] = f"{doing} step {step}"
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """Who stalls, once all ranks have been silent for too long; before the first was heard none does."""
+        """The stall, once all ranks have been silent for too long; there is none before the first of them was heard."""
         silence = self._now() - self._last
-        if not self._heard or not self._seconds or silence <= self._seconds:
+        if not self._doing or not self._seconds or silence <= self._seconds:
             return None
-        far = {rank: _far(*position) for rank, position in self._heard.items()}
-        behind = sorted(rank for rank in far if far[rank] == min(far.values()))
-        others = sorted(set(far) - set(behind))
-        step, doing = self._heard[behind[0]]
-        words = f"no rank has moved for {silence:.0f} s (--stall-timeout): "
-        words += f"{_named(behind)} {'is' if len(behind) == 1 else 'are'} {doing} step {step}"
+        behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))
+        others = sorted(set(self._far) - set(behind))
+        verb = "is" if len(behind) == 1 else "are"
+        doing = self._doing.get(behind[0], "not at the first step yet")
+        words = f"no rank has moved for {silence:.0f} s (--stall-timeout): {_named(behind)} {verb} {doing}"
         if others:
             words += f", and {_named(others)} waited for it"
         elif len(behind) > 1:
@@ -64,8 +68,3 @@ class StallDetector:
 
 def _named(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def _far(step: int, doing: str) -> tuple[int, int]:
-    """Reading comes before computing; whatever else is told of a step comes after it."""
-    return step, (READING, COMPUTING).index(doing) if doing in (READING, COMPUTING) else 2

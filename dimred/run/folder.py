@@ -11,14 +11,12 @@ from pathlib import Path
 from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.lock import FolderLock
-from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, LOCK, MINDSPORE_LOG, PHASES, UNFINISHED, VERSIONS
-from dimred.launch.job import LAUNCHERS_FILES
+from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
 
 __all__ = ["check_run_folder", "run_folder", "versions", "write_versions"]
 
 # What a run writes first; the basis may be fitted before the rest begins.
 _BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
-_NOT_RESULTS = {LOCK, MINDSPORE_LOG, *LAUNCHERS_FILES}
 
 
 @contextmanager
@@ -63,7 +61,7 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
 
 def _results(out: Path) -> bool:
     """Whether a run has written something."""
-    return any(entry.name not in _NOT_RESULTS for entry in out.iterdir())
+    return any(entry.name not in NOT_RESULTS for entry in out.iterdir())
 
 
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")

@@ -10,12 +10,11 @@ import numpy as np
 from mindspore import nn
 
 from dimred.console import say
-from dimred.data.reading import Readable, batches_after
+from dimred.data.batches import Readable, batches_after
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.evaluate.evaluator import Cost
-from dimred.launch.heartbeat import COMPUTING, READING, Heartbeat
-from dimred.launch.stage_bar import StageBar
+from dimred.launch.channel import COMPUTING, READING, StageBar, tell_position
 from dimred.run.signals import StopSignals
 from dimred.search.result import SearchResult
 from dimred.train_step.step import StepResult
@@ -112,7 +111,6 @@ class EpochLoop:
         self.save_every_steps = save_every_steps
         self.ranks = ranks
         self.signals = StopSignals() if signals is None else signals
-        self.heartbeat = Heartbeat()
 
     def run(self, place: Place, observer: Observer) -> None:
         """Run from ``place`` to the end of the last epoch; ``place`` moves along.
@@ -152,7 +150,7 @@ class EpochLoop:
 
     def _next_batch(self, batches: Iterator[tuple[int, Any]], place: Place, observer: Observer) -> Any:
         step, fault, batch = self._n_steps(place) + 1, None, ()
-        self.heartbeat.at(READING, step)
+        tell_position(READING, step)
         try:
             _, batch = next(batches)
         except StopIteration:
@@ -160,7 +158,7 @@ class EpochLoop:
         except DataError as error:
             fault = error
         self._agree(place, observer, fault)
-        self.heartbeat.at(COMPUTING, step)
+        tell_position(COMPUTING, step)
         return batch
 
     def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.files.atomic import open_atomic, rename_durably
-from dimred.files.digest import CHUNK
-from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, read_metadata, write_metadata
-from dimred.subspace.npy_file import open_npy
-from dimred.subspace.rows_check import check_orthonormal, rows_digest
+from dimred.files.atomic import open_atomic
+from dimred.files.digest import CHUNK, chunk_digests, digest_of_chunks
+from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, open_npy, read_metadata, write_metadata
+from dimred.subspace.spectrum import deviation
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["SubspaceBasis", "check_out", "load_basis", "publish"]
+__all__ = ["SubspaceBasis", "check_orthonormal", "check_out", "load_basis"]
+
+# Rows from elsewhere may have been orthonormalised in float32; what is further off is not an orthonormal basis.
+_FOREIGN_TOLERANCE = 1e-3
+_STRIP = 16_384  # columns that are checked at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,11 @@ class SubspaceBasis:
         """Of the rows."""
         return self.metadata.digest if self.metadata else None
 
+    @property
+    def snapshots(self) -> tuple[Source, ...]:
+        """The snapshots it was made from: file, step, digest."""
+        return self.metadata.snapshots if self.metadata else ()
+
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
         """What a result tells of it: sizes, and the variance explained by the leading rows (None if not known)."""
         ratio = self.explained_variance_ratio
@@ -96,14 +104,12 @@ class SubspaceBasis:
             "explained_variance": None if ratio is None else float(np.sum(ratio[:n_components])),
         }
 
-    @property
-    def snapshots(self) -> tuple[Source, ...]:
-        """The snapshots it was made from: file, step, digest."""
-        return self.metadata.snapshots if self.metadata else ()
-
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
         """The coordinates P v, float64 (k,), of a vector of shape (M,)."""
-        self._expect(weight_vector, self.n_weights, "weight_vector")
+        if weight_vector.shape != (self.n_weights,):
+            raise BasisMismatchError(
+                f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},)."
+            )
         coordinates = np.zeros(self.n_components)
         for start in range(0, self.n_weights, CHUNK):
             columns = slice(start, start + CHUNK)
@@ -112,17 +118,15 @@ class SubspaceBasis:
 
     def back_project(self, coordinates: np.ndarray) -> np.ndarray:
         """The vector P' c, float32 (M,), of coordinates of shape (k,)."""
-        self._expect(coordinates, self.n_components, "coordinates")
+        if coordinates.shape != (self.n_components,):
+            raise BasisMismatchError(
+                f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},)."
+            )
         vector = np.empty(self.n_weights, np.float32)
         for start in range(0, self.n_weights, CHUNK):
             columns = slice(start, start + CHUNK)
             vector[columns] = coordinates @ self.components[:, columns].astype(np.float64)
         return vector
-
-    @staticmethod
-    def _expect(vector: np.ndarray, length: int, name: str) -> None:
-        if vector.shape != (length,):
-            raise BasisMismatchError(f"{name} has shape {vector.shape}; this basis needs ({length},).")
 
     def check(self, layout: WeightLayout) -> None:
         """Check that the columns are the weights of ``layout``, in its order.
@@ -133,34 +137,31 @@ class SubspaceBasis:
             BasisMismatchError: they are not; the first difference is explained.
         """
         where = self.path or "The basis"
+        remedy = "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
         difference = self.layout.first_difference(layout) if self.layout else None
         if difference:
-            raise BasisMismatchError(
-                f"{where} (here) was made for another network (there): {difference}. Use the basis of this network's "
-                "own snapshots: dimred pca --ckpt-dir DIR."
-            )
+            raise BasisMismatchError(f"{where} (here) was made for another network (there): {difference}. {remedy}")
         if self.n_weights != layout.size:
             raise BasisMismatchError(
-                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. Use the "
-                "basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
+                f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
             )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write ``path`` (``.npy``) and, where there is one, the metadata (``.h5``) beside it.
+        """Write ``path`` (``.npy``) and, where there is metadata, the ``.h5`` file beside it.
+
+        The metadata come first. A kill between the two leaves files whose digests differ, which is found.
 
         Raises:
             ConfigError: the path does not end in ``.npy``, or a file is there and ``overwrite`` is false.
         """
         target = Path(path)
         check_out(target, overwrite=overwrite)
-        beside = metadata_path(target)
-        with open_atomic(target) as rows:
-            np.save(rows, np.asarray(self.components, np.float32, order="C"), allow_pickle=False)
+        with open_atomic(target) as file:
+            np.save(file, np.asarray(self.components, np.float32, order="C"), allow_pickle=False)
             if self.metadata is None:
-                beside.unlink(missing_ok=True)
+                metadata_path(target).unlink(missing_ok=True)
             else:
-                with open_atomic(beside) as file:
-                    write_metadata(Path(file.name), self.metadata)
+                write_metadata(metadata_path(target), self.metadata)
         return target
 
 
@@ -176,15 +177,6 @@ def check_out(path: Path, *, overwrite: bool) -> None:
             f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, "
             "or --force to replace it, or --append to add snapshots to it."
         )
-
-
-def publish(rows: Path, metadata: Path, target: Path) -> None:
-    """Flush both files to the disk and rename them to where they belong, the metadata first.
-
-    Between the two renames an old ``.npy`` may stand beside a new ``.h5``: their digests differ, so this is found.
-    """
-    rename_durably(metadata, metadata_path(target))
-    rename_durably(rows, target)
 
 
 def load_basis(
@@ -231,22 +223,6 @@ def load_basis(
     return basis
 
 
-def _check_pair(basis: SubspaceBasis, metadata: BasisMetadata, verify: bool) -> None:
-    path = basis.path or Path()
-    expected = (len(metadata.singular_values), metadata.layout.size)
-    if basis.components.shape != expected:
-        raise BasisMismatchError(
-            f"{path} has shape {basis.components.shape}; {metadata_path(path).name} beside it describes {expected}. "
-            "They don't belong together; make them again with dimred pca."
-        )
-    if verify and rows_digest(basis.components) != metadata.digest:
-        check_orthonormal(basis.components, path)  # where this explains more, it does
-        raise BasisMismatchError(
-            f"{path} is not the file that {metadata_path(path).name} beside it describes (their digests differ): it "
-            "was changed, or its writing was interrupted. Run the same dimred pca command again."
-        )
-
-
 def _as_float32(components: np.ndarray) -> np.ndarray:
     """The same rows as C-ordered float32, converted where needed into an unnamed temporary file, not into memory."""
     if components.dtype == np.float32 and components.flags.c_contiguous:
@@ -257,3 +233,51 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
         for start in range(0, components.shape[1], CHUNK):
             converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
     return converted
+
+
+def _check_pair(basis: SubspaceBasis, metadata: BasisMetadata, verify: bool) -> None:
+    path = basis.path or Path()
+    expected = (len(metadata.singular_values), metadata.layout.size)
+    if basis.components.shape != expected:
+        raise BasisMismatchError(
+            f"{path} has shape {basis.components.shape}; {metadata_path(path).name} beside it describes {expected}. "
+            "They don't belong together; make them again with dimred pca."
+        )
+    if verify and digest_of_chunks(chunk_digests(basis.components)) != metadata.digest:
+        check_orthonormal(basis.components, path)  # where this explains more, it does
+        raise BasisMismatchError(
+            f"{path} is not the file that {metadata_path(path).name} beside it describes (their digests differ): it "
+            "was changed, or its writing was interrupted. Run the same dimred pca command again."
+        )
+
+
+def check_orthonormal(components: np.ndarray, path: Path) -> None:
+    """Check that max |P P' - I|, measured in float64, is small.
+
+    Args:
+        components: (k, M), float32 or float64; may be memory-mapped.
+        path: the file, for the message.
+
+    Raises:
+        BasisMismatchError: a number is not finite, or two rows are not orthonormal; the first such is named.
+    """
+    row_gram = np.zeros((len(components), len(components)))
+    for start in range(0, components.shape[1], _STRIP):
+        with np.errstate(invalid="ignore"):  # a signalling NaN, which is refused below
+            part = np.asarray(components[:, start : start + _STRIP], np.float64)
+        if not np.isfinite(part).all():
+            row, column = np.argwhere(~np.isfinite(part))[0]
+            raise BasisMismatchError(
+                f"{path} has {part[row, column]} in row {row}, column {start + column}; every entry must be finite. "
+                "Make it again with dimred pca."
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite products are refused below
+            row_gram += part @ part.T
+    if not deviation(row_gram) <= _FOREIGN_TOLERANCE:
+        off = np.abs(row_gram - np.eye(len(row_gram)))
+        i, j = np.unravel_index(int(np.nan_to_num(off, nan=np.inf).argmax()), off.shape)
+        what = f"row {i} has squared length" if i == j else f"rows {i} and {j} have inner product"
+        raise BasisMismatchError(
+            f"{path} is not an orthonormal basis: {what} {row_gram[i, j]:.6g} instead of {int(i == j)} (tolerance "
+            f"{_FOREIGN_TOLERANCE}). It may be transposed, unnormalised, or damaged."
+        )

@@ -1,32 +1,32 @@
-"""The two passes over the columns, one block at a time: the Gram matrix, and the rows of the basis.
+"""The two passes over the columns, one block at a time: the Gram matrix, then the rows of the basis.
 
-Prediction and measurement (2 cores, 60 snapshots, a million columns): float64 instead of float32 costs 0.15 s instead
-of 0.10 s for the Gram matrix and 0.15 s instead of 0.08 s for the rows, less than reading (0.2 s at 1.2 GB/s) and
-writing (0.4 s); so float64 it is, throughout. Strips of 16,384 columns fit the cache: 65,536 took a third longer.
-Reading ahead and writing behind in threads: 2.6 s instead of 2.9 s for 40 snapshots of 4 M weights. Hashing beside the
-arithmetic instead of before it: 5.4 s instead of 5.9 s for the first pass over 60 snapshots of 11.2 M on the disk.
-
-BLAS works in one thread meanwhile (``job.py``): its second one, having nothing to do between two strips, spins in
-``sched_yield`` on the core that reads, hashes and writes. For 36 snapshots of 11.2 M weights on 2 busy cores the whole
-took 7.0 s of processor time instead of 11.5 s, of which the kernel's share was 1.2 s instead of 5.5 s.
+Four threads share each pass: one reads ahead, one hashes, the caller's does the arithmetic, one writes. The README says
+what that and float64 cost. A block ends where a chunk ends, so that a pass can stop, be stored, and go on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dimred.errors import ConfigError
-from dimred.files.digest import CHUNK
+from dimred.files.digest import CHUNK, chunk_digests
 from dimred.subspace.scratch import Scratch
-from dimred.subspace.write_behind import AHEAD, SAVE_EVERY, WriteBehind
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["LOST", "Known", "NonFiniteError", "RowsResult", "block_width", "gram_pass", "rows_pass", "working_bytes"]
+__all__ = ["LOST", "SAVE_EVERY", "STRIP", "NonFiniteError", "RowsResult", "add_products", "block_width",
+           "gram_pass", "make_rows", "rows_pass", "working_bytes"]  # fmt: skip
 
-STRIP = 16_384  # columns multiplied at once; fixed, so that sums form in one order whatever the memory limit
+STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
 _WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file is long enough for the disk
-LOST = 3 + 2 * SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, not saved
+_AHEAD = 2  # blocks of rows that may be waiting or being written
+SAVE_EVERY = 3  # blocks from one saved state to the next
+LOST = 2 + _AHEAD + SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, not saved
 Report = Callable[[int], None]  # is told how many columns are done
 
 
@@ -36,18 +36,6 @@ class NonFiniteError(Exception):
     def __init__(self, row: int, column: int) -> None:
         super().__init__(row, column)
         self.row, self.column = row, column
-
-
-class Known(NamedTuple):
-    """Rows of the matrix whose inner products are known from an earlier result.
-
-    Attributes:
-        rows: their numbers, in the order of ``gram``.
-        gram: float64 (len(rows), len(rows)), about the mean of these rows.
-    """
-
-    rows: Sequence[int]
-    gram: np.ndarray
 
 
 class RowsResult(NamedTuple):
@@ -90,54 +78,88 @@ def block_width(n_rows: int, n_columns: int, n_components: int, max_memory: int)
 
 
 def gram_pass(
-    matrix: WeightMatrix,
-    width: int,
-    scratch: Scratch,
-    report: Report,
-    *,
-    centred: bool = True,
-    known: Known | None = None,
-    hashed: Sequence[int] = (),
-) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """All inner products (x_i - c) . (x_j - c) of the rows, float64 (N, N), and the rows' chunk digests.
+    matrix: WeightMatrix, width: int, scratch: Scratch, report: Report, *, centred: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """The inner products of the snapshots about their mean (or about 0), and the digests of their chunks.
 
-    The origin c is the mean of the known rows, of all rows without such, or 0. Only products with a row that is not
-    known are formed.
+    Returns:
+        The Gram matrix, float64 (N, N), and uint8 (N, chunks, 32).
 
     Raises:
         NonFiniteError: a row holds an infinite number or NaN.
     """
     n_rows, n_columns = matrix.shape
-    old = list(known.rows) if known else []
-    new = [row for row in range(n_rows) if row not in set(old)]
-    products = np.zeros((len(new), n_rows))
+    gram, start = np.zeros((n_rows, n_rows)), 0
     digests = np.zeros((n_rows, -(-n_columns // CHUNK), 32), np.uint8)
-    start = 0
     state = scratch.load()
     if state.get("phase") == "gram":
-        start, products, digests = int(state["column"]), state["products"], state["digests"]
+        start, gram, digests = int(state["column"]), state["gram"], state["digests"]
     report(start)
-    saved, strip = start, np.empty((n_rows, STRIP))
+    saved, buffer = start, np.empty((n_rows, STRIP))
     for first, block in matrix.blocks(width, start, digests):
         if first - saved >= SAVE_EVERY * width:  # all blocks before this one are multiplied, and hashed
-            scratch.save(phase="gram", column=first, products=products, digests=digests)
+            scratch.save("gram", column=first, gram=gram, digests=digests)
             saved = first
         with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
-            for column in range(0, block.shape[1], STRIP):
-                part = strip[:, : min(STRIP, block.shape[1] - column)]
-                np.copyto(part, block[:, column : column + STRIP])
-                if centred:
-                    part -= (part[old] if old else part).mean(axis=0)
-                products += (part if not old else part[new]) @ part.T
-        if not np.isfinite(products).all():
+            add_products(gram, block, buffer, centred=centred)
+        if not np.isfinite(gram).all():
             raise NonFiniteError(*_first_non_finite(block, first))
         report(first + block.shape[1])
-    gram = np.empty((n_rows, n_rows))
-    if known:
-        gram[np.ix_(old, old)] = known.gram
-    gram[new] = products
-    gram[:, new] = products.T
-    return gram, {row: digests[row] for row in hashed}
+    return gram, digests
+
+
+def add_products(gram: np.ndarray, block: np.ndarray, buffer: np.ndarray, *, centred: bool) -> None:
+    """Add the block's share of all inner products to ``gram``; see ``_strips`` for the arguments."""
+    for _, strip, _ in _strips(block, buffer, centred):
+        gram += strip @ strip.T
+
+
+def make_rows(
+    coefficients: np.ndarray,
+    source: np.ndarray,
+    buffers: tuple[np.ndarray, np.ndarray],
+    block: np.ndarray,
+    mean: np.ndarray,
+    row_gram: np.ndarray,
+    *,
+    centred: bool,
+) -> None:
+    """Make the columns of the basis that belong to a block of snapshots, and their mean; add what was made to P P'.
+
+    Args:
+        coefficients: float64 (k, N).
+        source: float32 (N, width), the snapshots.
+        buffers: float64 (N, STRIP) and (k, STRIP).
+        block: float32 (k, width), gets the rows.
+        mean: float32 (width,), gets the mean.
+        row_gram: float64 (k, k), to which the products of the rows are added.
+        centred: subtract the mean from the snapshots.
+    """
+    for columns, strip, centre in _strips(source, buffers[0], centred):
+        mean[columns] = centre
+        made = buffers[1][:, : strip.shape[1]]
+        np.matmul(coefficients, strip, out=made)
+        block[:, columns] = made
+        made[:] = block[:, columns]  # with the rounding to float32 in it
+        row_gram += made @ made.T
+
+
+def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """A block in strips of columns that fit the cache: which columns, their values in float64, their mean.
+
+    Args:
+        block: float32 (N, width).
+        buffer: float64 (N, STRIP), used for every strip: a fresh array each time would cost page faults.
+        centred: subtract the mean.
+    """
+    for first in range(0, block.shape[1], STRIP):
+        columns = slice(first, min(first + STRIP, block.shape[1]))
+        strip = buffer[:, : columns.stop - first]
+        np.copyto(strip, block[:, columns])
+        mean = strip.mean(axis=0)
+        if centred:
+            strip -= mean
+        yield columns, strip, mean
 
 
 def _first_non_finite(block: np.ndarray, first: int) -> tuple[int, int]:
@@ -156,7 +178,7 @@ def rows_pass(
     report: Report,
     *,
     centred: bool = True,
-    keep: Mapping[str, np.ndarray] | None = None,
+    keep: Mapping[str, np.ndarray],
 ) -> RowsResult:
     """Write the rows ``coefficients @ (X - mean)`` (or ``@ X``) and the mean into the scratch folder, as float32.
 
@@ -166,54 +188,84 @@ def rows_pass(
         coefficients: float64 (k, N).
         keep: arrays to be saved with the state, for a resumed run.
     """
-    n_columns, n_components = matrix.shape[1], len(coefficients)
-    multiply = _Multiplier(coefficients, centred)
+    (n_rows, n_columns), n_components = matrix.shape, len(coefficients)
+    row_gram, start = np.zeros((n_components, n_components)), 0
     digests = np.zeros((-(-n_columns // CHUNK), 32), np.uint8)
-    start = 0
     state = scratch.load()
     if state.get("phase") == "rows" and np.array_equal(state["coefficients"], coefficients):
-        start, multiply.row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
+        start, row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
+    saved = start
 
-    def save(done: int, row_gram: np.ndarray, digests: np.ndarray) -> None:
-        known = {"column": done, "coefficients": coefficients, "row_gram": row_gram, "digests": digests}
-        scratch.save(phase="rows", **known, **(keep or {}))
+    def save(done: int, row_gram: np.ndarray) -> None:
+        """The data are flushed before the state that describes them."""
+        rows.flush()
+        means.flush()
+        scratch.save("rows", column=done, coefficients=coefficients, row_gram=row_gram, digests=digests, **keep)
 
-    if start == 0:
-        save(0, multiply.row_gram, digests)
-    report(start)
+    def write(first: int, block: np.ndarray, mean: np.ndarray, row_gram: np.ndarray) -> None:
+        nonlocal saved
+        found = chunk_digests(block)
+        digests[first // CHUNK :][: len(found)] = found
+        rows.write(first, block)
+        means.write(first, mean)
+        done = first + mean.size
+        if done - saved >= SAVE_EVERY * width or done == n_columns:
+            save(done, row_gram)
+            saved = done
+        report(done)
+
     widest = min(width, n_columns - start)
-    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(AHEAD)]
-    with WriteBehind(scratch, (n_components, n_columns), start, digests, save, report) as behind:
-        for number, (first, source) in enumerate(matrix.blocks(width, start) if start < n_columns else ()):
-            behind.wait_for_buffer()
-            block, mean = (buffer[..., : source.shape[1]] for buffer in buffers[number % AHEAD])
-            multiply(source, block, mean)
-            behind.put(first, block, mean, multiply.row_gram)
-    return RowsResult(multiply.row_gram, digests)
+    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(_AHEAD)]
+    strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
+    pending: list[Future[None]] = []
+    with (
+        closing(NpyColumns(scratch.components, (n_components, n_columns), resume=start > 0)) as rows,
+        closing(NpyColumns(scratch.mean, (n_columns,), resume=start > 0)) as means,
+        ThreadPoolExecutor(1, "writer") as writer,
+    ):
+        if start == 0:
+            save(0, row_gram)
+        report(start)
+        for number, (first, source) in enumerate(matrix.blocks(width, start)):
+            if len(pending) == _AHEAD:
+                pending.pop(0).result()  # its buffer is filled again below
+            block, mean = (array[..., : source.shape[1]] for array in buffers[number % _AHEAD])
+            make_rows(coefficients, source, strips, block, mean, row_gram, centred=centred)
+            pending.append(writer.submit(write, first, block, mean, row_gram.copy()))
+        for last in pending:
+            last.result()
+    return RowsResult(row_gram, digests)
 
 
-class _Multiplier:
-    """Forms the rows of a block, strip by strip, in buffers that are used again: fresh ones would cost page faults."""
+class NpyColumns:
+    """Writes the columns of a C-ordered float32 ``.npy`` array of ``shape`` (k, M) or (M,), in any order.
 
-    def __init__(self, coefficients: np.ndarray, centred: bool) -> None:
-        n_components, n_rows = coefficients.shape
-        self.coefficients, self.centred = coefficients, centred
-        self.row_gram = np.zeros((n_components, n_components))
-        self._snapshots = np.empty((n_rows, STRIP))
-        self._rows = np.empty((n_components, STRIP))
+    Args:
+        path: the file; it gets its full length at once, as a hole.
+        resume: go on with an existing file instead of beginning a new one.
+    """
 
-    def __call__(self, source: np.ndarray, block: np.ndarray, mean: np.ndarray) -> None:
-        """Write the rows into ``block`` and the mean into ``mean``, float32, and add to P P' what was written."""
-        for column in range(0, source.shape[1], STRIP):
-            columns = slice(column, min(column + STRIP, source.shape[1]))
-            width = columns.stop - column
-            snapshots, rows = self._snapshots[:, :width], self._rows[:, :width]
-            np.copyto(snapshots, source[:, columns])
-            centre = snapshots.mean(axis=0)
-            mean[columns] = centre
-            if self.centred:
-                snapshots -= centre
-            np.matmul(self.coefficients, snapshots, out=rows)
-            block[:, columns] = rows
-            rows[:] = block[:, columns]  # with the rounding to float32 in it
-            self.row_gram += rows @ rows.T
+    def __init__(self, path: Path, shape: tuple[int, ...], *, resume: bool) -> None:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        self._offset, self._n_columns = header.tell(), shape[-1]
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | (0 if resume else os.O_TRUNC), 0o666)
+        if not resume:
+            os.pwrite(self._descriptor, header.getvalue(), 0)
+            os.ftruncate(self._descriptor, self._offset + 4 * int(np.prod(shape)))
+
+    def write(self, first: int, block: np.ndarray) -> None:
+        """Write ``block``, float32 (k, width) or (width,), to the columns from ``first`` on."""
+        for row, values in enumerate(np.atleast_2d(block)):
+            view = memoryview(values.view(np.uint8).data)
+            offset = self._offset + 4 * (row * self._n_columns + first)
+            while len(view):
+                count = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[count:], offset + count
+
+    def flush(self) -> None:
+        """Wait until what was written is on the disk."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -12,16 +12,21 @@ from threadpoolctl import threadpool_limits
 from dimred.errors import ConfigError, DimredError, SeriesError
 from dimred.files.atomic import rename_durably
 from dimred.files.digest import digest_of_chunks
-from dimred.subspace.basis import SubspaceBasis, publish
-from dimred.subspace.gram_and_rows import Known, NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
-from dimred.subspace.metadata import BasisMetadata, Source, write_metadata
-from dimred.subspace.orthonormalise import TOLERANCE, deviation, repair_transform, snapshot_directions
+from dimred.subspace.gram_and_rows import NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
+from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, write_metadata
 from dimred.subspace.scratch import Scratch
-from dimred.subspace.snapshot_count import check_enough
-from dimred.subspace.spectrum import centre_gram, principal_directions, spread_along
+from dimred.subspace.spectrum import (
+    TOLERANCE,
+    centre_gram,
+    deviation,
+    principal_directions,
+    repair_transform,
+    snapshot_directions,
+    spread_along,
+)
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "make_job", "result_bytes", "run_job"]
+__all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "result_bytes", "run_job"]
 
 _REPAIRS = 3
 # Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
@@ -44,100 +49,23 @@ class Job:
         matrix: the snapshots.
         kind: "pca" or "snapshots".
         n_components: k, or a share of variance.
-        known: the rows whose Gram matrix an earlier result has.
-        digests: what the digest of a row must be, where something tells.
-        trusted: rows whose digest was compared already, by the manifest.
+        digests: what the digest of each snapshot's weights must be; empty where nothing tells.
     """
 
     matrix: WeightMatrix
     kind: str
     n_components: int | float
-    known: Known | None
-    digests: dict[int, str]
-    trusted: frozenset[int]
+    digests: tuple[str, ...]
 
     @property
     def identity(self) -> list[Any]:
         """What a resumed run must have in common with the one that was killed."""
-        known = None if self.known is None else [list(self.known.rows), self.known.gram.tobytes().hex()]
-        layout = self.matrix.layout.fingerprint
-        return [1, self.matrix.identity, layout, self.kind, repr(self.n_components), known]
-
-    @property
-    def most_components(self) -> int:
-        """The largest k it may come to; a share of variance may need all directions."""
-        return self.matrix.shape[0] - 1 if isinstance(self.n_components, float) else self.n_components
-
-
-def make_job(matrix: WeightMatrix, kind: str, n_components: int | float, base: SubspaceBasis | None) -> Job:
-    """The job, with what can be taken over from ``base``.
-
-    Raises:
-        SeriesError: too few snapshots, or snapshots of ``base`` are gone or changed.
-    """
-    check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
-    digests = {row: entry.digest for row, entry in enumerate(matrix.entries) if entry.digest}
-    if base is None or base.metadata is None:
-        return Job(matrix, kind, n_components, None, digests, frozenset())
-    rows = _rows_of(base, matrix)
-    trusted = frozenset(row for row in rows if row in digests)
-    for row, source in zip(rows, base.snapshots, strict=True):
-        digests[row] = source.digest
-    return Job(matrix, kind, n_components, Known(rows, base.metadata.gram), digests, trusted)
-
-
-def _rows_of(base: SubspaceBasis, matrix: WeightMatrix) -> list[int]:
-    rows: list[int] = []
-    gone = []
-    for source in base.snapshots:
-        # Repeated snapshots have one digest: the one of the same name is taken first, and none twice.
-        found = [
-            row
-            for row, entry in enumerate(matrix.entries)
-            if row not in rows and (entry.digest or source.digest) == source.digest
-            if entry.digest or entry.file == source.file
-        ]
-        found.sort(key=lambda row: matrix.entries[row].file != source.file)
-        if found:
-            rows.append(found[0])
-        else:
-            gone.append(source.file)
-    if gone:
-        raise SeriesError(
-            f"{len(gone)} of the {len(base.snapshots)} snapshots that {base.path} was made from are gone from "
-            f"{matrix.directory} or have changed, the first is {gone[0]}. All are needed to add to an exact basis; put "
-            "them back, or make a new one with another --out or --force."
-        )
-    return rows
+        return [2, self.matrix.identity, self.matrix.layout.fingerprint, self.kind, repr(self.n_components)]
 
 
 def result_bytes(n_columns: int, n_components: int) -> int:
     """The disk space that a result takes while it is made: rows, and the mean twice."""
     return 4 * n_columns * (n_components + 2) + (1 << 20)
-
-
-def finish_publishing(target: Path) -> bool:
-    """Finish what a run that was killed while it put its two files in place had begun; whether there was such a one."""
-    scratch = Scratch(target, None)
-    if not scratch.directory.exists():
-        return False
-    with scratch:
-        if scratch.is_empty:  # killed while it removed the folder
-            scratch.remove()
-            return False
-        if str(scratch.load_any().get("phase")) != "publish":
-            return False
-        _publish(scratch, target)
-    return True
-
-
-def _publish(scratch: Scratch, target: Path) -> None:
-    scratch.save(phase="publish")
-    if scratch.metadata.exists():
-        publish(scratch.components, scratch.metadata, target)
-    elif scratch.components.exists():
-        rename_durably(scratch.components, target)
-    scratch.remove()
 
 
 def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: Callable[[str], None]) -> None:
@@ -147,13 +75,26 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
         BadSnapshotError: a row has a number that is not finite, or not the digest it should have.
         ConfigError: the memory or the disk space does not suffice.
         SeriesError: the snapshots span fewer than k directions.
+        RunError: another process computes the same ``target``.
         DimredError: the files can't be written.
     """
-    n_snapshots, n_columns = job.matrix.shape
-    width = block_width(n_snapshots, n_columns, job.most_components, max_memory)
+    (n_snapshots, n_columns), k = job.matrix.shape, job.n_components
+    least, most = (1, n_snapshots - 1) if isinstance(k, float) else (k, k)
+    width = block_width(n_snapshots, n_columns, most, max_memory)
     try:
-        with threadpool_limits(1, user_api="blas"), Scratch(target, job.identity) as scratch:
-            _run_in(scratch, job, target, width, progress, note)
+        # BLAS in one thread: a second one, idle between two strips, spins on the core that reads, hashes and writes.
+        with threadpool_limits(1, user_api="blas"), Scratch.open(target, job.identity) as scratch:
+            try:
+                if state := scratch.load():
+                    phase = {"gram": "reading", "rows": "writing"}[str(state["phase"])]
+                    note(f"Going on where an earlier run stopped ({phase}, {int(state['column']) / n_columns:.0%}).")
+                _check_space(target, scratch, result_bytes(n_columns, least))
+                gram, digests = _gram(job, width, scratch, progress)
+                write_metadata(scratch.metadata, _rows(job, width, scratch, progress, gram, digests))
+            except (DimredError, BadSnapshotError):
+                scratch.remove()
+                raise
+            _publish(scratch, target)
     except OSError as error:
         raise DimredError(
             f"Writing {target} failed: {error}. What was done is kept in {target.name}.unfinished: once the cause is "
@@ -161,27 +102,41 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
         ) from error
 
 
-def _run_in(
-    scratch: Scratch, job: Job, target: Path, width: int, progress: Progress, note: Callable[[str], None]
-) -> None:
-    n_columns = job.matrix.shape[1]
-    try:
-        state = scratch.load()
-        if state:
-            phase = {"gram": "reading", "rows": "writing"}[str(state["phase"])]
-            note(f"Going on where an earlier run stopped ({phase}, {int(state['column']) / n_columns:.0%}).")
-        _check_space(target, scratch, n_columns, 1 if isinstance(job.n_components, float) else job.n_components)
-        gram, digests = _gram_stage(job, width, scratch, progress)
-        _rows_stage(job, width, scratch, progress, gram, digests)
-    except (DimredError, BadSnapshotError):
-        scratch.remove()
-        raise
-    _publish(scratch, target)
+def finish_publishing(target: Path) -> str:
+    """Finish what a run that was killed while it put its two files in place had begun.
+
+    Returns:
+        Which job that was (``Scratch.job``); empty if there was none.
+    """
+    if not Scratch(target, None).directory.exists():
+        return ""
+    with Scratch.open(target, None) as scratch:
+        if scratch.is_empty:  # killed while it removed the folder
+            scratch.remove()
+            return ""
+        state = scratch.load_any()
+        if str(state.get("phase")) != "publish":
+            return ""
+        _publish(scratch, target)
+        return str(state["job"])
 
 
-def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: int) -> None:
+def _publish(scratch: Scratch, target: Path) -> None:
+    """Rename both files to where they belong, the metadata first.
+
+    Between the two an old ``.npy`` may stand beside a new ``.h5``: their digests differ, so this is found.
+    """
+    if str(scratch.load_any().get("phase")) != "publish":
+        scratch.save("publish")
+    for source, place in ((scratch.metadata, metadata_path(target)), (scratch.components, target)):
+        if source.exists():
+            rename_durably(source, place)
+    scratch.remove()
+
+
+def _check_space(target: Path, scratch: Scratch, needed: int) -> None:
     taken = sum(path.stat().st_blocks * 512 for path in scratch.directory.iterdir())
-    missing = result_bytes(n_columns, n_components) - taken - shutil.disk_usage(target.parent).free
+    missing = needed - taken - shutil.disk_usage(target.parent).free
     if missing > 0:
         raise ConfigError(
             f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
@@ -189,46 +144,48 @@ def _check_space(target: Path, scratch: Scratch, n_columns: int, n_components: i
         )
 
 
-def _gram_stage(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[np.ndarray, list[str]]:
-    n_snapshots, n_columns = job.matrix.shape
+def _gram(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[np.ndarray, list[str]]:
+    """The first pass: the Gram matrix, and the digest of each snapshot, which must be the expected one."""
+    matrix = job.matrix
     state = scratch.load()
     if str(state.get("phase")) == "rows":
-        return state["gram"], [str(digest) for digest in state["sources"]]
-    hashed = [row for row in range(n_snapshots) if row not in job.trusted]
-    try:
-        gram, chunks = gram_pass(
-            job.matrix,
-            width,
-            scratch,
-            lambda done: progress("reading snapshots", done, n_columns),
-            centred=job.kind == "pca",
-            known=job.known,
-            hashed=hashed,
-        )
-    except NonFiniteError as error:
-        raise BadSnapshotError(error.row, _non_finite(job.matrix, error)) from None
-    digests = {**job.digests, **{row: digest_of_chunks(chunks[row]) for row in hashed}}
-    for row, expected in job.digests.items():
-        if digests[row] != expected:
-            path = job.matrix.directory / job.matrix.entries[row].file
-            raise BadSnapshotError(
-                row, f"{path} is not what was written: its weights have another digest than the one recorded for it."
+        gram, digests = state["gram"], [str(digest) for digest in state["sources"]]
+    else:
+        try:
+            gram, chunks = gram_pass(
+                matrix,
+                width,
+                scratch,
+                lambda done: progress("reading snapshots", done, matrix.shape[1]),
+                centred=job.kind == "pca",
             )
-    return gram, [digests[row] for row in range(n_snapshots)]
+        except NonFiniteError as error:
+            raise BadSnapshotError(error.row, _non_finite(matrix, error)) from None
+        digests = [digest_of_chunks(row) for row in chunks]
+    for row, (found, expected) in enumerate(zip(digests, job.digests, strict=True)):
+        if expected and found != expected:
+            raise BadSnapshotError(
+                row,
+                f"{matrix.paths[row]} is not what was written: its weights have another digest than the one recorded "
+                "for it.",
+            )
+    return gram, digests
 
 
 def _non_finite(matrix: WeightMatrix, error: NonFiniteError) -> str:
     layout = matrix.layout
     number = int(np.searchsorted(layout.offsets, error.column, side="right")) - 1
-    path = matrix.directory / matrix.entries[error.row].file
-    place = error.column - layout.offsets[number]
-    return f"{path} has a number that is not finite in the parameter {layout.names[number]!r} (entry {place})."
+    return (
+        f"{matrix.paths[error.row]} has a number that is not finite in the parameter {layout.names[number]!r} (entry "
+        f"{error.column - layout.offsets[number]})."
+    )
 
 
-def _rows_stage(
+def _rows(
     job: Job, width: int, scratch: Scratch, progress: Progress, gram: np.ndarray, digests: list[str]
-) -> None:
-    n_columns, centred = job.matrix.shape[1], job.kind == "pca"
+) -> BasisMetadata:
+    """The second pass: write the rows and the mean, and write them again where they come out tilted."""
+    (n_snapshots, n_columns), centred = job.matrix.shape, job.kind == "pca"
     gram_centred = centre_gram(gram)
     if centred:
         directions = principal_directions(gram_centred, job.n_components)
@@ -255,12 +212,9 @@ def _rows_stage(
     else:
         raise _too_collinear(job, result)
     singular_values = spread_along(gram_centred if centred else gram, coefficients)
-    explained = singular_values**2 / (job.matrix.shape[0] - 1) if job.matrix.shape[0] > 1 else singular_values * 0
-    sources = tuple(
-        Source(entry.file, entry.step, digest) for entry, digest in zip(job.matrix.entries, digests, strict=True)
-    )
-    total = directions.total_variance
-    metadata = BasisMetadata(
+    explained, total = singular_values**2 / max(n_snapshots - 1, 1), directions.total_variance
+    entries = zip(job.matrix.entries, digests, strict=True)
+    return BasisMetadata(
         kind=job.kind,
         mean=np.lib.format.open_memmap(scratch.mean, mode="r"),
         singular_values=singular_values,
@@ -268,11 +222,10 @@ def _rows_stage(
         explained_variance_ratio=explained / total if total > 0 else explained * 0,
         gram=gram_centred,
         layout=job.matrix.layout,
-        snapshots=sources,
+        snapshots=tuple(Source(entry.file, entry.step, digest) for entry, digest in entries),
         digest=digest_of_chunks(result.digests),
         deviation=deviation(result.row_gram),
     )
-    write_metadata(scratch.metadata, metadata)
 
 
 def _too_collinear(job: Job, result: RowsResult) -> SeriesError:

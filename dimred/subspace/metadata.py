@@ -1,6 +1,12 @@
-"""``pca_mat.h5``, the file beside ``pca_mat.npy``: everything about a basis except its rows."""
+"""The two files of a basis: ``pca_mat.npy`` with the rows, and ``pca_mat.h5`` beside it with everything else.
 
+The first 512 bytes of the ``.h5`` file hold a checksum of the rest, which is compared before the HDF5 library reads any
+of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them.
+"""
+
+import hashlib
 import json
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +15,21 @@ import h5py
 import numpy as np
 
 from dimred.errors import BasisMismatchError
-from dimred.subspace.file_checksum import CHECKSUM_BYTES, check_file_checksum, write_file_checksum
+from dimred.files.atomic import open_atomic
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["KINDS", "BasisMetadata", "Source", "metadata_path", "read_metadata", "write_metadata"]
+__all__ = ["CHECKSUM_BYTES", "KINDS", "BasisMetadata", "Source", "checksum_of", "metadata_path", "open_npy",
+           "read_metadata", "write_metadata"]  # fmt: skip
 
 _FORMAT, _VERSION = "dimred basis", 2
 KINDS = ("pca", "snapshots")
+CHECKSUM_BYTES = 512
+_COPIED = 1 << 20  # numbers of the mean that are copied at once
+# What NumPy's reader of a header raises for one that is damaged; found by fuzzing it.
+_HEADER_ERRORS = (
+    ValueError, EOFError, AttributeError, SyntaxError, MemoryError, OverflowError, TypeError, KeyError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Source:
     Attributes:
         file: its name in the folder it was read from.
         step: applied updates when it was taken.
-        digest: the ``WeightDigest`` of its weights.
+        digest: the ``vector_digest`` of its weights.
     """
 
     file: str
@@ -67,30 +81,39 @@ def metadata_path(npy: Path) -> Path:
     return npy.with_suffix(".h5")
 
 
-def write_metadata(path: Path, metadata: BasisMetadata, block: int = 1 << 20) -> None:
-    """Write the ``.h5`` file; the mean is copied in blocks, so that it may be memory-mapped."""
+def write_metadata(path: Path, metadata: BasisMetadata) -> None:
+    """Write the ``.h5`` file, whole or not at all; the mean may be memory-mapped."""
     text = h5py.string_dtype("utf-8")
-    with h5py.File(path, "w", userblock_size=CHECKSUM_BYTES) as file:
-        file.attrs.update(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "kind": metadata.kind,
-                "rows_digest": metadata.digest,
-                "orthonormality_deviation": metadata.deviation,
-                "layout_fingerprint": metadata.layout.fingerprint,
-            }
-        )
-        mean = file.create_dataset("mean", metadata.mean.shape, "<f4")
-        for start in range(0, metadata.mean.size, block):
-            mean[start : start + block] = metadata.mean[start : start + block]
-        for name in ("singular_values", "explained_variance", "explained_variance_ratio", "gram"):
-            file[name] = getattr(metadata, name)
-        file.create_dataset("layout", data=json.dumps(metadata.layout.to_json()), dtype=text)
-        file["snapshots/file"] = np.array([source.file for source in metadata.snapshots], dtype=text)
-        file["snapshots/step"] = np.array([source.step for source in metadata.snapshots], np.int64)
-        file["snapshots/digest"] = np.array([source.digest for source in metadata.snapshots], dtype=text)
-    write_file_checksum(path)
+    with open_atomic(path) as target:
+        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
+            file.attrs.update(
+                {
+                    "format": _FORMAT,
+                    "version": _VERSION,
+                    "kind": metadata.kind,
+                    "rows_digest": metadata.digest,
+                    "orthonormality_deviation": metadata.deviation,
+                    "layout_fingerprint": metadata.layout.fingerprint,
+                }
+            )
+            mean = file.create_dataset("mean", metadata.mean.shape, "<f4")
+            for start in range(0, metadata.mean.size, _COPIED):
+                mean[start : start + _COPIED] = metadata.mean[start : start + _COPIED]
+            for name in ("singular_values", "explained_variance", "explained_variance_ratio", "gram"):
+                file[name] = getattr(metadata, name)
+            file.create_dataset("layout", data=json.dumps(metadata.layout.to_json()), dtype=text)
+            file["snapshots/file"] = np.array([source.file for source in metadata.snapshots], dtype=text)
+            file["snapshots/step"] = np.array([source.step for source in metadata.snapshots], np.int64)
+            file["snapshots/digest"] = np.array([source.digest for source in metadata.snapshots], dtype=text)
+        target.write(checksum_of(Path(target.name)))
+
+
+def checksum_of(path: Path) -> bytes:
+    """What the first ``CHECKSUM_BYTES`` of a ``.h5`` file must be, from what follows them."""
+    with path.open("rb") as file:
+        file.seek(CHECKSUM_BYTES)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"dimred seal: SHA-256 of what follows is {digest}\n".encode().ljust(CHECKSUM_BYTES, b"\0")
 
 
 def read_metadata(path: Path) -> BasisMetadata:
@@ -100,7 +123,9 @@ def read_metadata(path: Path) -> BasisMetadata:
         BasisMismatchError: it is no such file, damaged, or contradicts itself.
     """
     try:
-        check_file_checksum(path)
+        with path.open("rb") as raw:
+            if raw.read(CHECKSUM_BYTES) != checksum_of(path):
+                raise ValueError("it is not what was written: its checksum is another")
         with h5py.File(path, "r") as file:
             return _read(path, file)
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
@@ -110,18 +135,12 @@ def read_metadata(path: Path) -> BasisMetadata:
 def _read(path: Path, file: Any) -> BasisMetadata:
     if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
         raise _damaged(path, f"it says it is {file.attrs.get('format')!r} version {file.attrs.get('version')!r}")
-    layout = WeightLayout.from_json(json.loads(_scalar_text(file["layout"])))
+    layout = WeightLayout.from_json(json.loads(str(file["layout"].asstr()[()])))
     n_snapshots, n_components = file["gram"].shape[0], file["singular_values"].shape[0]
-    expected = {
-        "mean": (layout.size,),
-        "singular_values": (n_components,),
-        "explained_variance": (n_components,),
-        "explained_variance_ratio": (n_components,),
-        "gram": (n_snapshots, n_snapshots),
-        "snapshots/file": (n_snapshots,),
-        "snapshots/step": (n_snapshots,),
-        "snapshots/digest": (n_snapshots,),
-    }
+    per_row = ("singular_values", "explained_variance", "explained_variance_ratio")
+    per_snapshot = ("snapshots/file", "snapshots/step", "snapshots/digest")
+    expected = {"mean": (layout.size,), "gram": (n_snapshots, n_snapshots)}
+    expected |= dict.fromkeys(per_row, (n_components,)) | dict.fromkeys(per_snapshot, (n_snapshots,))
     for name, shape in expected.items():
         if file[name].shape != shape:
             raise _damaged(path, f"{name} has shape {file[name].shape} instead of {shape}")
@@ -130,6 +149,7 @@ def _read(path: Path, file: Any) -> BasisMetadata:
             raise _damaged(path, f"{name} claims {file[name].nbytes} bytes, and has {stored}")
     if layout.fingerprint != file.attrs["layout_fingerprint"] or file.attrs["kind"] not in KINDS:
         raise _damaged(path, "its layout or its kind was changed")
+    names, digests = (file[name].asstr()[:] for name in ("snapshots/file", "snapshots/digest"))
     return BasisMetadata(
         kind=str(file.attrs["kind"]),
         mean=_mapped(path, file["mean"]),
@@ -140,20 +160,11 @@ def _read(path: Path, file: Any) -> BasisMetadata:
         layout=layout,
         snapshots=tuple(
             Source(str(name), int(step), str(digest))
-            for name, step, digest in zip(
-                file["snapshots/file"].asstr()[:],
-                file["snapshots/step"][:],
-                file["snapshots/digest"].asstr()[:],
-                strict=True,
-            )
+            for name, step, digest in zip(names, file["snapshots/step"][:], digests, strict=True)
         ),
         digest=str(file.attrs["rows_digest"]),
         deviation=float(file.attrs["orthonormality_deviation"]),
     )
-
-
-def _scalar_text(dataset: Any) -> str:
-    return str(dataset.asstr()[()])
 
 
 def _floats(dataset: Any) -> np.ndarray:
@@ -172,3 +183,27 @@ def _mapped(path: Path, dataset: Any) -> np.ndarray:
 
 def _damaged(path: Path, why: str) -> BasisMismatchError:
     return BasisMismatchError(f"{path} can't be used: {why}. Make the basis again with dimred pca.")
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """The rows in a ``.npy`` file, memory-mapped for reading; nothing is unpickled.
+
+    Raises:
+        BasisMismatchError: no such file, not a ``.npy`` file, truncated, or not two-dimensional float32 or float64.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+        expected = array.offset + array.nbytes
+    except (OSError, *_HEADER_ERRORS) as error:
+        raise BasisMismatchError(
+            f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."
+        ) from None
+    if array.ndim != 2 or array.dtype not in (np.dtype("<f4"), np.dtype("<f8")) or 0 in array.shape:
+        raise BasisMismatchError(
+            f"{path} holds {array.dtype} {array.shape}; a basis is float32 or float64 (components, weights)."
+        )
+    if path.stat().st_size != expected:
+        raise BasisMismatchError(
+            f"{path} has {path.stat().st_size} bytes; its header asks for {expected}. Make it again with dimred pca."
+        )
+    return array

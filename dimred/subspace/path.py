@@ -14,6 +14,7 @@ import numpy as np
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.digest import vector_digest
+from dimred.files.run_names import SUBSPACE_PATH
 from dimred.subspace.basis import SubspaceBasis
 
 __all__ = ["SubspacePath", "make_path", "read_path"]
@@ -59,9 +60,9 @@ class SubspacePath:
             raise BasisMismatchError("the path was searched from other weights; give the checkpoint it started from")
         if self.basis_digest != basis.digest or basis.n_components < self.coordinates.shape[1]:
             raise BasisMismatchError("the path was searched in another basis; give the pca_mat.npy it was made with")
-        position = self.coordinates[step].astype(np.float32)
-        moved: np.ndarray = position @ basis.components[: len(position)]
-        return np.asarray(start, np.float32) + moved
+        coordinates = np.zeros(basis.n_components)  # the search may have used the leading rows only
+        coordinates[: self.coordinates.shape[1]] = self.coordinates[step]
+        return np.asarray(start, np.float32) + basis.back_project(coordinates)
 
     def save(self, path: Path) -> None:
         """Write it as JSON, whole or not at all."""
@@ -88,22 +89,19 @@ def read_path(path: Path) -> SubspacePath:
         CheckpointError: no such file, or not a path.
     """
     try:
-        return _checked(path, read_checksummed(path, _LARGEST_FILE))
+        return _checked(read_checksummed(path, _LARGEST_FILE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {str(error)[:200]}") from None
+        raise CheckpointError(
+            f"{path} is not the path of a search ({type(error).__name__}: {str(error)[:200]}); stage 2 writes "
+            f"{SUBSPACE_PATH} with alpha=0"
+        ) from None
 
 
-def _checked(path: Path, content: Any) -> SubspacePath:
+def _checked(content: dict[str, Any]) -> SubspacePath:
     if content["format"] != _FORMAT or content["version"] != _VERSION:
-        raise _damaged(path, f"it says it is {str(content['format'])[:80]!r}")
+        raise ValueError(f"it says it is {str(content['format'])[:80]!r}")
     coordinates = np.asarray(content["coordinates"], np.float64)
     if coordinates.ndim != 2 or coordinates.size == 0 or not np.isfinite(coordinates).all():
-        raise _damaged(path, "its coordinates are not rows of finite numbers")
+        raise ValueError("its coordinates are not rows of finite numbers")
     basis_digest = content["basis_digest"]
     return SubspacePath(coordinates, str(content["start_digest"]), None if basis_digest is None else str(basis_digest))
-
-
-def _damaged(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is not the path of a search ({why}); stage 2 writes subspace_path.json with alpha=0"
-    )

@@ -12,7 +12,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dimred.errors import ConfigError, SeriesError
-from dimred.subspace.gram_and_rows import STRIP, block_width, working_bytes
+from dimred.subspace.gram_and_rows import STRIP, add_products, block_width, make_rows, working_bytes
 from dimred.subspace.job import result_bytes
 from dimred.weights.checkpoint_io import open_checkpoint
 from dimred.weights.matrix import WeightMatrix
@@ -73,79 +73,74 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     if not folder.is_dir():
         raise ConfigError(f"--out lies in {str(folder)!r}, but there is no such folder; make it first.")
     n_snapshots, n_weights = matrix.shape
-    width = block_width(n_snapshots, n_weights, n_components, max_memory)
+    width = min(block_width(n_snapshots, n_weights, n_components, max_memory), n_weights)
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
-    hashing = _hash_seconds_per_byte()
-    reading, writing = read_bytes / _read_rate(matrix), rows_bytes / _write_rate(folder)
     with threadpool_limits(1, user_api="blas"):
-        gram_seconds, rows_seconds = (n_weights / STRIP * s for s in _strip_seconds(n_snapshots, n_components))
-    # Each pass takes as long as the slowest of its threads, or as the arithmetic of all of them on the cores there are.
-    first = _longest(reading, read_bytes * hashing, gram_seconds)
-    second = _longest(writing, rows_bytes * hashing, rows_seconds)
-    seconds = first + second
-    advice = advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None
-    memory = working_bytes(n_snapshots, n_weights, n_components, min(width, n_weights))
-    disk = result_bytes(n_weights, n_components)
-    return Plan(n_snapshots, n_weights, read_bytes, disk, memory, seconds, advice)
+        multiplying = [n_weights / STRIP * seconds for seconds in _strip_seconds(n_snapshots, n_components)]
+    hashing = _hash_seconds_per_byte()
+    # A pass takes as long as the slowest of its threads, or as the arithmetic of all of them on the cores there are.
+    passes = [
+        (read_bytes / _read_rate(matrix), read_bytes * hashing, multiplying[0]),
+        (rows_bytes / _write_rate(folder), rows_bytes * hashing, multiplying[1]),
+    ]
+    return Plan(
+        n_snapshots=n_snapshots,
+        n_weights=n_weights,
+        read_bytes=read_bytes,
+        disk_bytes=result_bytes(n_weights, n_components),
+        memory_bytes=working_bytes(n_snapshots, n_weights, n_components, width),
+        seconds=sum(max(disk, cpu, other, (cpu + other) / (os.cpu_count() or 1)) for disk, cpu, other in passes),
+        advice=advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None,
+    )
 
 
 def _read_rate(matrix: WeightMatrix) -> float:
-    row = matrix.directory / matrix.entries[0].file
-    with open_checkpoint(row) as file:
-        started = time.perf_counter()
-        size = len(file.read(_PROBE_BYTES))
-        return size / max(time.perf_counter() - started, 1e-6)
+    with open_checkpoint(matrix.paths[0]) as file:
+        size = 0
+
+        def read() -> None:
+            nonlocal size
+            size = len(file.read(_PROBE_BYTES))
+
+        seconds = _seconds(read)
+        return size / seconds
 
 
 def _write_rate(folder: Path) -> float:
-    data = bytes(_PROBE_BYTES)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        started = time.perf_counter()
-        file.write(data)
+    def write() -> None:
+        file.write(bytes(_PROBE_BYTES))
         file.flush()
         os.fsync(file.fileno())
-        return _PROBE_BYTES / max(time.perf_counter() - started, 1e-6)
 
-
-def _longest(disk: float, *arithmetic: float) -> float:
-    return max(disk, *arithmetic, sum(arithmetic) / (os.cpu_count() or 1))
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return _PROBE_BYTES / _seconds(write)
 
 
 def _hash_seconds_per_byte() -> float:
     data = bytes(_PROBE_BYTES)
-    started = time.perf_counter()
-    hashlib.sha256(data)
-    return (time.perf_counter() - started) / _PROBE_BYTES
+    return _seconds(lambda: hashlib.sha256(data)) / _PROBE_BYTES
 
 
 def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:
     """What the arithmetic of either pass takes for a strip of columns."""
-    source, strip = np.ones((n_snapshots, STRIP), np.float32), np.empty((n_snapshots, STRIP))
-    coefficients = np.ones((n_components, n_snapshots))
+    snapshots, strip = np.ones((n_snapshots, STRIP), np.float32), np.empty((n_snapshots, STRIP))
+    coefficients, products = np.ones((n_components, n_snapshots)), np.empty((n_components, STRIP))
+    gram, row_gram = np.zeros((n_snapshots, n_snapshots)), np.zeros((n_components, n_components))
+    rows, mean = np.empty((n_components, STRIP), np.float32), np.empty(STRIP, np.float32)
 
-    def centre() -> None:
-        np.copyto(strip, source)
-        np.subtract(strip, strip.mean(axis=0), out=strip)
+    def first_pass() -> None:
+        add_products(gram, snapshots, strip, centred=True)
 
-    def gram() -> None:
-        centre()
-        strip @ strip.T
+    def second_pass() -> None:
+        make_rows(coefficients, snapshots, (strip, products), rows, mean, row_gram, centred=True)
 
-    def rows() -> None:
-        centre()
-        written = (coefficients @ strip).astype(np.float32).astype(np.float64)
-        written @ written.T
-
-    return _fastest(gram), _fastest(rows)
+    return min(_seconds(first_pass) for _ in range(6)), min(_seconds(second_pass) for _ in range(6))
 
 
-def _fastest(work: Callable[[], None]) -> float:
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return max(time.perf_counter() - started, 1e-6)
 
 
 def sample_gram(matrix: WeightMatrix) -> np.ndarray:

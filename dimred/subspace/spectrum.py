@@ -1,16 +1,31 @@
-"""From the N x N Gram matrix of the snapshots to the principal directions, in snapshot space."""
+"""From the N x N Gram matrix of the snapshots to the rows of a basis, as combinations of snapshots."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dimred.errors import ConfigError, SeriesError
 
-__all__ = ["Directions", "centre_gram", "effective_rank", "principal_directions", "spread_along"]
+__all__ = [
+    "TOLERANCE",
+    "Directions",
+    "centre_gram",
+    "check_enough",
+    "deviation",
+    "effective_rank",
+    "principal_directions",
+    "repair_transform",
+    "snapshot_directions",
+    "spread_along",
+]
 
 # Eigenvalues below this share of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
 _NOISE = 10 * np.finfo(np.float64).eps
+# Rounding a row to float32 changes its norm by up to 6e-8, and an angle by less. More than this is an error of the
+# arithmetic.
+TOLERANCE = 1e-6
 
 
 class Directions(NamedTuple):
@@ -18,13 +33,27 @@ class Directions(NamedTuple):
 
     Attributes:
         coefficients: float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
-        singular_values: float64 (k,), the norm of the centred snapshots' coordinates along each row.
         total_variance: the variance of the snapshots about their mean, summed over all weights.
     """
 
     coefficients: np.ndarray
-    singular_values: np.ndarray
     total_variance: float
+
+
+def check_enough(n_snapshots: int, n_components: int | float, kind: str, folder: Path, n_bad: int = 0) -> None:
+    """Check that there are k snapshots, and for ``pca`` one more, which goes into the mean.
+
+    Raises:
+        SeriesError: there are fewer.
+    """
+    needed = 2 if isinstance(n_components, float) else n_components + (kind == "pca")
+    if n_snapshots < needed:
+        left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
+        raise SeriesError(
+            f"n_components is {n_components}, which needs at least {needed} snapshots; {folder} gives "
+            f"{n_snapshots}{left_out}. Save more snapshots in stage 1, select fewer away, or ask for n_components = "
+            f"{max(n_snapshots - (kind == 'pca'), 1)} or fewer."
+        )
 
 
 def centre_gram(gram: np.ndarray) -> np.ndarray:
@@ -43,12 +72,12 @@ def effective_rank(eigenvalues: np.ndarray) -> int:
 def principal_directions(gram: np.ndarray, n_components: int | float) -> Directions:
     """The first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
-    Each direction's sign makes the score of the earliest snapshot that is within 1 % of the largest score positive:
-    so that a basis is reproducible, also where two scores are equal but for rounding.
+    The sign of a direction makes one score positive: that of the earliest snapshot whose score is within 1 % of the
+    largest. So a basis is reproducible, even where two scores differ only by rounding.
 
     Args:
         gram: float64 (N, N), about the mean.
-        n_components: k; or a share of variance between 0 and 1, of which k is the least number that explains it.
+        n_components: k; or a share of variance between 0 and 1, then k is the least number that explains it.
 
     Raises:
         SeriesError: the snapshots span fewer than k directions.
@@ -70,9 +99,8 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)
     signs = np.sign(scores[large.argmax(axis=0), np.arange(k)])
-    singular_values = np.sqrt(values[:k])
-    coefficients = (scores * signs / singular_values).T
-    return Directions(np.ascontiguousarray(coefficients), singular_values, float(np.trace(gram)) / (len(gram) - 1))
+    coefficients = (scores * signs / np.sqrt(values[:k])).T
+    return Directions(np.ascontiguousarray(coefficients), float(np.trace(gram)) / (len(gram) - 1))
 
 
 def _components_for_share(values: np.ndarray, share: float) -> int:
@@ -82,10 +110,39 @@ def _components_for_share(values: np.ndarray, share: float) -> int:
     return int(np.searchsorted(explained, share)) + 1
 
 
+def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
+    """The orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order (trainable averaging).
+
+    With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the first snapshot's
+    direction, row i what snapshot i adds to those before it.
+
+    Args:
+        gram: float64 (N, N), X X' of the snapshots about zero.
+        n_components: k <= N.
+
+    Raises:
+        SeriesError: the snapshots are linearly dependent.
+
+    Source: Li et al., Trainable Weight Averaging, ICLR 2023, section 3.
+    """
+    total_variance = float(np.trace(centre_gram(gram))) / max(len(gram) - 1, 1)
+    chosen = gram[-n_components:, -n_components:]
+    rank = effective_rank(np.linalg.eigvalsh(chosen))
+    if rank < n_components:
+        raise SeriesError(
+            f"The last {n_components} snapshots span only {rank} directions above rounding (some are repeated or "
+            f"nearly collinear). Ask for n_components = {rank} or fewer, or take different snapshots."
+        )
+    coefficients = np.zeros((n_components, len(gram)))
+    coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))
+    return Directions(coefficients, total_variance)
+
+
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """The norms, float64 (k,), of the centred snapshots' coordinates along the rows ``coefficients @ snapshots``.
 
-    The coordinates along row i are J X X' c_i, for X about any point.
+    The coordinates along row i are J X X' c_i, for X about any point. Of principal directions these are the singular
+    values.
 
     Args:
         gram: float64 (N, N), X X'.
@@ -93,3 +150,20 @@ def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """
     scores = gram @ coefficients.T
     return np.linalg.norm(scores - scores.mean(axis=0), axis=0)
+
+
+def deviation(row_gram: np.ndarray) -> float:
+    """How far rows are from orthonormal: max |P P' - I|, from P P' of shape (k, k)."""
+    return float(np.abs(row_gram - np.eye(len(row_gram))).max())
+
+
+def repair_transform(row_gram: np.ndarray) -> np.ndarray | None:
+    """The lower triangular T, float64 (k, k), which makes T P orthonormal: T = L^-1 with P P' = L L'.
+
+    A triangular T changes a row only by those before it. So the first rows, which carry the most variance and are the
+    most accurate, change the least. None when the rows are linearly dependent.
+    """
+    try:
+        return np.linalg.inv(np.linalg.cholesky(row_gram))
+    except np.linalg.LinAlgError:
+        return None

@@ -15,7 +15,7 @@ K = 32
 
 
 def dimred_engine(folder: Path, out: Path) -> Callable[[], None]:
-    from dimred.subspace.pca import fit_basis
+    from dimred.subspace.fit import fit_basis
     from dimred.weights.series import CheckpointSeries
 
     return lambda: fit_basis(CheckpointSeries.open(folder), K, out=out) and None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from tests.benchmarks.snapshot_files import forget_cached_pages, resnet_18_shapes, resnet_50_shapes, write_random_walk
 from tests.helpers.processes import run_and_watch
 

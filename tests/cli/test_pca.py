@@ -6,7 +6,7 @@ import pytest
 from dimred.cli.pca import parse_bytes, parse_components
 from dimred.errors import ConfigError
 from dimred.subspace.basis import load_basis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.commands import dimred

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from tests.helpers.commands import dimred
 from tests.helpers.planted import as_weights, planted, write_series

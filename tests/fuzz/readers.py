@@ -14,12 +14,12 @@ from dimred.files.checksummed_json import add_checksum
 from dimred.launch.rank_table import read_rank_table
 from dimred.run.metrics import MetricsLog, read_metrics
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.file_checksum import CHECKSUM_BYTES, write_file_checksum
+from dimred.subspace.fit import fit_basis
+from dimred.subspace.metadata import CHECKSUM_BYTES
 from dimred.subspace.path import make_path, read_path
-from dimred.subspace.pca import fit_basis
 from dimred.weights.checkpoint_io import read_checkpoint, read_index, write_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.helpers.planted import random_walk, write_series
+from tests.helpers.planted import forge_checksum, random_walk, write_series
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 RANK_TABLE = CONFIGS.parents[1] / "rank_tables" / "rank_table_8pcs.json"
@@ -90,7 +90,7 @@ def _reseal_json(path: Path) -> None:
 
 def _reseal_h5(path: Path) -> None:
     if path.stat().st_size >= CHECKSUM_BYTES:
-        write_file_checksum(path)
+        forge_checksum(path)
 
 
 def _read_manifest(path: Path) -> None:
@@ -99,7 +99,7 @@ def _read_manifest(path: Path) -> None:
         assert file.parent == path.parent, "a name leads out of the folder"
 
 
-def _read_companion(path: Path) -> None:
+def _read_metadata(path: Path) -> None:
     rows = path.with_suffix(".npy")
     rows.write_bytes(_examples()["pca_mat.npy"])
     _use(load_basis(rows))
@@ -119,7 +119,7 @@ READERS = [
     Reader("a.safetensors", _read_tensors),
     Reader("manifest.json", _read_manifest, _reseal_json),
     Reader("pca_mat.npy", _read_rows),
-    Reader("pca_mat.h5", _read_companion, _reseal_h5),
+    Reader("pca_mat.h5", _read_metadata, _reseal_h5),
     Reader("path.json", read_path, _reseal_json),
     Reader("metrics.jsonl", read_metrics),
     Reader("rank_table.json", read_rank_table),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.files.checksummed_json import write_checksummed
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.series import CheckpointSeries
 

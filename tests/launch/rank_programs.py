@@ -1,41 +1,72 @@
 """A program for ranks, without MindSpore: python -m tests.launch.rank_programs HOW ... --out FOLDER.
 
-It notes its process in FOLDER/../pids, and then ends as the words say: ``fine``, ``fail RANK STATUS``, ``wait``,
-``save`` (waits, and ends with status 75 on SIGTERM), or ``stall RANK`` (that one never gets its third batch, and the
-others wait for it in their third step).
+It notes its process in FOLDER/../pids, and then ends as the words say:
+
+- ``fine``
+- ``fail RANK STATUS WORDS``
+- ``refuse RANKS``: these do not begin, the later ones at once, rank 0 after half a second; the others wait
+- ``begin and refuse``: in the first step
+- ``wait``
+- ``save``: waits, and ends with status 75 on SIGTERM
+- ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
-import itertools
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from dimred.launch.heartbeat import Heartbeat
+from dimred.launch.channel import COMPUTING, READING, tell_position, tell_refusal
 
 
 def main(how: str, *rest: str) -> None:
     rank, folder = os.environ["RANK_ID"], Path(sys.argv[-1])
     print(f"rank {rank} of {os.environ['RANK_SIZE']} ö {how}", flush=True)
+    if how == "refuse" and rank in rest[0]:
+        time.sleep(0 if rank != "0" else 0.5)
+        refuse(f"DATA is not what rank {rank} wants")
+    if how == "begin and refuse":
+        tell_position(COMPUTING, 1)
+        refuse("too late")
     if how == "save":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-    pids = folder.parent / "pids"
+    if how != "refuse":
+        note_process(folder.parent / "pids", rank)
+    if how == "fail" and rank == rest[0]:
+        print(f"error: {rest[2]}", flush=True)
+        sys.exit(int(rest[1]))
+    if how == "stall":
+        stall_after(int(rest[1]), reading=rank == rest[0])
+    while how != "fine":
+        time.sleep(0.05)
+
+
+def refuse(why: str) -> None:
+    """As ``run_program`` does."""
+    if not tell_refusal(why):
+        print(f"error: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
+def note_process(pids: Path, rank: str) -> None:
     pids.mkdir(exist_ok=True)
     unfinished = pids / f".{rank}"
     unfinished.write_text(str(os.getpid()))
     unfinished.rename(pids / rank)
-    if how == "fail" and rank == rest[0]:
-        print("error: something is wrong here", flush=True)
-        sys.exit(int(rest[1]))
-    if how == "stall":
-        batches = iter([1, 2]) if rank == rest[0] else iter([1, 2, 3])
-        endless = itertools.chain(batches, map(time.sleep, itertools.repeat(60)))
-        for number, _ in enumerate(Heartbeat().around(endless, 10), start=1):
-            while number == 3:
-                time.sleep(60)
-    while how != "fine":
-        time.sleep(0.05)
+
+
+def stall_after(steps: int, reading: bool) -> None:
+    """Do so many steps, and come to a halt in the next: while its batch is read, or after that.
+
+    Who is to do none is not heard at all.
+    """
+    for step in range(11, 11 + steps + (not reading)):
+        tell_position(READING, step)
+        tell_position(COMPUTING, step)
+    if reading and steps:
+        tell_position(READING, 11 + steps)
+    time.sleep(600)
 
 
 if __name__ == "__main__":

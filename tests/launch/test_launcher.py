@@ -16,22 +16,6 @@ from dimred.launch.job import make_job
 from dimred.launch.launcher import RankFailedError, launch
 from tests.helpers.processes import nothing_is_left, soon
 
-LAUNCH = """
-import sys
-from pathlib import Path
-from dimred.launch.job import make_job
-from dimred.launch.launcher import RankFailedError, launch
-nodes, node, port, devices, out, *words = sys.argv[1:]
-several = {"nodes": int(nodes), "node_rank": int(node), "master_addr": "127.0.0.1", "master_port": int(port)}
-job = make_job("tests.launch.rank_programs", "stage_1", words, out=Path(out), devices=int(devices),
-               device_target="CPU", **(several if nodes != "1" else {}))
-try:
-    sys.exit(launch(job))
-except RankFailedError as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(error.status)
-"""
-
 
 def job(out: Path, *words: str, devices: int = 1, **options):
     return make_job(
@@ -44,7 +28,8 @@ class Launcher:
 
     def __init__(self, out: Path, *words: str, devices: int, nodes: int = 1, node: int = 0, port: int = 0):
         self.out = out
-        command = [sys.executable, "-c", LAUNCH, str(nodes), str(node), str(port), str(devices), str(out), *words]
+        numbers = map(str, (nodes, node, port, devices))
+        command = [sys.executable, "-m", "tests.launch.launch_program", *numbers, str(out), *words]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def pids(self, n_ranks: int) -> dict[str, int]:
@@ -78,15 +63,23 @@ def test_one_rank_needs_no_msrun(tmp_path, capfd):
 
 def test_a_failed_rank_is_named_with_the_end_of_its_log(tmp_path):
     with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 3") as failed:
-        launch(job(tmp_path, "fail", "0", "3"))
+        launch(job(tmp_path, "fail", "0", "3", "something is wrong here"))
     assert "  error: something is wrong here" in str(failed.value)
     assert str(tmp_path / "device0_stage_1" / "train.log") in str(failed.value)
-    assert failed.value.status == 3
+    assert failed.value.exit_status == 3
+
+
+def test_only_the_log_of_this_attempt_is_quoted(tmp_path):
+    for words in ("the first reason", "the second reason"):
+        with pytest.raises(RankFailedError, match=words) as failed:
+            launch(job(tmp_path, "fail", "0", "3", words))
+    assert "the first reason" not in str(failed.value)
+    assert "the first reason" in (tmp_path / "device0_stage_1" / "train.log").read_text()
 
 
 def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     with pytest.raises(RankFailedError):
-        launch(job(tmp_path, "fail", "0", "2"))
+        launch(job(tmp_path, "fail", "0", "3", "once"))
     launch(job(tmp_path, "fine"))
     log = (tmp_path / "device0_stage_1" / "train.log").read_text()
     assert "fail" in log
@@ -112,10 +105,44 @@ def test_a_killed_rank_ends_the_others(tmp_path):
 
 def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
     with pytest.raises(RankFailedError, match=r"rank 1 is reading the batch of step 13, and rank 0 waited") as stalled:
-        launch(job(tmp_path, "stall", "1", devices=2), stall_timeout_seconds=2)
+        launch(job(tmp_path, "stall", "1", "2", devices=2), stall_timeout_seconds=2)
     assert str(tmp_path / "device1_stage_1" / "train.log") in str(stalled.value)
-    assert stalled.value.status == 1
+    assert stalled.value.exit_status == 1
     assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_a_rank_that_hangs_before_its_first_step_is_named(tmp_path):
+    with pytest.raises(RankFailedError, match="rank 1 is not at the first step yet, and rank 0 waited for it"):
+        launch(job(tmp_path, "stall", "1", "0", devices=2), stall_timeout_seconds=2)
+
+
+@pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
+def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, devices, ranks):
+    with pytest.raises(RankFailedError) as refused:
+        launch(job(tmp_path / "new" / "out", "refuse", ranks, devices=devices))
+    assert str(refused.value) == f"DATA is not what rank {ranks[0]} wants"
+    assert refused.value.exit_status == 2
+    assert "DATA" not in "".join(capfd.readouterr())
+    assert list(tmp_path.iterdir()) == []
+    assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_a_run_that_is_not_gone_on_with_stays_as_it_is(tmp_path):
+    folder = tmp_path / "device0_stage_1"
+    folder.mkdir()
+    before = {"result.json": "{}", "train.log": "of the run\n"}
+    for name, text in before.items():
+        (folder / name).write_text(text)
+    with pytest.raises(RankFailedError, match="DATA is not what"):
+        launch(job(tmp_path, "refuse", "0"), resume=True)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
+    with pytest.raises(RankFailedError, match="rank 0 of 1 ended with status 2") as failed:
+        launch(job(tmp_path, "begin and refuse"))
+    assert "  error: too late" in str(failed.value)
+    assert (tmp_path / "device0_stage_1" / "train.log").exists()
 
 
 def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
@@ -134,6 +161,18 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     launcher.process.kill()
     launcher.end()
     assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_bad_input_on_one_node_leaves_nothing_on_the_other(tmp_path):
+    port = job(tmp_path, "fine").master_port
+    nodes = [Launcher(tmp_path / "0", "refuse", "1", devices=2, nodes=2, node=0, port=port)]
+    assert soon((tmp_path / "0" / "device0_stage_1" / "train.log").exists)
+    nodes.append(Launcher(tmp_path / "1", "refuse", "1", devices=2, nodes=2, node=1, port=port))
+    (status_0, _, err_0), (status_1, _, err_1) = (node.end() for node in nodes)
+    assert (status_0, status_1) == (2, 2)
+    assert err_1 == "error: DATA is not what rank 1 wants\n"
+    assert err_0 == "error: node 1 has failed: DATA is not what rank 1 wants; the ranks of this node were ended\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_nodes_on_loopback(tmp_path):

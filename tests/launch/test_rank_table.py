@@ -33,6 +33,11 @@ def test_ranks_follow_the_servers():
     assert rank_table_problems(TWO_SERVERS, 4) == []
 
 
+def test_addresses_may_be_of_both_kinds():
+    mixed = make_rank_table(["10.0.0.1", "::2"], ["192.168.0.1", "fe80::1"])
+    assert rank_table_problems(mixed) == []
+
+
 def set_field(path, value):
     def change(table):
         *parents, last = path
@@ -53,22 +58,35 @@ DEVICE = ("server_list", 1, "device", 0)
     ("change", "problem"),
     [
         (set_field(["version"], None), "the field 'version' is missing"),
-        (set_field(["version"], "2.0"), "version is '2.0'; 1.0"),
+        (set_field(["version"], "2.0"), "version is '2.0'; it must be '1.0'"),
         (set_field(["status"], "initializing"), "status is 'initializing'"),
-        (set_field(["server_count"], "3"), "server_count is '3', but server_list has 2"),
+        (set_field(["server_count"], "3"), "server_count is '3'; it must be '2'"),
         (set_field(["server_list"], None), "'server_list' is missing"),
-        (set_field(["server_list", 0, "device"], None), "server_list[0] has no list 'device'"),
+        (
+            set_field(["server_list", 0, "device"], None),
+            "'server_list[0].device' is missing; it must be a list of devices",
+        ),
         (set_field(["server_list", 0, "server_id"], "10.0.0.2"), "server_id 10.0.0.2 is there 2 times"),
         (set_field(["server_list", 0, "server_id"], "node"), "server_list[0].server_id is 'node'; it must be an IP"),
-        (set_field([*DEVICE, "device_ip"], None), "server_list[1].device[0].device_ip is None"),
+        (
+            set_field([*DEVICE, "device_ip"], None),
+            "'server_list[1].device[0].device_ip' is missing; it must be an IP address",
+        ),
         (set_field([*DEVICE, "device_ip"], "192.168.0.0"), "device_ip 192.168.0.0 is there 2 times"),
-        (set_field([*DEVICE, "rank_id"], None), "server_list[1].device[0].rank_id is None; it must be a number"),
+        (
+            set_field([*DEVICE, "rank_id"], None),
+            "'server_list[1].device[0].rank_id' is missing; it must be a number from 0",
+        ),
         (set_field([*DEVICE, "rank_id"], "-1"), "rank_id is '-1'; it must be a number from 0"),
-        (set_field([*DEVICE, "rank_id"], "1"), "rank_id 1 is there 2 times"),
-        (set_field([*DEVICE, "rank_id"], "7"), "rank_id 2 is missing; 4 devices have the ranks 0 to 3"),
+        (set_field([*DEVICE, "rank_id"], "1"), "server_list[1] has the ranks 1, 3; it must have 2 to 3, because"),
+        (set_field([*DEVICE, "rank_id"], "7"), "server_list[1] has the ranks 3, 7; it must have 2 to 3, because"),
+        (set_field([*DEVICE, "rank_id"], True), "rank_id is True; it must be a number from 0"),
         (set_field([*DEVICE, "device_id"], "1"), "server_list[1]: device_id 1 is there 2 times"),
         (lambda table: table["server_list"][1]["device"].pop(), "server_list[1] has 1 devices, server_list[0] has 2"),
-        (lambda table: table["server_list"].reverse(), "server_list[0] must have the ranks 0 to 1"),
+        (
+            lambda table: table["server_list"].reverse(),
+            "server_list[0] has the ranks 2, 3; it must have 0 to 1, because",
+        ),
     ],
 )
 def test_each_problem_is_found(change, problem):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dimred.subspace import job
-from dimred.subspace.orthonormalise import TOLERANCE, deviation
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
+from dimred.subspace.spectrum import TOLERANCE, deviation
 from tests.helpers.planted import planted, write_series
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
 from tests.subspace.conftest import M

@@ -8,8 +8,8 @@ import pytest
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError
 from dimred.files.digest import CHUNK
+from dimred.subspace.fit import fit_basis
 from dimred.subspace.gram_and_rows import LOST, block_width, working_bytes
-from dimred.subspace.pca import fit_basis
 from dimred.weights.layout import WeightLayout
 from tests.helpers.planted import random_walk, write_series
 from tests.subspace.conftest import M

@@ -10,7 +10,7 @@ import numpy as np
 from dimred.files.atomic import remove_leftovers
 from dimred.run.folder import run_folder
 from dimred.subspace.basis import load_basis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import random_walk, write_series
 
 PROGRAM = Path(__file__).with_name("save_and_die.py")

@@ -6,12 +6,11 @@ import pytest
 
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.files.digest import CHUNK
-from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.file_checksum import write_file_checksum
+from dimred.subspace.basis import SubspaceBasis, check_orthonormal, load_basis
+from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path
-from dimred.subspace.pca import fit_basis
 from dimred.weights.layout import WeightLayout
-from tests.helpers.planted import random_walk, write_series
+from tests.helpers.planted import forge_checksum, random_walk, write_series
 
 M = CHUNK + 300
 
@@ -125,7 +124,7 @@ def test_a_truncated_matrix_is_refused(pair, bare, length):
         load_basis(pair)
 
 
-def test_a_companion_cut_anywhere_is_refused(pair):
+def test_metadata_cut_anywhere_is_refused(pair):
     metadata = metadata_path(pair)
     content = metadata.read_bytes()
     for length in [0, 1, 100, 800, 2048, len(content) // 2, len(content) - 1]:
@@ -152,12 +151,12 @@ def test_a_companion_cut_anywhere_is_refused(pair):
         lambda f: (f.pop("layout"), f.create_dataset("layout", data='{"names": ["a"], "shapes": [[9]]}')),
     ],
 )
-def test_a_contradictory_companion_is_refused(pair, change):
+def test_contradictory_metadata_are_refused(pair, change):
     with h5py.File(metadata_path(pair), "r+") as file:
         change(file)
     with pytest.raises(BasisMismatchError, match="its checksum is another"):
         load_basis(pair)
-    write_file_checksum(metadata_path(pair))  # as somebody who means harm would
+    forge_checksum(metadata_path(pair))  # as somebody who means harm would
     with pytest.raises(BasisMismatchError) as refused:
         load_basis(pair)
     assert "checksum" not in str(refused.value)
@@ -266,3 +265,11 @@ def test_vectors_of_the_wrong_length_are_refused(made):
         made.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         made.back_project(np.ones(3))
+
+
+def test_a_signalling_nan_is_refused_without_a_warning(tmp_path):
+    """Found by the fuzzing of ``pca_mat.npy``: its cast to float64 warns."""
+    rows = np.eye(2, 5, dtype=np.float32)
+    rows.view(np.uint32)[1, 3] = 0x7FA00000
+    with pytest.raises(BasisMismatchError, match="has nan in row 1, column 3; every entry must be finite"):
+        check_orthonormal(rows, tmp_path / "p.npy")

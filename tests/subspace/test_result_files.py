@@ -7,7 +7,7 @@ from dimred.errors import ConfigError
 from dimred.files.digest import CHUNK
 from dimred.subspace import job
 from dimred.subspace.basis import load_basis
-from dimred.subspace.pca import fit_basis
+from dimred.subspace.fit import fit_basis
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.data.class_folders import ClassFolders
+from dimred.data.image_tree import ClassFolders
 from dimred.errors import DataError
 
 
@@ -18,7 +18,7 @@ def split(tmp_path: Path) -> Path:
 
 
 def test_images_are_counted_and_other_files_come_and_go(split: Path) -> None:
-    folders = ClassFolders(split, ["a", "b"])
+    folders = ClassFolders(split)
     assert (folders.n_images, folders.suffixes) == (3, [".JPEG", ".jpg", ".png"])
     folders.check_unchanged()
     (split / "b" / "more notes.txt").write_bytes(b"")
@@ -28,7 +28,7 @@ def test_images_are_counted_and_other_files_come_and_go(split: Path) -> None:
 
 @pytest.mark.parametrize("change", ["gone", "new", "another"])
 def test_an_image_that_comes_or_goes_is_said(split: Path, change: str) -> None:
-    folders = ClassFolders(split, ["a", "b"])
+    folders = ClassFolders(split)
     if change != "new":
         (split / "a" / "1.png").unlink()
     if change != "gone":
@@ -39,7 +39,7 @@ def test_an_image_that_comes_or_goes_is_said(split: Path, change: str) -> None:
 
 
 def test_a_class_that_is_gone_is_named_and_may_come_back(split: Path) -> None:
-    folders = ClassFolders(split, ["a", "b"])
+    folders = ClassFolders(split)
     (split / "b").rename(split / "away")
     with pytest.raises(DataError, match=r"/b can't be read \(No such file"):
         folders.check_unchanged()
@@ -49,6 +49,6 @@ def test_a_class_that_is_gone_is_named_and_may_come_back(split: Path) -> None:
 
 def test_a_name_that_is_no_text_is_counted(split: Path) -> None:
     (split / "a" / os.fsdecode(b"\xff.png")).write_bytes(b"")
-    folders = ClassFolders(split, ["a", "b"])
+    folders = ClassFolders(split)
     assert folders.n_images == 4
     folders.check_unchanged()

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, SeriesError
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.job import BadSnapshotError, Job, Progress, finish_publishing, make_job, run_job
+from dimred.subspace.job import BadSnapshotError, Job, Progress, finish_publishing, run_job
 from dimred.subspace.metadata import KINDS, metadata_path
+from dimred.subspace.scratch import Scratch
+from dimred.subspace.spectrum import check_enough
 from dimred.weights.layout import WeightLayout
 from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
@@ -55,8 +57,9 @@ def fit_basis(
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters make the columns.
         layout: the same, without a network; default the series' manifest, or what its first file suggests.
-        append: ``out`` is an earlier result; add the snapshots it does not have. The earlier snapshots must still be in
-            the series: every row of an exact basis depends on all of them. What is saved is their Gram matrix.
+        append: ``out`` is an earlier result, which the new one replaces. The snapshots it was made from must still be
+            in the series, unchanged: every row of an exact basis depends on all of them. The result is that of a fresh
+            run; k is by default that of the earlier one.
         overwrite: replace an ``out`` that is not the same result.
         skip_bad: leave out damaged snapshots instead of raising.
         max_memory: bytes this call may take, memory-mapped pages aside.
@@ -66,9 +69,11 @@ def fit_basis(
 
     Raises:
         ConfigError: an argument is not allowed, or ``out`` exists.
-        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
+        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), they span fewer than k directions, or
+            ``append`` misses some.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         BasisMismatchError: ``append`` to a basis of another network.
+        RunError: another process computes the same ``out``.
         DimredError: ``out`` can't be written; what was done is kept for the next call.
     """
     if out is None:
@@ -87,40 +92,26 @@ def fit_basis(
     if matrix.ignored:
         first = ", ".join(repr(name) for name in matrix.ignored[:2])
         tell(f"{len(matrix.ignored)} entries of each snapshot are not weights and are left out: {first} and the like.")
-    base = _earlier(target, matrix.layout) if append else None
+    earlier = _earlier(target, matrix.layout) if append else None
     if n_components is None:
-        n_components = (32 if kind == "pca" else matrix.shape[0]) if base is None else base.n_components
-    job = make_job(matrix, kind, n_components, base)
-    same = _same_result(target, job, finished)
-    if same is not None:
-        tell(f"{target} is this very basis already; nothing to do.")
-        return same
-    check_out(target, overwrite=overwrite or append)
+        n_components = earlier.n_components if earlier else 32 if kind == "pca" else matrix.shape[0]
     while True:
+        check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
+        job = Job(matrix, kind, n_components, _expected_digests(matrix, earlier))
+        if _is_done(target, job, finished):
+            tell(f"{target} is this very basis already; nothing to do.")
+            return load_basis(target, layout=matrix.layout, verify=False)
+        check_out(target, overwrite=overwrite or append)
         try:
             run_job(job, target, max_memory, progress or (lambda phase, done, total: None), tell)
         except BadSnapshotError as bad:
             if not skip_bad:
                 raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
             matrix = matrix.without(bad.row, bad.reason)
-            job = make_job(matrix, kind, n_components, base)
         else:
             for skipped in matrix.skipped:
                 (note or warnings.warn)(f"Left out: {skipped.reason}")
             return load_basis(target, layout=matrix.layout, verify=False)
-
-
-def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
-    base = load_basis(target, layout=layout, verify=False)  # its rows are replaced, not used
-    if base.metadata is None:
-        raise ConfigError(
-            f"append needs the Gram matrix of {target}, but there is no {metadata_path(target).name} beside it."
-        )
-    if base.kind != "pca":
-        raise ConfigError(
-            f"append works with principal directions only; {target} is a basis of raw snapshots. Make it afresh."
-        )
-    return base
 
 
 def _check_arguments(n_components: int | float | None, kind: str, append: bool) -> None:
@@ -137,39 +128,65 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
         )
 
 
-def _same_result(target: Path, job: Job, finished: bool) -> SubspaceBasis | None:
-    """The basis that is at ``target`` already, if it is what the job would make."""
+def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
+    """The result that is to be appended to; its rows are replaced, not used."""
+    basis = load_basis(target, layout=layout, verify=False)
+    if basis.metadata is None:
+        raise ConfigError(
+            f"append needs to know the snapshots of {target}, but there is no {metadata_path(target).name} beside it."
+        )
+    if basis.kind != "pca":
+        raise ConfigError(
+            f"append works with principal directions only; {target} is a basis of raw snapshots. Make it afresh."
+        )
+    return basis
+
+
+def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tuple[str, ...]:
+    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells.
+
+    Raises:
+        SeriesError: snapshots of the earlier basis are gone or changed.
+    """
+    digests = {entry.file: entry.digest for entry in matrix.entries}
+    gone = []
+    for source in earlier.snapshots if earlier else ():
+        if source.file not in digests or digests[source.file] not in ("", source.digest):
+            gone.append(source.file)
+        digests[source.file] = source.digest
+    if earlier and gone:
+        raise SeriesError(
+            f"{len(gone)} of the {len(earlier.snapshots)} snapshots that {earlier.path} was made from are gone from "
+            f"{matrix.directory} or have changed, the first is {gone[0]}. All are needed to add to an exact basis; put "
+            "them back, or make a new one with another --out or --force."
+        )
+    return tuple(digests[entry.file] for entry in matrix.entries)
+
+
+def _is_done(target: Path, job: Job, finished: str) -> bool:
+    """Whether the whole result of the job is at ``target`` already.
+
+    Args:
+        finished: the job whose files were just put in place. Where there is no manifest, only this tells: the digests
+            of the snapshots are not known before they are read.
+    """
     if not target.exists() or not metadata_path(target).exists():
-        return None
+        return False
     try:
         basis = load_basis(target, layout=job.matrix.layout, verify=False)
+        made_from = [(source.step, source.digest) for source in basis.snapshots]
+        wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
+        same = basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components)
+        if not same and finished != Scratch(target, job.identity).job:
+            return False
+        load_basis(target, layout=job.matrix.layout)  # reads all rows
     except BasisMismatchError:
-        return None
-    if not _is_of(basis, job, finished):
-        return None
-    try:
-        return load_basis(target, layout=job.matrix.layout)  # reads all rows
-    except BasisMismatchError:
-        return None
-
-
-def _is_of(basis: SubspaceBasis, job: Job, finished: bool) -> bool:
-    """Whether the basis is what the job would make, going by its metadata.
-
-    Without a manifest the digests of the snapshots are not known before they are read: then names and steps decide
-    where the basis was just ``finished``, and nothing does otherwise.
-    """
-    made_from = [(source.step, source.digest) for source in basis.snapshots]
-    wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
-    if finished and not any(digest for _, digest in wanted):
-        made_from = [(step, "") for step, _ in made_from]
-    return basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components)
+        return False
+    return True
 
 
 def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
-    if isinstance(n_components, int):
+    if isinstance(n_components, int) or basis.metadata is None:
         return basis.n_components == n_components
-    if basis.metadata is None:
-        return False
     explained = np.cumsum(basis.metadata.explained_variance_ratio)
     return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.data.batches import batches_after
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import save_image
-from dimred.data.reading import batches_after
 from dimred.errors import DataError
 
 

@@ -1,0 +1,114 @@
+"""The logs of a job's ranks on this node, as the launcher sees them: shown, quoted, and taken back."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from dimred.errors import ConfigError
+from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, NOT_RESULTS, RANK_LOG
+from dimred.launch.job import Job
+
+__all__ = ["LogTail", "RankFolders"]
+
+_NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
+_TAIL_LINES = 20
+_TAIL_BYTES = 64_000
+
+
+class LogTail:
+    """What another process appends to a log from now on; what it held before is left out.
+
+    Attributes:
+        path: of the log, which need not exist yet.
+        size_before: its bytes when this began; None where there was no such file.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.size_before = path.stat().st_size if path.exists() else None
+        self._position = self.size_before or 0
+
+    def show(self, *, to_the_end: bool = False) -> None:
+        """Copy the lines that are new to standard output; ``to_the_end`` also one that has not ended.
+
+        What MindSpore's own code has to say below an error stays in the log.
+        """
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._position)
+            text = file.read()
+        if not to_the_end:
+            text = text[: text.rfind(b"\n") + 1]
+        self._position += len(text)
+        sys.stdout.write(_NOISE.sub(b"", text).decode(errors="replace"))
+        sys.stdout.flush()
+
+    def quote(self) -> str:
+        """The last 20 lines with the log's name, for an error message."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(self.size_before or 0, self.path.stat().st_size - _TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"Its log, {self.path}, can't be read ({error.strerror})"
+        return "\n".join([f"The end of its log, {self.path}:", *(f"  {line}" for line in lines[-_TAIL_LINES:])])
+
+
+class RankFolders:
+    """The folders of this node's ranks, with the launcher's own files in them.
+
+    Args:
+        job: whose folders may hold an earlier run.
+
+    Attributes:
+        logs: of each rank.
+        msrun_log: of msrun itself.
+    """
+
+    def __init__(self, job: Job):
+        folders = [job.folder(rank) for rank in job.local_ranks]
+        self._names_before = {folder: _names(folder) for folder in folders}
+        self._to_make = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
+        self._environment_logs = [LogTail(folder / ENVIRONMENT_LOG) for folder in folders]
+        self._out = job.out
+        self.logs = {rank: LogTail(job.folder(rank) / RANK_LOG) for rank in job.local_ranks}
+        self.msrun_log = LogTail(folders[0] / MSRUN_LOGS / "msrun.log")
+
+    def make(self) -> None:
+        """Make the folders.
+
+        Raises:
+            ConfigError: that is not possible; none is left.
+        """
+        try:
+            for folder in (*self._names_before, self.msrun_log.path.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self.take_back()
+            raise ConfigError(
+                f"--out is {str(self._out)!r}, which can't be written ({error.strerror}); name another folder"
+            ) from error
+
+    def take_back(self) -> None:
+        """Leave the folders as they were before the launch, unless a rank has written something else than logs."""
+        added = {folder: _names(folder) - before for folder, before in self._names_before.items()}
+        if any(names - NOT_RESULTS for names in added.values()):
+            return
+        for log in (*self.logs.values(), *self._environment_logs):
+            if log.size_before is not None:
+                os.truncate(log.path, log.size_before)
+        for path in (folder / name for folder, names in added.items() for name in names):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for folder in sorted(self._to_make, reverse=True):
+            if folder.is_dir() and not _names(folder):
+                folder.rmdir()
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()

@@ -1,0 +1,25 @@
+"""A launcher in a process of its own: python -m tests.launch.launch_program NODES NODE PORT DEVICES OUT WORDS ..."""
+
+import sys
+from pathlib import Path
+
+from dimred.errors import DimredError
+from dimred.launch.job import make_job
+from dimred.launch.launcher import launch
+
+
+def main(nodes: str, node: str, port: str, devices: str, out: str, *words: str) -> int:
+    several = {"nodes": int(nodes), "node_rank": int(node), "master_addr": "127.0.0.1", "master_port": int(port)}
+    job = make_job(
+        "tests.launch.rank_programs", "stage_1", list(words), out=Path(out), devices=int(devices), device_target="CPU",
+        **(several if nodes != "1" else {}),
+    )  # fmt: skip
+    try:
+        return launch(job)
+    except DimredError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
