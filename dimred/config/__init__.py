@@ -2,11 +2,19 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS
 from dimred.config.files import config_text, load_config
-from dimred.config.model_and_data import DataConfig, ModelConfig
+from dimred.config.parts import (
+    ClippingConfig,
+    CooldownConfig,
+    DataConfig,
+    EmaConfig,
+    LossScaleConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    ScheduleConfig,
+)
 from dimred.config.search import SearchOptions
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
-from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
-from dimred.config.training import CooldownConfig, OptimizerConfig, ScheduleConfig
 
 __all__ = [
     "NO_DECAY_PATTERNS",

@@ -15,7 +15,6 @@ OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
-Channels = tuple[float, float, float]
 
 
 class Strict(BaseModel):

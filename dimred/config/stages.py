@@ -5,30 +5,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
-from dimred.config.model_and_data import DataConfig, ModelConfig
+from dimred.config.parts import (
+    CheckpointConfig,
+    ClippingConfig,
+    DataConfig,
+    EmaConfig,
+    LossScaleConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    ScheduleConfig,
+    SnapshotConfig,
+)
 from dimred.config.search import SearchOptions
-from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
-from dimred.config.training import OptimizerConfig, ScheduleConfig
-
-
-class CheckpointConfig(Strict):
-    """Full checkpoints: weights, statistics, optimizer state."""
-
-    every_epochs: Count = 10
-    """Epochs from one full checkpoint to the next; the last epoch has one always."""
-    keep: Count = 10
-    """How many of the newest stay."""
-
-
-class SnapshotConfig(Strict):
-    """The rolling series for PCA: trainable weights only."""
-
-    per_epoch: Count = 1
-    """Snapshots taken in each epoch, at equal distances."""
-    first_epoch: Count = 1
-    """The first epoch that gives snapshots; earlier ones hold weights from far away."""
-    keep: Count = 40
-    """How many of the newest stay; 32 directions need 33."""
 
 
 class StageConfig(Strict):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 
-CONFIGS = Path(__file__).parents[1] / "pipelines" / "configs"
+CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 
 
 @pytest.mark.parametrize(
