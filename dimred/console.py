@@ -34,9 +34,14 @@ AllowChange = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def say(text: str, *, on_stderr: bool = False) -> None:
-    """Print a line at once: of a log, or beside a command's output."""
-    print(text, file=sys.stderr if on_stderr else sys.stdout, flush=True)
+def say(text: str) -> None:
+    """Print a line of the log at once."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """Print a line on standard error at once, beside what a command gives on standard output."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class LiveBar(Progress):
@@ -92,11 +97,11 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
     except DimredError as error:
         _show_traceback()
         if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
-            print(f"error: {error}", file=sys.stderr)
+            note(f"error: {error}")
         sys.exit(error.exit_status)
     except Exception as error:
         _show_traceback()
-        print(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)", file=sys.stderr)
+        note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
         sys.exit(1)
 
 

@@ -4,14 +4,14 @@ python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from dimred.build import build_data, build_network, build_train_step, check_ranks
 from dimred.build.preflight import check_stage_1, snapshots_in_the_end
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.console import AllowChange, Resume, run_program, say
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
 from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
 from dimred.run.session import open_session
@@ -19,7 +19,7 @@ from dimred.run.training import Training
 
 
 def stage_1(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")],
+    data: Data,
     config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_1"),
     go_on_from: Annotated[
@@ -27,8 +27,8 @@ def stage_1(
     ] = None,
     resume: Resume = False,
     allow_change: AllowChange = None,
-    device_target: Annotated[Literal["CPU", "Ascend"], typer.Option(help="What to compute on.")] = "CPU",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
+    device_target: DeviceTarget = "CPU",
+    overrides: Overrides = None,
 ) -> None:
     """Train, and keep a rolling series of weight snapshots for the PCA."""
     settings = load_config(StageOneConfig, config, overrides or [])

@@ -4,7 +4,7 @@ python -m dimred.pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/con
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from mindspore import nn
@@ -12,7 +12,7 @@ from mindspore import nn
 from dimred.build import SEARCH_EPOCHS_FROM, build_data, build_network, build_search_step, check_ranks
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import AllowChange, Resume, run_program
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
 from dimred.distributed.share import share_basis
 from dimred.files.run_names import BASIS, SNAPSHOTS
 from dimred.launch.channel import tell_refusal
@@ -26,8 +26,8 @@ from dimred.weights.series import CheckpointSeries
 
 
 def stage_2(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")],
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")],
+    data: Data,
+    weights: Weights,
     config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
     pca_mat: Annotated[
         Path | None,
@@ -36,8 +36,8 @@ def stage_2(
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     resume: Resume = False,
     allow_change: AllowChange = None,
-    device_target: Annotated[Literal["CPU", "Ascend"], typer.Option(help="What to compute on.")] = "CPU",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")] = None,
+    device_target: DeviceTarget = "CPU",
+    overrides: Overrides = None,
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their best mean or from stage 1's last weights."""
     settings = load_config(StageTwoConfig, config, overrides or [])

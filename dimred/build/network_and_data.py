@@ -8,8 +8,9 @@ import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
-from dimred.data.class_folders import check_data, split_folder
+from dimred.data.batches import SEARCH_EPOCHS_FROM, Batches
 from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import check_data, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
@@ -17,8 +18,14 @@ from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
 
-SEARCH_EPOCHS_FROM = 1_000_000
-"""Stage 2 counts its epochs from here, so that it draws no order of images that stage 1 has drawn."""
+__all__ = [
+    "SEARCH_EPOCHS_FROM",
+    "build_data",
+    "build_loss",
+    "build_network",
+    "check_ranks",
+    "check_splits",
+]
 
 
 def build_network(config: StageConfig) -> nn.Cell:
@@ -49,12 +56,12 @@ def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None
         check_data(data, splits, config.model.n_classes)
     else:
         for split in splits:
-            build_data(config.data, data, split)
+            images = build_data(config.data, data, split)
+            if isinstance(images, OwnDataset):
+                images.check_classes(config.model.n_classes)
 
 
-def build_data(
-    config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1
-) -> ImageFolder | OwnDataset:
+def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
     """This rank's part of one split of the data; a training batch is a group of ``accumulation`` micro-batches.
 
     Raises:
@@ -84,7 +91,7 @@ def build_data(
     )
 
 
-def check_ranks(ranks: Ranks, config: StageConfig, images: ImageFolder | OwnDataset) -> None:
+def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
     """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
 
     Raises:

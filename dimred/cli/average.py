@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.cli.as_json import AsJson
+from dimred.console import AsJson
 from dimred.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from dimred.console import say
+from dimred.console import note
 
 __all__ = ["column_progress"]
 
@@ -44,7 +44,7 @@ def column_progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None
         if done == total and not is_terminal:
             seconds, size = max(time.monotonic() - started, 1e-9), (total - first) * each
             rate = size / seconds / 1e6
-            say(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({rate:.0f} MB/s)", on_stderr=True)
+            note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({rate:.0f} MB/s)")
 
     with bar:
         yield report

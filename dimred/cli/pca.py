@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import psutil
 import typer
 
-from dimred.console import AsJson, say
+from dimred.console import AsJson, note
 from dimred.errors import ConfigError
 from dimred.files.run_names import BASIS
 
@@ -91,7 +90,7 @@ def pca(
     with column_progress(len(series)) as progress:
         made = fit_basis(
             series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
-            max_memory=memory, progress=progress, note=partial(say, on_stderr=True),
+            max_memory=memory, progress=progress, note=note,
         )  # fmt: skip
     found = made.in_short(made.n_components)
     if as_json:

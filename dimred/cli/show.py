@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, say
+from dimred.console import AsJson, note
 
 if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis
@@ -34,7 +34,7 @@ def show(
         warnings.simplefilter("always")
         basis = load_basis(file.with_suffix(".npy"))
     for warning in caught:
-        say(f"warning: {warning.message}", on_stderr=True)
+        note(f"warning: {warning.message}")
     difference = None if checkpoint is None else _difference(basis, checkpoint)
     if as_json:
         fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}

@@ -4,30 +4,20 @@ The 1,797 scans of 8 x 8 pixels (UCI optical recognition of handwritten digits) 
 scan has variants in two splits. Each variant places its scan at a random position of a larger field and adds noise.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dimred.data.image_tree import check_seed, new_image_tree, save_image
-from dimred.errors import DataError
+from dimred.data.image_tree import write_image_tree
+from dimred.errors import DataError, check_number
 
 FIELD = 16
 N_CLASSES = 10
+# name: scans, noisy variants of each
+SPLITS = {"train": (1197, 4), "val": (200, 5), "test": (400, 10)}
 _SCAN_MAXIMUM = 16.0
-
-
-@dataclass(frozen=True)
-class Split:
-    """How many scans a split gets, and how many noisy variants of each."""
-
-    name: str
-    n_scans: int
-    n_variants: int
-
-
-SPLITS = (Split("train", 1197, 4), Split("val", 200, 5), Split("test", 400, 10))
 
 
 def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: float = 0.0) -> dict[str, int]:
@@ -43,35 +33,31 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already or can't be written, or a number is out of range. Nothing is left
-            behind.
+        ConfigError: ``seed`` is below 0.
+        DataError: ``out`` holds something already or can't be written, or ``label_noise`` is out of range. Nothing is
+            left behind.
     """
-    check_seed(seed)
+    check_number("--seed", seed, at_least=0, whole=True)
     if not 0 <= label_noise <= 1:
         raise DataError(f"--label-noise is {label_noise}; it must lie between 0 and 1")
-    with new_image_tree(out) as folder:
-        return _write_splits(folder, seed, noise, label_noise)
+    return write_image_tree(out, _images(seed, noise, label_noise))
 
 
-def _write_splits(folder: Path, seed: int, noise: float, label_noise: float) -> dict[str, int]:
+def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """(split, digit, name, pixels) of every image."""
     digits = load_digits()
     scans = digits.images / _SCAN_MAXIMUM
-    order = np.random.default_rng([seed, 0]).permutation(len(scans))
-    first = 0
-    counts = {}
-    for number, split in enumerate(SPLITS, start=1):
+    order = iter(np.random.default_rng([seed, 0]).permutation(len(scans)))
+    for number, (split, (n_scans, n_variants)) in enumerate(SPLITS.items(), start=1):
         rng = np.random.default_rng([seed, number])
         labels = np.random.default_rng([seed, number, 1])
-        for scan in order[first : first + split.n_scans]:
-            for variant in range(split.n_variants):
+        for _ in range(n_scans):
+            scan = next(order)
+            for variant in range(n_variants):
                 label = digits.target[scan]
-                if split.name == "train" and labels.random() < label_noise:
+                if split == "train" and labels.random() < label_noise:
                     label = labels.integers(N_CLASSES)
-                path = folder / split.name / str(label) / f"scan{scan:04d}_{variant:02d}.png"
-                save_image(_noisy_field(scans[scan], noise, rng), path)
-        first += split.n_scans
-        counts[split.name] = split.n_scans * split.n_variants
-    return counts
+                yield split, str(label), f"scan{scan:04d}_{variant:02d}", _noisy_field(scans[scan], noise, rng)
 
 
 def _noisy_field(scan: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.image_folder import GivenOrder, epoch_order
-from dimred.data.reading import Readable
-from dimred.errors import ConfigError, DataError
+from dimred.data.batches import Batches, GivenOrder
+from dimred.errors import ConfigError, DataError, shown
 
 
 class Source(Protocol):
@@ -18,59 +17,60 @@ class Source(Protocol):
     def __len__(self) -> int:
         """How many there are; the same for every seed."""
 
-    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
-        """(what the network is given, its class); always the same for the same number."""
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        """(what the network is given, its label); always the same for the same number."""
 
 
 Factory = Callable[[Path, str, int | None], Source]
 
 
-class OwnDataset:
+class OwnDataset(Batches):
     """One split of somebody's own data as batches of (inputs, labels).
+
+    Labels that are whole numbers, of any shape, leave as int32; other numbers leave as float32.
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
             epoch with another seed, for the augmentation; otherwise with None.
         data: as the user typed it.
         split: its name.
-        batch_size: samples in a batch.
-        workers: parallel reading workers.
-        rank, group_size: of a data-parallel job, whose ranks share out the samples of every batch.
-        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
-        sink: of training batches without accumulation, see ``Readable``.
+        options: see ``Batches``.
 
     Raises:
-        DataError: the factory fails, or gives no samples of two parts.
+        DataError: the factory fails, gives no samples of two parts, or labels that are no numbers.
     """
 
-    classes: tuple[str, ...] = ()
-
-    def __init__(
-        self,
-        factory: Factory,
-        data: Path,
-        split: str,
-        *,
-        batch_size: int,
-        workers: int = 1,
-        rank: int = 0,
-        group_size: int = 1,
-        accumulation: int = 1,
-        sink: bool = False,
-    ):
+    def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
+        super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
-        self.batch_size, self.workers = batch_size, workers
-        self.rank, self.group_size, self.accumulation = rank, group_size, accumulation
-        self.sink = sink
         self._evaluated = self._make(None)
         try:
             self.n_images = len(self._evaluated)
-            _, _ = self._evaluated[0]
+            _, label = self._evaluated[0]
         except Exception as error:
             raise DataError(
                 f"data.dataset gave {type(self._evaluated).__name__} for the split {split!r}, which is no sequence of "
                 f"(input, label) pairs ({type(error).__name__}: {error}); it needs __len__ and __getitem__"
             ) from error
+        self._first_label = np.asarray(label)
+        if self._first_label.dtype.kind not in "biuf":
+            raise DataError(
+                f"data.dataset gave the label {shown(label)}, which is no number; number the classes from 0"
+            )
+
+    def check_classes(self, n_classes: int) -> None:
+        """Check, by the first sample, that the labels are something a classifier can learn.
+
+        Raises:
+            DataError: they are neither whole numbers nor, in ``train``, one probability for each class.
+        """
+        label = self._first_label
+        if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
+            raise DataError(
+                f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
+                f"{self._split!r}, which can't be classified; give the class as a whole number (in 'train' also one "
+                f"probability for each of the {n_classes} classes), or train a regression in a loop of your own"
+            )
 
     def _make(self, seed: int | None) -> Source:
         try:
@@ -81,29 +81,18 @@ class OwnDataset:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
-        return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
-
-    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> Readable:
-        """This rank's batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder."""
-        size = batch_size or self.batch_size
-        order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
+    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
         if len(source) != self.n_images:
             raise ConfigError(f"data.dataset gave {self.n_images} samples without a seed, and {len(source)} with one")
-        batches = self._read(source, order).batch(size * (self.accumulation if batch_size is None else 1))
-        return Readable(batches, self.sink)
+        return self._read(source, order)
 
-    def evaluation(self) -> Readable:
-        """Every sample once, over all ranks, in order, without augmentation."""
-        order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._read(self._evaluated, order).batch(self.batch_size))
+    def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:
+        return self._read(self._evaluated, order)
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(
-            _Typed(source),
+            _Typed(source, whole=self._first_label.dtype.kind != "f"),
             ["image", "label"],
             sampler=GivenOrder(order),
             num_parallel_workers=self.workers,
@@ -112,14 +101,18 @@ class OwnDataset:
 
 
 class _Typed:
-    """Samples as arrays MindSpore takes: labels int32."""
+    """Samples as arrays MindSpore takes; all labels of one type."""
 
-    def __init__(self, source: Source):
-        self._source = source
+    def __init__(self, source: Source, whole: bool):
+        self._source, self._whole = source, whole
+        self._type = np.int32 if whole else np.float32
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, number: int) -> tuple[Any, np.ndarray]:
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         sample, label = self._source[int(number)]
-        return np.asarray(sample), np.asarray(label, np.int32)
+        label = np.asarray(label)
+        if self._whole and label.dtype.kind == "f":
+            raise DataError(f"sample {number} has the label {shown(label)}, where the first sample's is a whole number")
+        return np.asarray(sample), label.astype(self._type, copy=False)

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_sample_images
 
-from dimred.data.image_tree import check_seed, new_image_tree, save_image
+from dimred.data.image_tree import write_image_tree
+from dimred.errors import check_number
 
 PATCH = 16
 _BLOCK = 40
@@ -32,22 +33,39 @@ def write_photos(out: Path, seed: int = 1, noise: float = 4.0) -> dict[str, int]
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already or can't be written, or the seed is negative. Nothing is left behind.
+        ConfigError: ``seed`` is below 0.
+        DataError: ``out`` holds something already, or can't be written. Nothing is left behind.
     """
-    check_seed(seed)
+    check_number("--seed", seed, at_least=0, whole=True)
+    return write_image_tree(out, _images(seed, noise))
+
+
+def _images(seed: int, noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """(split, change, name, pixels) of every image."""
     photos = load_sample_images()
-    counts = dict.fromkeys(SPLITS, 0)
-    names = list(CHANGES)
-    with new_image_tree(out) as folder:
-        for number, (name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
-            rng = np.random.default_rng([seed, number])
-            for split, block, patch in _patches(photo, rng):
-                change = names[int(rng.integers(len(names)))]
-                noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
-                file_name = f"{Path(name).stem}_block{block:03d}_{counts[split]:05d}.png"
-                save_image(noisy, folder / split / change / file_name)
-                counts[split] += 1
-    return counts
+    counts, names = dict.fromkeys(SPLITS, 0), list(CHANGES)
+    for number, (file_name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
+        rng = np.random.default_rng([seed, number])
+        for split, block, patch in _patches(photo, rng):
+            change = names[int(rng.integers(len(names)))]
+            noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
+            yield split, change, f"{Path(file_name).stem}_block{block:03d}_{counts[split]:05d}", noisy
+            counts[split] += 1
+
+
+def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:
+    """(split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
+    rows, columns = photo.shape[0] // _BLOCK, photo.shape[1] // _BLOCK
+    blocks = iter(rng.permutation(rows * columns))
+    for split, (n_blocks, n_patches) in SPLITS.items():
+        for _ in range(n_blocks):
+            block = next(blocks)
+            top, left = (block // columns) * _BLOCK, (block % columns) * _BLOCK
+            for _ in range(n_patches):
+                y = top + rng.integers(_BLOCK - 2 * PATCH + 1)
+                x = left + rng.integers(_BLOCK - 2 * PATCH + 1)
+                patch = photo[y : y + 2 * PATCH, x : x + 2 * PATCH].astype(np.float64)
+                yield split, block, patch.reshape(PATCH, 2, PATCH, 2, 3).mean((1, 3))
 
 
 def _blur_rows(patch: np.ndarray) -> np.ndarray:
@@ -89,18 +107,3 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "posterise": lambda patch: patch // 32 * 32 + 16,
     "sharpen": lambda patch: 2 * patch - _blur(patch),
 }
-
-
-def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
-    rows, columns = photo.shape[0] // _BLOCK, photo.shape[1] // _BLOCK
-    blocks = iter(rng.permutation(rows * columns))
-    for split, (n_blocks, n_patches) in SPLITS.items():
-        for _ in range(n_blocks):
-            block = next(blocks)
-            top, left = (block // columns) * _BLOCK, (block % columns) * _BLOCK
-            for _ in range(n_patches):
-                y = top + rng.integers(_BLOCK - 2 * PATCH + 1)
-                x = left + rng.integers(_BLOCK - 2 * PATCH + 1)
-                patch = photo[y : y + 2 * PATCH, x : x + 2 * PATCH].astype(np.float64)
-                yield split, block, patch.reshape(PATCH, 2, PATCH, 2, 3).mean((1, 3))

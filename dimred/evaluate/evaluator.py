@@ -1,13 +1,74 @@
-"""Evaluator: accuracy of weights on the split that chooses and the split that reports, and what judging costs."""
+"""Measure a network on the splits of its data: accuracy, loss, and BatchNorm statistics that belong to its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 from mindspore import nn
 
-from dimred.evaluate.on_splits import Images, OnSplits
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.evaluate.batch_norm import reestimate_batch_norm
+from dimred.evaluate.classification import Accuracy, CrossEntropy
+from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Images(Protocol):
+    """One split of the data, such as ``dimred.data.image_folder.ImageFolder``."""
+
+    n_images: int
+    batch_size: int
+
+    def evaluation(self) -> Any:
+        """Every image once, without augmentation."""
+
+    def spare_batches(self, seed: int) -> Iterator[Any]:
+        """Training micro-batches without end, in orders that no epoch uses."""
+
+
+class OnSplits:
+    """Measures a network as it is at the moment.
+
+    Args:
+        network: images -> logits.
+        images: by split; ``train`` for ``reestimate``.
+        seed: of the order of the training images.
+        n_batches: training batches, of all ranks each, that statistics are re-estimated on.
+        ranks: all of them call the methods, each with its share of the images.
+    """
+
+    def __init__(
+        self, network: nn.Cell, images: Mapping[str, Images], *, seed: int, n_batches: int, ranks: Ranks = ALONE
+    ):
+        self._network = network
+        self._images = images
+        self._seed, self._n_batches = seed, n_batches
+        self._ranks = ranks
+        self._accuracy = Accuracy(network, ranks)
+        self._cross_entropy = CrossEntropy(network, ranks)
+
+    def accuracy(self, split: str) -> float:
+        """Share of the split's labels that the network gets right."""
+        return self._accuracy(self._images[split].evaluation())
+
+    def loss(self, split: str) -> float:
+        """Mean cross entropy on the split."""
+        return self._cross_entropy(self._images[split].evaluation())
+
+    def reestimate(self) -> int:
+        """Give the network BatchNorm statistics that belong to its weights; returns how many batches that took.
+
+        Raises:
+            ConfigError: there are no training batches.
+        """
+        batches = islice(self._images["train"].spare_batches(self._seed), self._n_batches)
+        n_batches = reestimate_batch_norm(self._network, batches)
+        self._ranks.all_reduce_mean(moving_statistics(self._network))
+        return n_batches
 
 
 @dataclass
@@ -24,7 +85,7 @@ class Cost:
 
 
 class Evaluator:
-    """A network of its own, into which weights are put to be judged.
+    """Puts weights into a network of its own and measures them.
 
     Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_loss`` and
     ``reestimated``, which a method needs to make its choices, and not those of ``report``.
@@ -42,30 +103,30 @@ class Evaluator:
         self._on = OnSplits(network, {"train": train, "val": val, "test": test}, seed=seed, n_batches=n_batches)
         self.cost = Cost()
 
-    def val_accuracy(self, arrays: Mapping[str, np.ndarray]) -> float:
+    def val_accuracy(self, arrays: Arrays) -> float:
         """Accuracy on the split that chooses, of parameters and statistics by name."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
         return self._on.accuracy("val")
 
-    def val_loss(self, arrays: Mapping[str, np.ndarray]) -> float:
+    def val_loss(self, arrays: Arrays) -> float:
         """Mean cross entropy on the split that chooses."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
         return self._on.loss("val")
 
-    def reestimated(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def reestimated(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""
         self._put(arrays)
         self.cost.forward += self._train.batch_size * self._on.reestimate()
         return to_arrays(self._network.get_parameters())
 
-    def report(self, arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Accuracy on both splits, with the statistics as they are and with statistics re-estimated."""
+    def report(self, arrays: Arrays) -> dict[str, float]:
+        """Accuracy on ``val`` and ``test``, with the statistics as they are and with statistics re-estimated."""
         self._put(arrays)
         found = {split: self._on.accuracy(split) for split in ("val", "test")}
         self._on.reestimate()
         return found | {f"{split}_reestimated": self._on.accuracy(split) for split in ("val", "test")}
 
-    def _put(self, arrays: Mapping[str, np.ndarray]) -> None:
-        from_arrays(self._network.get_parameters(), arrays, "the judged network")
+    def _put(self, arrays: Arrays) -> None:
+        from_arrays(self._network.get_parameters(), arrays, "the evaluated network")

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from dimred.console import LiveBar
+from dimred.console import LiveBar, note
 from dimred.errors import DimredError
 from dimred.launch.channel import LAUNCHER, Inbox, launcher_address
 from dimred.launch.job import Job
@@ -231,7 +231,7 @@ class _Watch:
             self._stop_deadline = 0.0  # at once; without programs nothing has begun
             return
         self._stop_deadline = time.monotonic() + _SECONDS_TO_SAVE
-        print(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once", file=sys.stderr)
+        note(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once")
         for rank, program in self._programs.items():
             if rank not in self._statuses:
                 with suppress(psutil.NoSuchProcess):

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import nn
 
 from dimred.console import say
-from dimred.data.reading import Readable, batches_after
+from dimred.data.batches import Readable, batches_after
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.evaluate.evaluator import Cost

@@ -9,12 +9,11 @@ from mindspore import Parameter, nn
 
 from dimred.config import StageTwoConfig
 from dimred.console import say
-from dimred.data.image_folder import ImageFolder
-from dimred.data.own_dataset import OwnDataset
+from dimred.data.batches import Batches
 from dimred.errors import NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
+from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import InitialWeights
-from dimred.evaluate.on_splits import OnSplits
 from dimred.files.checksummed_json import write_checksummed
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
@@ -58,7 +57,7 @@ class Search(Observer):
         settings: StageTwoConfig,
         network: nn.Cell,
         step: SubspaceTrainStep,
-        images: Mapping[str, ImageFolder | OwnDataset],
+        images: Mapping[str, Batches],
         basis: SubspaceBasis | None,
         sources: Mapping[str, Path | None],
         first_order: int,

@@ -8,9 +8,8 @@ from mindspore import Parameter, nn
 
 from dimred.config import StageOneConfig
 from dimred.console import say
-from dimred.data.image_folder import ImageFolder
-from dimred.data.own_dataset import OwnDataset
-from dimred.evaluate.accuracy import Accuracy
+from dimred.data.batches import Batches
+from dimred.evaluate.classification import Accuracy
 from dimred.files.atomic import retry
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import tell_position
@@ -24,8 +23,6 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
 
 __all__ = ["Training", "parameters_to_save"]
-
-Images = ImageFolder | OwnDataset
 
 
 class Training(Observer):
@@ -45,8 +42,8 @@ class Training(Observer):
         settings: StageOneConfig,
         network: nn.Cell,
         step: TrainStep,
-        train_images: Images,
-        eval_images: Images,
+        train_images: Batches,
+        eval_images: Batches,
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
         self.network, self.step = network, step

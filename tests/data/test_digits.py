@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from dimred.data import digits as digits_module
 from dimred.data import image_tree
 from dimred.data.digits import SPLITS, write_digits
-from dimred.errors import DataError
+from dimred.errors import ConfigError, DataError
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -27,8 +27,8 @@ def scan_of(path: Path) -> int:
 
 def test_counts_and_classes(written):
     out, counts = written
-    assert counts == {split.name: split.n_scans * split.n_variants for split in SPLITS}
-    assert sum(split.n_scans for split in SPLITS) == 1797
+    assert counts == {name: n_scans * n_variants for name, (n_scans, n_variants) in SPLITS.items()}
+    assert sum(n_scans for n_scans, _ in SPLITS.values()) == 1797
     for name, count in counts.items():
         assert len(list((out / name).rglob("*.png"))) == count
         assert sorted(p.name for p in (out / name).iterdir()) == [str(digit) for digit in range(10)]
@@ -38,10 +38,10 @@ def test_no_scan_is_in_two_splits_and_each_lies_in_its_class(written):
     out, _ = written
     target = load_digits().target
     scans = {}
-    for split in SPLITS:
-        paths = list((out / split.name).rglob("*.png"))
-        scans[split.name] = {scan_of(path) for path in paths}
-        assert len(scans[split.name]) == split.n_scans
+    for name, (n_scans, _) in SPLITS.items():
+        paths = list((out / name).rglob("*.png"))
+        scans[name] = {scan_of(path) for path in paths}
+        assert len(scans[name]) == n_scans
         assert all(target[scan_of(path)] == int(path.parent.name) for path in paths)
     assert len(set.union(*scans.values())) == 1797
 
@@ -101,7 +101,7 @@ def test_refusals_name_what_was_given_and_write_nothing(tmp_path):
     with pytest.raises(DataError, match=r"OUT is .*full.*exists already"):
         write_digits(full)
     assert [p.name for p in full.iterdir()] == ["mine.txt"]
-    with pytest.raises(DataError, match=r"--seed is -1"):
+    with pytest.raises(ConfigError, match=r"--seed is -1"):
         write_digits(tmp_path / "new", seed=-1)
     with pytest.raises(DataError, match=r"can't be written"):
         write_digits(full / "mine.txt" / "below")
@@ -109,22 +109,22 @@ def test_refusals_name_what_was_given_and_write_nothing(tmp_path):
 
 
 def test_a_write_cut_off_midway_leaves_nothing(tmp_path, monkeypatch):
-    written = []
+    written, save_image = [], image_tree.save_image
 
     def fail_at_the_hundredth(pixels, path):
         written.append(path)
         if len(written) == 100:
             raise KeyboardInterrupt
-        image_tree.save_image(pixels, path)
+        save_image(pixels, path)
 
-    monkeypatch.setattr(digits_module, "save_image", fail_at_the_hundredth)
+    monkeypatch.setattr(image_tree, "save_image", fail_at_the_hundredth)
     with pytest.raises(KeyboardInterrupt):
         write_digits(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
 def test_an_empty_folder_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits_module, "SPLITS", (digits_module.Split("train", 50, 1),))
+    monkeypatch.setattr(digits_module, "SPLITS", {"train": (50, 1)})
     out = tmp_path / "empty"
     out.mkdir()
     write_digits(out)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.class_folders import check_data, class_names
 from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import ClassFolders, check_data
 from dimred.errors import ConfigError, DataError
 
 N_IMAGES = 23
@@ -108,12 +108,12 @@ def test_resize_cuts_the_centre_of_a_larger_image(tmp_path):
 
 def test_errors_name_the_folder(root, tmp_path):
     with pytest.raises(DataError, match=r"no such data folder: .*nowhere"):
-        class_names(tmp_path / "nowhere")
+        ClassFolders(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"has no class folders"):
-        class_names(tmp_path)
+        ClassFolders(tmp_path)
     (tmp_path / "train" / "empty").mkdir(parents=True)
     with pytest.raises(DataError, match=r"class 'empty' in .* has no images"):
-        class_names(tmp_path / "train")
+        ClassFolders(tmp_path / "train")
     with pytest.raises(ConfigError, match=r"augmentation is 'flip'; allowed: random_resized_crop, pad_crop, none"):
         folder(root, augmentation="flip")
 
@@ -132,3 +132,13 @@ def test_check_data(root, tmp_path):
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / split / name / "1.png")
     with pytest.raises(DataError, match=r"'train' and 'val' in .* differ in 2 classes, the first is 'cat'"):
         check_data(tmp_path, ["train", "val"], 3)
+
+
+def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
+    images = folder(root, accumulation=2)
+    spare = images.spare_batches(1)
+    pairs, _ = read(images.training_epoch(1, 999_999, 5))
+    first = [label for _ in range(4) for label in next(spare)[1].asnumpy().tolist()]
+    assert first == [label for _, label in pairs]
+    assert len(next(spare)[1]) == 5  # those of the next order
+    assert list(folder(root, batch_size=50).spare_batches(1)) == []

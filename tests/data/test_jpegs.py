@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.class_folders import check_data, split_folder
-from dimred.data.image_check import check_images
-from dimred.data.image_folder import ImageFolder, epoch_order
+from dimred.data.batches import epoch_order
+from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import check_data, check_images, split_folder
 from dimred.errors import DataError
 from tests.helpers.commands import dimred
 from tests.helpers.imagenet_tree import write_imagenet_tree

@@ -1,5 +1,6 @@
 """Somebody's own samples: order, batches, ranks and seeds as for class folders; wrong factories explained."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,9 +69,57 @@ def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_
     assert [n for batch in groups for n in batch] == [n for batch in single for n in batch]
 
 
-def test_labels_are_int32_whatever_came() -> None:
-    for _, labels in made("val").evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True):
-        assert labels.dtype == np.int32
+def labelled(*labels: object) -> OwnDataset:
+    """Samples with these labels, in ``train``."""
+    samples = [(np.zeros(2, np.float32), label) for label in labels]
+    return OwnDataset(lambda data, split, seed: samples, Path(), "train", batch_size=len(labels))
+
+
+def labels_of(data: OwnDataset) -> np.ndarray:
+    (batch,) = data.evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True)
+    return batch[1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        ((1, 0, 2), np.int32),
+        (np.array([3, 4], np.uint8), np.int32),
+        ((True, False), np.int32),
+        ((0.25, 2), np.float32),
+        (np.array([[0.5, 0.5], [0.0, 1.0]]), np.float32),
+    ],
+)
+def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequence[object], dtype: type) -> None:
+    found = labels_of(labelled(*labels))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.array(labels))
+
+
+def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
+    with pytest.raises(DataError, match=r"sample 1 has the label .*0\.5.*, where the first sample's is a whole number"):
+        labels_of(labelled(1, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("label", "split", "fits"),
+    [
+        (3, "val", True),
+        (np.array([0, 1, 1]), "val", True),  # one class for each place of a text
+        (0.5, "train", False),
+        (np.array([0.1, 0.2, 0.7]), "train", True),
+        (np.array([0.1, 0.2, 0.7]), "val", False),
+        (np.array([0.3, 0.7]), "train", False),
+    ],
+)
+def test_what_can_not_be_classified_is_said_before_training(label: object, split: str, fits: bool) -> None:
+    data = OwnDataset(lambda data, split, seed: [(np.zeros(2), label)], Path(), split, batch_size=1)
+    if fits:
+        return data.check_classes(3)
+    with pytest.raises(
+        DataError, match=rf"shape .* for the split '{split}', which can't be classified; give the class"
+    ):
+        data.check_classes(3)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +128,7 @@ def test_labels_are_int32_whatever_came() -> None:
         (lambda data, split, seed: 5, "gave int"),
         (lambda data, split, seed: [], "IndexError"),
         (lambda data, split, seed: [1], "(input, label) pairs"),
+        (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is no number"),
         (lambda data: [], "TypeError"),
         (lambda data, split, seed: {}[split], "KeyError"),
     ],
@@ -87,3 +137,15 @@ def test_a_wrong_factory_is_explained(bad: object, said: str) -> None:
     with pytest.raises(DataError) as refused:
         OwnDataset(bad, Path("here"), "train", batch_size=4)  # type: ignore[arg-type]
     assert said in str(refused.value)
+
+
+def test_an_error_in_somebodys_samples_is_told_in_its_own_words() -> None:
+    class Broken(list):
+        def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+            if number == 1:
+                raise OSError("the disk of image 1 is gone")
+            return np.zeros(2), 0
+
+    data = OwnDataset(lambda data, split, seed: Broken([0, 1]), Path(), "train", batch_size=2)
+    with pytest.raises(DataError, match=r"can't be read: .*OSError: the disk of image 1 is gone"):
+        labels_of(data)

@@ -21,13 +21,13 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
-from dimred.evaluate.accuracy import Accuracy
+from dimred.evaluate.classification import Accuracy
 from dimred.run.device import set_up
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
-from dimred.vectors.projection import make_projection
+from dimred.vectors.base import make_projection
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank

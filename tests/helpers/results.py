@@ -34,8 +34,12 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    names = [name for name in sorted(found.keys() | expected.keys()) if not same(name, found, expected)]
+    names = differing(found, expected)
     return [f"{name}: {str(found.get(name))[:300]} != {str(expected.get(name))[:300]}" for name in names]
+
+
+def differing(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    return [name for name in sorted(found.keys() | expected.keys()) if not same(name, found, expected)]
 
 
 def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:

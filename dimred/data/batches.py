@@ -1,0 +1,199 @@
+"""The batches of an epoch: which samples, in which order, on which rank, and how a fault in reading them is met."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+from mindspore import data_sink, dataset
+
+from dimred.errors import DataError, shown
+
+__all__ = ["SEARCH_EPOCHS_FROM", "Batches", "Readable", "batches_after", "epoch_order"]
+
+# The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
+# numbers of its own, so that no order is drawn for two:
+#   1, 2, ...              epochs of stage 1
+#   1,000,001, ...         epochs of a search, counted from SEARCH_EPOCHS_FROM
+#   999,999, 999,998, ...  batches to re-estimate BatchNorm statistics on
+#   0                      batches that a report evaluates the loss surface on
+SEARCH_EPOCHS_FROM = 1_000_000
+_LAST_SPARE_EPOCH = SEARCH_EPOCHS_FROM - 1
+
+_WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
+_FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
+_LASTING = "decode failed"  # the file was there, and is no image
+_REASON = re.compile(r"\[ERROR\] *(.*)")
+_OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
+
+
+def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
+    """This rank's images of one epoch, in order; the remainder is dropped.
+
+    Each global batch is R ``batch_size`` consecutive images of a permutation of all, which depends on seed and epoch
+    only; rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(n_images)
+    n_batches = n_images // (batch_size * group_size)
+    batches = order[: n_batches * batch_size * group_size].reshape(n_batches, group_size, batch_size)
+    return batches[:, rank].reshape(-1)
+
+
+class GivenOrder(dataset.Sampler):
+    """The samples with these numbers, in this order."""
+
+    def __init__(self, order: np.ndarray):
+        super().__init__(len(order))
+        self._order = order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order.tolist())
+
+
+class Batches:
+    """One split of the data as batches of (inputs, labels). A subclass says how samples are read.
+
+    Args:
+        batch_size: samples in a batch.
+        workers: parallel reading workers.
+        rank, group_size: of a data-parallel job, whose ranks share out the samples of every batch.
+        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
+        sink: of training batches without accumulation, see ``Readable``.
+
+    Attributes:
+        n_images: samples in the split.
+        classes: their names, where they are known.
+    """
+
+    n_images: int
+    classes: Sequence[str] = ()
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        workers: int = 1,
+        rank: int = 0,
+        group_size: int = 1,
+        accumulation: int = 1,
+        sink: bool = False,
+    ):
+        self.batch_size, self.workers = batch_size, workers
+        self.rank, self.group_size, self.accumulation = rank, group_size, accumulation
+        self.sink = sink
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
+        return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
+
+    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> "Readable":
+        """This rank's augmented batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder.
+
+        With a ``batch_size`` of its own the epoch has single micro-batches, whatever ``accumulation`` is.
+        """
+        size = batch_size or self.batch_size
+        order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
+        samples = self._training_samples(order, seed, epoch)
+        if batch_size is not None or self.accumulation == 1:
+            return Readable(samples.batch(size, drop_remainder=True), self.sink)
+        return Readable(samples.batch(size * self.accumulation))  # the order holds whole micro-batches only
+
+    def evaluation(self) -> "Readable":
+        """Every sample once, over all ranks, in the order of the split, without augmentation."""
+        order = np.arange(self.rank, self.n_images, self.group_size)
+        return Readable(self._evaluation_samples(order).batch(self.batch_size))
+
+    def spare_batches(self, seed: int) -> Iterator[Any]:
+        """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
+        for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
+            yield from self.training_epoch(seed, epoch, self.batch_size).create_tuple_iterator(num_epochs=1)
+
+    def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> dataset.Dataset:
+        raise NotImplementedError
+
+    def _evaluation_samples(self, order: np.ndarray) -> dataset.Dataset:
+        raise NotImplementedError
+
+
+class Readable:
+    """The batches of a MindSpore dataset; a file that can't be read is named.
+
+    Args:
+        batches: all of one shape where ``sink`` is set.
+        sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
+    """
+
+    def __init__(self, batches: dataset.Dataset, sink: bool = False):
+        self._batches = batches
+        self._sink = sink
+
+    def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
+        """As MindSpore's.
+
+        Raises:
+            DataError: names the file that can't be read.
+        """
+        if self._sink:
+            batches = self._from_the_device()
+        else:
+            batches = self._batches.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                raise DataError(_in_words(str(error))) from None
+            yield batch
+
+    def _from_the_device(self) -> Iterator[Any]:
+        take = data_sink(lambda *columns: columns, self._batches)
+        try:
+            for _ in range(self._batches.get_dataset_size()):
+                yield take()
+        finally:  # the queue would go on with the epoch after this one
+            queue = self._batches.__transfer_dataset__
+            queue.stop_send()
+            queue.release()
+
+
+def _in_words(text: str) -> str:
+    reason, file = _OWN_ERROR.search(text) or _REASON.search(text), _FILE.search(text)
+    why = shown(reason[1] if reason else text, 300)
+    if file is None:
+        return f"the data can't be read: {why}"
+    return f"{file[1]} can't be read as an image; restore it, or replace it ({why})"
+
+
+def batches_after(
+    make: Callable[[], Readable], done: int, note: Callable[[str], None], wait: Callable[[float], None] = time.sleep
+) -> Iterator[tuple[int, Any]]:
+    """(number, batch) of an epoch, from batch ``done`` + 1 on.
+
+    Batches that were done are read again and passed over, so that the rest is augmented as if nothing had happened.
+    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again.
+
+    Args:
+        make: gives the same epoch each time.
+        done: batches that the caller has had already.
+        note: is told of each failure.
+        wait: sleeps for a number of seconds.
+
+    Raises:
+        DataError: reading failed again and again; names the file.
+    """
+    for pause in (*_WAITS_SECONDS, None):
+        try:
+            for number, batch in enumerate(make().create_tuple_iterator(), start=1):
+                if number > done:
+                    yield number, batch
+                    done = number
+            return
+        except DataError as error:
+            if pause is None or _LASTING in str(error):
+                raise
+            note(f"{error}; trying again in {pause:.0f} s")
+            wait(pause)

@@ -1,0 +1,112 @@
+"""Configuration: what is refused, and how it is said."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [(StageOneConfig, "digits_stage_1.yaml"), (StageTwoConfig, "digits_stage_2.yaml")]
+)
+def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:
+    config = load_config(stage, CONFIGS / name, ["seed=11", "data.batch_size=8"])
+    assert (config.seed, config.data.batch_size) == (11, 8)
+    (tmp_path / "saved.yaml").write_text(config_text(config))
+    assert load_config(stage, tmp_path / "saved.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
+        ("data.batchsize=3", "unknown key 'data.batchsize'; did you mean 'data.batch_size'?"),
+        ("rho=1", "rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
+        ("sigma=0", "sigma is 0; it must be a number above 0"),
+        ("alpha=.nan", "alpha is nan; it must be a number at least 0"),
+        ("search=newton", "search is 'newton'; allowed: bfgs, sgd, average"),
+        ("model=resnet50", "model is 'resnet50'; it must be a section with name, n_classes, initialisation"),
+        ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, or your own"),
+        ("max_step=far", "max_step is 'far'; it must be a number above 0, 'trajectory' or None (null)"),
+        ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be true or false"),
+        ("learning_rate=[0.1]", "learning_rate is [0.1]; it must be a number above 0"),
+        ("data.mean=[1, 2]", "data.mean is [1, 2]; it must be a list of 3 numbers"),
+        ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers at least 1"),
+        (
+            "precision.casts={a: int8}",
+            "precision.casts is {'a': 'int8'}; it must be a section of names, each",
+        ),
+        ("seed.low=3", "'seed' is a value"),
+        ("rho", "expected key=value"),
+        ("rho=[1", "not valid YAML"),
+        ("rho=!!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", [override])
+    assert said in str(refused.value)
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["rho=2", "gamma=-1", "aplha=0"])
+    assert {line.split()[0] for line in str(refused.value).splitlines()} == {"rho", "gamma", "unknown"}
+
+
+def test_the_name_that_boost_users_know_is_accepted() -> None:
+    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_components=5"])
+    assert config.n_components == 5
+    assert StageTwoConfig.model_validate({"n_component": 7}).n_components == 7
+
+
+def test_no_words_of_pydantic_reach_the_user() -> None:
+    wrong = {name: object() for name in StageOneConfig.model_fields}
+    with pytest.raises(ConfigError) as refused:
+        StageOneConfig.checked(wrong | {"schedule": {"cooldown": {"epochs": 2}}})
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(wrong)
+    assert "schedule.cooldown.after_epoch is missing; it must be a whole number at least 1" in lines
+    assert not any("nput" in line or "valid" in line or "pydantic" in line for line in lines)
+
+
+def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
+    with pytest.raises(ConfigError, match="epochs is 91, past epoch 90"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
+
+
+def test_the_device_queue_and_accumulation_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"data\.sink needs batches of one shape"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["data.sink=true", "accumulation=2"])
+
+
+def test_a_cooldown_ends_the_schedule_sooner() -> None:
+    cooldown = ["schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
+    assert load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=72"]).epochs == 72
+    with pytest.raises(ConfigError, match="epochs is 73, past epoch 72"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=73"])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="none"):
+        load_config(StageOneConfig, tmp_path / "none.yaml")
+
+
+@given(text=st.text(max_size=200))
+def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ConfigError):
+        load_config(StageTwoConfig, path)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("resnet50", "resnet50"), ("my.networks:Holder.build", "Holder.build")])
+def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, prefix: str) -> None:
+    assert ModelConfig(name=name).file_prefix == prefix

@@ -1,0 +1,75 @@
+"""Files that can't be read: named, tried again, and nothing is read twice or passed over."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.data.batches import batches_after
+from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import save_image
+from dimred.errors import DataError
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> ImageFolder:
+    rng = np.random.default_rng(1)
+    for number in range(24):
+        save_image(rng.integers(0, 256, (8, 8, 3)), tmp_path / "train" / str(number % 2) / f"{number:02d}.png")
+    return ImageFolder(
+        tmp_path / "train",
+        image_size=8,
+        batch_size=4,
+        mean=[0.0] * 3,
+        std=[1.0] * 3,
+        augmentation="pad_crop",
+        workers=1,
+    )
+
+
+def read(images: ImageFolder, done: int = 0, **options) -> list[tuple[int, bytes]]:
+    epochs = batches_after(lambda: images.training_epoch(5, 3), done, pytest.fail, **options)
+    return [(number, batch[0].asnumpy().tobytes()) for number, batch in epochs]
+
+
+def test_what_is_left_of_an_epoch_is_what_the_whole_one_ends_with(images: ImageFolder) -> None:
+    whole = read(images)
+    assert [number for number, _ in whole] == [1, 2, 3, 4, 5, 6]
+    assert read(images, done=4) == whole[4:]
+    assert read(images, done=6) == []
+
+
+def test_an_unreadable_image_is_named_at_once(images: ImageFolder) -> None:
+    bad = images.folder / "1" / "07.png"
+    bad.write_bytes(b"no image")
+    for attempt in (lambda: read(images), lambda: list(images.evaluation().create_tuple_iterator())):
+        with pytest.raises(DataError, match=r"/train/1/07\.png can't be read as an image; restore it"):
+            attempt()
+
+
+def test_a_folder_that_comes_back_costs_nothing_but_time(images: ImageFolder, tmp_path: Path) -> None:
+    whole = read(images)
+    away = tmp_path / "away"
+    said: list[str] = []
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            away.rename(images.folder)
+
+    images.folder.rename(away)
+    found = [
+        (number, batch[0].asnumpy().tobytes())
+        for number, batch in batches_after(lambda: images.training_epoch(5, 3), 0, said.append, wait)
+    ]
+    assert found == whole
+    assert len(said) == len(waits) == 2
+    assert str(images.folder) in said[0]
+
+
+def test_a_folder_that_stays_away_ends_it(images: ImageFolder) -> None:
+    shutil.rmtree(images.folder)
+    with pytest.raises(DataError, match="train"):
+        list(batches_after(lambda: images.training_epoch(5, 3), 0, str, lambda seconds: None))

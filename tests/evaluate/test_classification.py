@@ -1,0 +1,76 @@
+"""Accuracy against a count by hand, cross entropy against scikit-learn's; what they can't count, they say."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, dataset, nn
+from scipy.special import softmax
+from sklearn.metrics import log_loss
+
+from dimred.errors import DataError
+from dimred.evaluate.classification import IGNORED, Accuracy, CrossEntropy
+from tests.helpers.labelled import Labelled
+
+B, V, L = 7, 4, 5  # texts, words that there are, places in a text
+
+
+def test_accuracy_counts_every_label_once_the_uneven_last_batch_too(labelled: Labelled) -> None:
+    network, labels = labelled.network, labelled.labels
+    assert Accuracy(network)(labelled.batches) == np.mean(labelled.logits.argmax(1) == labels)
+    assert network.training
+    network[0].bias.set_data(Tensor(np.array([100, 0, 0, 0], np.float32)))
+    assert Accuracy(network)(labelled.batches) == np.mean(labels == 0)
+
+
+def test_cross_entropy_is_that_of_the_labels(labelled: Labelled) -> None:
+    found = CrossEntropy(labelled.network)(labelled.batches)
+    assert labelled.network.training
+    probabilities = softmax(labelled.logits.astype(np.float64), axis=1)
+    assert found == pytest.approx(log_loss(labelled.labels, probabilities), rel=1e-5)
+
+
+def texts(labels: np.ndarray) -> tuple[np.ndarray, dataset.Dataset]:
+    logits = np.random.default_rng(1).normal(size=(B, V, L)).astype(np.float32)
+    return logits, dataset.NumpySlicesDataset((logits, labels), shuffle=False).batch(3)
+
+
+def test_a_label_for_each_place_of_a_text_counts_for_itself() -> None:
+    labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
+    logits, batches = texts(labels)
+    assert Accuracy(nn.Identity())(batches) == pytest.approx(np.mean(logits.argmax(1) == labels))
+    probabilities = softmax(logits.astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
+    assert CrossEntropy(nn.Identity())(batches) == pytest.approx(log_loss(labels.ravel(), probabilities), rel=1e-5)
+
+
+def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
+    labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
+    labels[:, 3:] = IGNORED
+    logits, batches = texts(labels)
+    kept = labels[:, :3]
+    assert Accuracy(nn.Identity())(batches) == pytest.approx(np.mean(logits.argmax(1)[:, :3] == kept))
+    probabilities = softmax(logits[:, :, :3].astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
+    assert CrossEntropy(nn.Identity())(batches) == pytest.approx(log_loss(kept.ravel(), probabilities), rel=1e-5)
+
+
+@pytest.mark.parametrize("mean", [Accuracy, CrossEntropy])
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.zeros((B, L), np.float32), r"the labels are Float32 of the shape \(3, 5\), but only whole numbers"),
+        (np.zeros(B, np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3,\)"),
+        (np.zeros((B, V), np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3, 4\)"),
+    ],
+)
+def test_what_can_not_be_classified_is_said(mean: type[Accuracy], labels: np.ndarray, said: str) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.SequentialCell(nn.Identity())
+    network.set_train(True)
+    with pytest.raises(DataError, match=said):
+        mean(network)(texts(labels)[1])
+    assert network.training
+
+
+def test_logits_without_an_axis_of_classes_are_said() -> None:
+    batches = dataset.NumpySlicesDataset((np.zeros(B, np.float32), np.zeros(B, np.int32))).batch(3)
+    with pytest.raises(DataError, match=r"logits of the shape \(3,\) for labels"):
+        Accuracy(nn.Identity())(batches)

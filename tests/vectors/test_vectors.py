@@ -1,0 +1,186 @@
+"""Vectors in host memory and by graphs: what is moved is what networks read, and nothing is reused too early."""
+
+import gc
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from dimred.vectors.base import make_copies, make_vectors
+from dimred.vectors.chunks import WIDTH, Segments, parallel_for
+from dimred.vectors.graph import GraphCopies, GraphVectors
+from dimred.vectors.host import HostVectors, VectorPool
+
+
+class Straight(nn.Cell):
+    """sum(x w + b), without control flow."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.arange(12).reshape(4, 3).astype(np.float32)), name="w")
+        self.b = Parameter(Tensor(np.ones(3, np.float32)), name="b")
+
+    def construct(self, x):
+        return (ops.matmul(x, self.w) + self.b).sum()
+
+
+class Branching(Straight):
+    def construct(self, x):
+        y = ops.matmul(x, self.w)
+        if y.sum() > 0:  # noqa: SIM108  (control flow of a graph is what this is about)
+            total = (y + self.b).sum()
+        else:
+            total = ops.matmul(x, self.w).sum() + 2 * self.b.sum()
+        return total
+
+
+class Looping(Straight):
+    def construct(self, x):
+        y = ops.matmul(x, self.w)
+        turn = Tensor(0, ms.int32)
+        while turn < 1:
+            y = y + self.b
+            turn = turn + 1
+        return y.sum()
+
+
+def by_hand(network, x):
+    return float((x @ network.w.asnumpy() + network.b.asnumpy()).sum())
+
+
+@pytest.fixture(params=[ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+def mode(request):
+    ms.set_context(mode=request.param)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("kind", [Straight, Branching, Looping])
+@pytest.mark.parametrize("weights_of", [HostVectors, GraphVectors])
+@pytest.mark.parametrize("compiled_before", [True, False])
+def test_a_network_sees_the_moved_weights_whatever_its_graph(kind, weights_of, compiled_before):
+    network, x = kind(), np.ones((2, 4), np.float32)
+    if compiled_before:
+        network(Tensor(x))
+    weights = weights_of(network.trainable_params())
+    start = weights.read()
+    vector = start.asnumpy().copy()
+    np.testing.assert_array_equal(vector, [*range(12), 1, 1, 1])
+
+    def check(expected):
+        assert float(network(Tensor(x)).asnumpy()) == pytest.approx(by_hand(network, x))
+        np.testing.assert_allclose(weights.read().asnumpy(), expected, rtol=1e-6)
+
+    weights.put((1.0, start), (0.5, start))
+    check(1.5 * vector)
+    added, square = weights.add(2.0, (1.0, start), (-3.0, start))
+    np.testing.assert_allclose(added.asnumpy(), -2 * vector, rtol=1e-6)
+    assert square == pytest.approx(4 * vector @ vector)
+    check(-2.5 * vector)
+    weights.put((1.0, start))
+    check(vector)
+    assert start.asnumpy().tobytes() == vector.tobytes()  # the copy stayed as it was
+    ops.assign(network.b, Tensor(np.full(3, 7, np.float32)))
+    check([*range(12), 7, 7, 7])
+    ms.load_param_into_net(network, {"w": Parameter(Tensor(np.zeros((4, 3), np.float32)), name="w")})
+    np.testing.assert_array_equal(weights.read().asnumpy(), [0] * 12 + [7, 7, 7])
+
+
+def test_host_and_graph_move_long_vectors_alike():
+    """Parameters shorter and longer than a piece, their borders inside pieces."""
+    sizes = [3, WIDTH - 1, 2 * WIDTH + 5, 1, 7]
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal(size).astype(np.float32) for size in sizes]
+    moved = []
+    for weights_of in (HostVectors, GraphVectors):
+        parameters = [Parameter(Tensor(value), name=f"p{number}") for number, value in enumerate(values)]
+        weights = weights_of(parameters)
+        start = weights.read()
+        np.testing.assert_array_equal(start.asnumpy(), np.concatenate(values))
+        direction = Tensor(np.random.default_rng(1).standard_normal(sum(sizes)).astype(np.float32))
+        weights.put((1.0, start), (0.3, direction))
+        _, square = weights.add(-0.1, (1.0, start), (-1.0, direction), (0.9, start))
+        expected = 1.9 * start.asnumpy().astype(np.float64) - direction.asnumpy()
+        assert square == pytest.approx(expected @ expected, rel=1e-5)
+        moved.append(weights.read().asnumpy())
+    np.testing.assert_allclose(*moved, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_weights_go_by_graphs():
+    weights = make_vectors([Parameter(Tensor(np.ones(3), ms.float16), name="p")])
+    assert isinstance(weights, GraphVectors)
+    weights.put((2.0, weights.read()))
+    np.testing.assert_array_equal(weights.read().asnumpy(), [2, 2, 2])
+
+
+@pytest.mark.parametrize(("make", "more_kinds"), [(make_copies, [ms.bfloat16]), (GraphCopies, [])])
+def test_side_state_of_every_type_comes_back_byte_for_byte(make, more_kinds):
+    """The CPU's graphs can't assign bfloat16, NumPy can."""
+    kinds = [ms.float32, ms.float16, ms.float64, ms.int32, ms.bool_, *more_kinds]
+    parameters = [Parameter(Tensor([1, 0, 1], kind), name=str(kind)) for kind in kinds]
+    parameters.append(Parameter(Tensor(5, ms.int64), name="scalar"))
+    before = [parameter.asnumpy().tobytes() for parameter in parameters]
+    state = make(parameters)
+    saved = state.save()
+    for parameter in parameters:
+        parameter.set_data(Tensor(np.zeros(parameter.shape), parameter.dtype))
+        assert not parameter.float().asnumpy().any()
+    state.restore(saved)
+    assert [parameter.asnumpy().tobytes() for parameter in parameters] == before
+    assert parameters[-1].float() == 5
+
+
+def test_a_vector_s_memory_is_used_again_but_never_while_anything_holds_it():
+    vectors = VectorPool(100_000)
+    first = vectors.empty()
+    address = first.ctypes.data
+    first[:] = 3
+    tensor = Tensor.from_numpy(first)
+    del first
+    piece = tensor.asnumpy()[10:20]
+    result = mint.add(tensor, tensor, alpha=2.0)  # under way, perhaps, when its input is given up
+    del tensor
+    other = vectors.empty()
+    other[:] = -1
+    assert other.ctypes.data != address
+    np.testing.assert_array_equal(result.asnumpy(), np.full(100_000, 9))
+    np.testing.assert_array_equal(piece, np.full(10, 3))
+    addresses = {address, other.ctypes.data}
+    del piece, other, result
+    for _ in range(5):  # what PyNative holds it lets go with its next operations
+        mint.add(Tensor([1.0]), Tensor([1.0])).asnumpy()
+        gc.collect()
+    assert {vectors.empty().ctypes.data for _ in range(2)} <= addresses
+
+
+@pytest.mark.parametrize("length", [0, 1, WIDTH, WIDTH + 1, 7 * WIDTH - 3])
+def test_pieces_cover_a_length_once(length):
+    seen = np.zeros(length, np.int64)
+
+    def work(first, end):
+        assert 0 < end - first <= WIDTH
+        seen[first:end] += 1
+
+    parallel_for(length, work)
+    assert (seen == 1).all()
+
+
+def test_parts_find_each_piece_in_its_array():
+    arrays = [np.full(size, number) for number, size in enumerate([2, 0, WIDTH + 3, 1])]
+    joined = np.full(sum(map(len, arrays)), -1)
+
+    def work(chunk, first, end):
+        joined[first:end] = chunk
+
+    Segments([len(array) for array in arrays]).for_each(arrays, work)
+    np.testing.assert_array_equal(joined, np.concatenate(arrays))
+
+
+def test_an_error_in_a_piece_reaches_the_caller():
+    def work(first, end):
+        raise KeyError(first)
+
+    with pytest.raises(KeyError):
+        parallel_for(10, work)
