@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.cli.as_json import AsJson
+from dimred.console import AsJson
 
 if TYPE_CHECKING:
     from dimred.merging.contest import Progress
