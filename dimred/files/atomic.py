@@ -14,7 +14,9 @@ from typing import BinaryIO, TypeVar
 
 import psutil
 
-__all__ = ["atomic_write", "describe_os_error", "open_atomic", "remove_leftovers", "rename_durably", "retry"]
+__all__ = [
+    "atomic_folder", "atomic_write", "describe_os_error", "open_atomic", "remove_leftovers", "rename_durably", "retry",
+]  # fmt: skip
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
