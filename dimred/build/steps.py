@@ -6,9 +6,10 @@ import numpy as np
 from mindspore import nn
 
 from dimred.build.network_and_data import build_loss
-from dimred.config import LossScaleConfig, ScheduleConfig, StageConfig, StageOneConfig, StageTwoConfig
+from dimred.config import LossScaleConfig, ScheduleConfig, SearchOptions, StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.search.step import Basis, SubspaceTrainStep
+from dimred.search.basis_check import Basis
+from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, NoLossScale, StaticLossScale
@@ -69,28 +70,11 @@ def build_search_step(
     config: StageTwoConfig, network: nn.Cell, basis: Basis, steps_per_epoch: int, ranks: Ranks = ALONE
 ) -> SubspaceTrainStep:
     """Stage 2's step. The rate of ``sgd`` and ``average`` stays, or falls linearly to 0 at the end."""
-    n_steps = config.epochs * steps_per_epoch
-    falls = config.learning_rate_schedule == "linear"
-    return SubspaceTrainStep(
-        build_loss(config, network),
-        basis,
-        rho=config.rho,
-        gamma=config.gamma,
-        alpha=config.alpha,
-        sigma=config.sigma,
-        n_components=config.n_components,
-        max_trials=config.max_trials,
-        search=config.search,
-        curvature_pair=config.curvature_pair,
-        damping=config.damping,
-        initial_scaling=config.initial_scaling,
-        max_step=config.max_step,
-        max_rejected_steps=config.max_rejected_steps,
-        learning_rate=make_rates("linear", config.learning_rate, 0, n_steps) if falls else config.learning_rate,
-        momentum=config.momentum,
-        ranks=ranks,
-        weight_decay=[
-            config.weight_decay if decays(weight, config.no_decay) else 0.0 for weight in network.trainable_params()
-        ],
-        **build_parts(config, network),
-    )
+    options = {name: getattr(config, name) for name in SearchOptions.model_fields}
+    if config.learning_rate_schedule == "linear":
+        options["learning_rate"] = make_rates("linear", config.learning_rate, 0, config.epochs * steps_per_epoch)
+    options["weight_decay"] = [
+        config.weight_decay if decays(weight, config.no_decay) else 0.0 for weight in network.trainable_params()
+    ]
+    parts = build_parts(config, network)
+    return SubspaceTrainStep(build_loss(config, network), basis, ranks=ranks, **parts, **options)

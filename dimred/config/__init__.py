@@ -1,12 +1,23 @@
 """One validated model per stage, loaded from YAML; an unknown key is an error."""
 
+from dimred.config.base import NO_DECAY_PATTERNS
 from dimred.config.files import config_text, load_config
-from dimred.config.model_and_data import DataConfig, ModelConfig
+from dimred.config.parts import (
+    ClippingConfig,
+    CooldownConfig,
+    DataConfig,
+    EmaConfig,
+    LossScaleConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    ScheduleConfig,
+)
+from dimred.config.search import SearchOptions
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
-from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
-from dimred.config.training import CooldownConfig, OptimizerConfig, ScheduleConfig
 
 __all__ = [
+    "NO_DECAY_PATTERNS",
     "ClippingConfig",
     "CooldownConfig",
     "DataConfig",
@@ -16,6 +27,7 @@ __all__ = [
     "OptimizerConfig",
     "PrecisionConfig",
     "ScheduleConfig",
+    "SearchOptions",
     "StageConfig",
     "StageOneConfig",
     "StageTwoConfig",

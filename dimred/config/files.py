@@ -1,15 +1,13 @@
 """A configuration from a YAML file and overrides, and back into a file."""
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from dimred.config.stages import StageConfig
-from dimred.errors import ConfigError, shown
+from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
 _LARGEST_FILE = 100_000
@@ -40,10 +38,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")
     for override in overrides:
         _apply(values, override)
-    try:
-        return stage.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_explain(stage, error))) from error
+    return stage.checked(values)
 
 
 def config_text(config: StageConfig) -> str:
@@ -82,23 +77,3 @@ def _apply(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")
     values[name] = _parse(text, f"--set {key}")
-
-
-def _explain(stage: type[BaseModel], error: ValidationError) -> Iterator[str]:
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            nearest = difflib.get_close_matches(key[:80], list(_keys(stage)), n=1, cutoff=0.0)
-            yield f"unknown key {shown(key)}; did you mean {nearest[0]!r}?"
-        elif key:
-            yield f"{key} is {shown(problem['input'])}: {problem['msg'].removeprefix('Value error, ')}"
-        else:
-            yield problem["msg"].removeprefix("Value error, ")
-
-
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        for part in (field.annotation, *get_args(field.annotation)):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from _keys(part, f"{prefix}{name}.")

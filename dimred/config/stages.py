@@ -4,30 +4,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Strict
-from dimred.config.model_and_data import DataConfig, ModelConfig
-from dimred.config.step_parts import ClippingConfig, EmaConfig, LossScaleConfig, PrecisionConfig
-from dimred.config.training import OptimizerConfig, ScheduleConfig
-
-
-class CheckpointConfig(Strict):
-    """Full checkpoints: weights, statistics, optimizer state."""
-
-    every_epochs: Count = 10
-    """Epochs from one full checkpoint to the next; the last epoch has one always."""
-    keep: Count = 10
-    """How many of the newest stay."""
-
-
-class SnapshotConfig(Strict):
-    """The rolling series for PCA: trainable weights only."""
-
-    per_epoch: Count = 1
-    """Snapshots taken in each epoch, at equal distances."""
-    first_epoch: Count = 1
-    """The first epoch that gives snapshots; earlier ones hold weights from far away."""
-    keep: Count = 40
-    """How many of the newest stay; 32 directions need 33."""
+from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
+from dimred.config.parts import (
+    CheckpointConfig,
+    ClippingConfig,
+    DataConfig,
+    EmaConfig,
+    LossScaleConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    ScheduleConfig,
+    SnapshotConfig,
+)
+from dimred.config.search import SearchOptions
 
 
 class StageConfig(Strict):
@@ -90,8 +80,8 @@ class StageOneConfig(StageConfig):
         return self
 
 
-class StageTwoConfig(StageConfig):
-    """Stage 2: the search in the subspace. The options' meaning: ``dimred.SubspaceTrainStep``."""
+class StageTwoConfig(SearchOptions, StageConfig):
+    """Stage 2: the search in the subspace."""
 
     epochs: Count = 2
     """Passes over the searched split."""
@@ -102,36 +92,12 @@ class StageTwoConfig(StageConfig):
     """The split that gives directions and line-search losses."""
     keep_best: bool = True
     """Keep the best of the start and every epoch on the val split, not the last."""
-    search: Literal["bfgs", "sgd", "average"] = "bfgs"
-    """bfgs; sgd: momentum in the subspace, no line search; average: the same on a basis of raw snapshots."""
     n_components: Count = 32
-    """Leading directions to search in."""
-    rho: OpenFraction = 0.55
-    """Line search: each trial is this much shorter than the one before."""
-    gamma: Fraction = 0.9
-    """Momentum of what the subspace cannot express."""
-    alpha: Annotated[float, Field(ge=0)] = 0.001
-    """Step size of what the subspace cannot express; 0 turns it off."""
-    sigma: OpenFraction = 0.4
-    """Line search: the share of the expected decrease that a trial must reach."""
-    max_trials: Count = 10
-    """Line search: trials before the step is given up."""
-    curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
-    """Gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
-    damping: bool = False
-    """Powell's damping of the curvature pair."""
-    initial_scaling: bool = False
-    """The inverse Hessian starts as y's / y'y, not as 1."""
-    max_rejected_steps: Count = 100
-    """Steps without an accepted trial, in a row, before the search ends."""
-    max_step: Annotated[float, Field(gt=0)] | Literal["trajectory"] | None = None
-    """Longest step: a distance; trajectory, the snapshots' own spread; null for no bound."""
-    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    """Leading directions to search in, and those of a basis that is fitted for the search."""
+    learning_rate: Positive = 0.1
     """Learning rate of sgd and average."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"
     """Of the learning rate: linear to 0 at the end, or constant."""
-    momentum: Fraction = 0.9
-    """Momentum of sgd and average."""
     weight_decay: Fraction = 0.0
     """Weight decay with each accepted step, of every parameter that no_decay doesn't spare."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS

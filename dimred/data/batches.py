@@ -187,21 +187,13 @@ def batches_after(
     """
     for pause in (*_WAITS_SECONDS, None):
         try:
-            for number, batch in enumerate(_made(make).create_tuple_iterator(), start=1):
+            for number, batch in enumerate(make().create_tuple_iterator(), start=1):
                 if number > done:
                     yield number, batch
                     done = number
+            return
         except DataError as error:
             if pause is None or _LASTING in str(error):
                 raise
             note(f"{error}; trying again in {pause:.0f} s")
             wait(pause)
-        else:
-            return
-
-
-def _made(make: Callable[[], Readable]) -> Readable:
-    try:
-        return make()
-    except ValueError as error:  # MindSpore's word for a folder that is not there
-        raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None

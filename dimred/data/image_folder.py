@@ -14,7 +14,7 @@ from mindspore.dataset import transforms, vision
 
 from dimred.data.batches import Batches, GivenOrder
 from dimred.data.image_tree import ClassFolders
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DataError, shown
 
 AUGMENTATIONS = ("random_resized_crop", "pad_crop", "none")
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
@@ -86,12 +86,15 @@ class ImageFolder(Batches):
     def _read(self, order: np.ndarray, image_transforms: list[Any]) -> ds.Dataset:
         self._files.check_unchanged()
         ds.config.set_error_samples_mode(_DAMAGED[self.damaged])
-        images = ds.ImageFolderDataset(
-            str(self.folder),
-            num_parallel_workers=self.workers,
-            sampler=GivenOrder(order),
-            extensions=self._files.suffixes,
-            class_indexing={name: index for index, name in enumerate(self.classes)},
-        )
+        try:
+            images = ds.ImageFolderDataset(
+                str(self.folder),
+                num_parallel_workers=self.workers,
+                sampler=GivenOrder(order),
+                extensions=self._files.suffixes,
+                class_indexing={name: index for index, name in enumerate(self.classes)},
+            )
+        except ValueError as error:  # MindSpore's word for a folder that has just gone
+            raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)

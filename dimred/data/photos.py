@@ -53,6 +53,21 @@ def _images(seed: int, noise: float) -> Iterator[tuple[str, str, str, np.ndarray
             counts[split] += 1
 
 
+def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:
+    """(split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
+    rows, columns = photo.shape[0] // _BLOCK, photo.shape[1] // _BLOCK
+    blocks = iter(rng.permutation(rows * columns))
+    for split, (n_blocks, n_patches) in SPLITS.items():
+        for _ in range(n_blocks):
+            block = next(blocks)
+            top, left = (block // columns) * _BLOCK, (block % columns) * _BLOCK
+            for _ in range(n_patches):
+                y = top + rng.integers(_BLOCK - 2 * PATCH + 1)
+                x = left + rng.integers(_BLOCK - 2 * PATCH + 1)
+                patch = photo[y : y + 2 * PATCH, x : x + 2 * PATCH].astype(np.float64)
+                yield split, block, patch.reshape(PATCH, 2, PATCH, 2, 3).mean((1, 3))
+
+
 def _blur_rows(patch: np.ndarray) -> np.ndarray:
     """The mean of each pixel and its left and right neighbours; the edge repeats."""
     padded = np.pad(patch, ((0, 0), (1, 1), (0, 0)), mode="edge")
@@ -92,18 +107,3 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "posterise": lambda patch: patch // 32 * 32 + 16,
     "sharpen": lambda patch: 2 * patch - _blur(patch),
 }
-
-
-def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
-    rows, columns = photo.shape[0] // _BLOCK, photo.shape[1] // _BLOCK
-    blocks = iter(rng.permutation(rows * columns))
-    for split, (n_blocks, n_patches) in SPLITS.items():
-        for _ in range(n_blocks):
-            block = next(blocks)
-            top, left = (block // columns) * _BLOCK, (block % columns) * _BLOCK
-            for _ in range(n_patches):
-                y = top + rng.integers(_BLOCK - 2 * PATCH + 1)
-                x = left + rng.integers(_BLOCK - 2 * PATCH + 1)
-                patch = photo[y : y + 2 * PATCH, x : x + 2 * PATCH].astype(np.float64)
-                yield split, block, patch.reshape(PATCH, 2, PATCH, 2, 3).mean((1, 3))

@@ -8,15 +8,15 @@ from typing import Any
 
 from mindspore import nn
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, shown
 
 
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
-    """The function that ``package.module:factory`` names; the working folder is searched too.
+    """Import the function that ``package.module:factory`` names; the working folder is searched too.
 
     Args:
         name: as the user typed it.
-        key: what it was typed for, for the error.
+        key: of the configuration, for the error.
 
     Raises:
         ConfigError: the name is not of this form, the module can't be imported, or has no such function.
@@ -39,7 +39,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
             raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{key} is {name!r}, which is no function: it is {found!r}"[:300])
+        raise ConfigError(f"{key} is {name!r}, which is no function: it is {shown(found)}")
     return found
 
 

@@ -4,13 +4,14 @@ He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1
 (and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+import mindspore as ms
 from mindspore import Tensor, nn, ops
+from mindspore.common import initializer as init
 
 from dimred.errors import ConfigError
-from dimred.models.initialise import initialise
 
 
 def _convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -28,50 +29,42 @@ def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Cell:
     return nn.SequentialCell(_convolution(n_in, n_out, 1, stride), _batch_norm(n_out))
 
 
-class BasicBlock(nn.Cell):
-    """Two 3 x 3 convolutions around a shortcut (the paper's figure 5, left)."""
+class _Block(nn.Cell):
+    """relu(branch(x) + shortcut(x)); a subclass gives the branch. Its output has ``expansion`` x ``width`` channels."""
 
     expansion = 1
 
     def __init__(self, n_in: int, width: int, stride: int):
         super().__init__()
-        self.branch = nn.SequentialCell(
-            _convolution(n_in, width, 3, stride),
-            _batch_norm(width),
-            nn.ReLU(),
-            _convolution(width, width, 3),
-            _batch_norm(width),
-        )
-        self.shortcut = _shortcut(n_in, width, stride)
+        self.branch = nn.SequentialCell(*self._layers(n_in, width, stride))
+        self.shortcut = _shortcut(n_in, width * self.expansion, stride)
         self.relu = nn.ReLU()
+
+    def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
+        raise NotImplementedError
 
     def construct(self, x: Tensor) -> Tensor:
         return self.relu(self.branch(x) + self.shortcut(x))
 
 
-class Bottleneck(nn.Cell):
+class BasicBlock(_Block):
+    """Two 3 x 3 convolutions around a shortcut (the paper's figure 5, left)."""
+
+    def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
+        first = [_convolution(n_in, width, 3, stride), _batch_norm(width), nn.ReLU()]
+        return [*first, _convolution(width, width, 3), _batch_norm(width)]
+
+
+class Bottleneck(_Block):
     """1 x 1 down, 3 x 3, 1 x 1 up by four, around a shortcut (the paper's figure 5, right)."""
 
     expansion = 4
 
-    def __init__(self, n_in: int, width: int, stride: int):
-        super().__init__()
+    def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
         n_out = width * self.expansion
-        self.branch = nn.SequentialCell(
-            _convolution(n_in, width, 1),
-            _batch_norm(width),
-            nn.ReLU(),
-            _convolution(width, width, 3, stride),
-            _batch_norm(width),
-            nn.ReLU(),
-            _convolution(width, n_out, 1),
-            _batch_norm(n_out),
-        )
-        self.shortcut = _shortcut(n_in, n_out, stride)
-        self.relu = nn.ReLU()
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.relu(self.branch(x) + self.shortcut(x))
+        first = [_convolution(n_in, width, 1), _batch_norm(width), nn.ReLU()]
+        second = [_convolution(width, width, 3, stride), _batch_norm(width), nn.ReLU()]
+        return [*first, *second, _convolution(width, n_out, 1), _batch_norm(n_out)]
 
 
 class ResNet(nn.Cell):
@@ -90,7 +83,7 @@ class ResNet(nn.Cell):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: type[_Block],
         depths: Sequence[int],
         widths: Sequence[int],
         n_classes: int,
@@ -117,23 +110,17 @@ class ResNet(nn.Cell):
                 n_in = width * block.expansion
         self.blocks = nn.SequentialCell(*blocks)
         self.classifier = nn.Dense(n_in, n_classes)
-        self.pool = ops.ReduceMean(keep_dims=False)
+        self.pool = ops.ReduceMean()
 
     def construct(self, images: Tensor) -> Tensor:
         return self.classifier(self.pool(self.blocks(self.stem(images)), (2, 3)))
 
 
-class _Architecture(NamedTuple):
-    block: type[BasicBlock] | type[Bottleneck]
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    stem: Literal["imagenet", "small"]
-
-
-_ARCHITECTURES = {
-    "resnet50": _Architecture(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
-    "resnet18": _Architecture(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
-    "resnet_small": _Architecture(BasicBlock, (1, 1, 1), (8, 16, 32), "small"),
+# name: (block, depths, widths, stem) of ResNet
+_ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], Literal["imagenet", "small"]]] = {
+    "resnet50": (Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
+    "resnet18": (BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
+    "resnet_small": (BasicBlock, (1, 1, 1), (8, 16, 32), "small"),
 }
 MODEL_NAMES = tuple(_ARCHITECTURES)
 
@@ -144,7 +131,7 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
         n_classes: outputs; at least 2.
-        initialisation: of the convolutions, see ``dimred.models.initialise``.
+        initialisation: of the convolutions, see ``initialise``.
 
     Raises:
         ConfigError: an unknown name, or fewer than 2 classes.
@@ -153,7 +140,48 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
         raise ConfigError(f"model name is {name!r}; allowed: {', '.join(MODEL_NAMES)}")
     if n_classes < 2:
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
-    chosen = _ARCHITECTURES[name]
-    network = ResNet(chosen.block, chosen.depths, chosen.widths, n_classes, chosen.stem)
+    block, depths, widths, stem = _ARCHITECTURES[name]
+    network = ResNet(block, depths, widths, n_classes, stem)
     initialise(network, initialisation)
     return network
+
+
+_CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
+    "xavier_uniform": init.XavierUniform,
+    "xavier_normal": init.XavierNormal,
+    "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
+    "truncated_normal": lambda: _truncated_normal(0.02),
+}
+
+
+def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
+    """Draw new initial weights: convolutions by name, dense layers from a truncated normal, biases zero.
+
+    BatchNorm keeps gamma 1 and beta 0. The draw follows ``mindspore.set_seed``.
+
+    Args:
+        network: changed in place.
+        convolution: ``xavier_uniform``, ``xavier_normal`` (Glorot & Bengio 2010), ``kaiming`` (He et al. 2015, fan out)
+            or ``truncated_normal``.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if convolution not in _CONVOLUTION:
+        raise ConfigError(f"initialisation is {convolution!r}; allowed: {', '.join(_CONVOLUTION)}")
+    for _, layer in network.cells_and_names():
+        if isinstance(layer, nn.Conv2d):
+            _draw(layer.weight, _CONVOLUTION[convolution]())
+        elif isinstance(layer, nn.Dense):
+            _draw(layer.weight, _truncated_normal(0.01))
+            if layer.bias is not None:
+                _draw(layer.bias, init.Zero())
+
+
+def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
+    parameter.set_data(init.initializer(initializer, parameter.shape, parameter.dtype))
+
+
+def _truncated_normal(sigma: float) -> init.Initializer:
+    """Normal, drawn again beyond two standard deviations; MindSpore's own bounds are absolute numbers."""
+    return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)

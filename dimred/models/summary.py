@@ -1,7 +1,7 @@
 """What a network is made of: layers, shapes, parameters, and the cost of one forward pass."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mindspore as ms
@@ -54,7 +54,7 @@ class Summary(NamedTuple):
 
 
 def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
-    """Run the network once on zeros, in evaluation mode, and note what each layer does.
+    """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
     this.
@@ -68,10 +68,8 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """
     layers: list[Layer] = []
     counted: set[int] = set()
-    handles = []
-    for name, cell in network.cells_and_names():
-        if not cell.name_cells():
-            handles.append(cell.register_forward_hook(_note(name or "network", layers, counted)))
+    leaves = [(name or "network", cell) for name, cell in network.cells_and_names() if not cell.name_cells()]
+    handles = [cell.register_forward_hook(_recorder(name, layers, counted)) for name, cell in leaves]
     mode, was_training = ms.get_context("mode"), network.training
     try:
         ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -87,45 +85,37 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
             handle.remove()
         network.set_train(was_training)
         ms.set_context(mode=mode)
-    parameters = list(network.get_parameters())
-    return Summary(
-        layers=layers,
-        input_shape=tuple(input_shape),
-        n_parameters=sum(parameter.size for parameter in parameters if parameter.requires_grad),
-        n_other=sum(parameter.size for parameter in parameters if not parameter.requires_grad),
-        flops=sum(layer.flops for layer in layers),
-    )
+    flops = sum(layer.flops for layer in layers)
+    return Summary(layers, tuple(input_shape), *_sizes(network.get_parameters()), flops)
 
 
-def _note(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
+def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
+    """A forward hook that appends to ``layers``; parameters in ``counted`` are not counted again."""
+
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
         counted.update(id(parameter) for parameter in own)
         taken, given = _shape(inputs), _shape(output)
-        layers.append(
-            Layer(
-                name=name,
-                kind=type(cell).__name__,
-                input_shape=taken,
-                output_shape=given,
-                n_parameters=sum(parameter.size for parameter in own if parameter.requires_grad),
-                n_other=sum(parameter.size for parameter in own if not parameter.requires_grad),
-                flops=_flops(cell, taken, given),
-            )
-        )
+        layers.append(Layer(name, type(cell).__name__, taken, given, *_sizes(own), _flops(cell, taken, given)))
 
     return hook
 
 
+def _sizes(parameters: Iterable[ms.Parameter]) -> tuple[int, int]:
+    """How many numbers train, and how many don't."""
+    sizes = [(parameter.size, parameter.requires_grad) for parameter in parameters]
+    return sum(size for size, trains in sizes if trains), sum(size for size, trains in sizes if not trains)
+
+
 def _shape(values: Any) -> Shape:
-    """Of the first tensor."""
+    """The shape of the first tensor in nested tuples."""
     while isinstance(values, tuple | list) and values:
         values = values[0]
     return tuple(values.shape) if isinstance(values, Tensor) else ()
 
 
 def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
-    """Of one forward pass."""
+    """Multiplications and additions of one forward pass."""
     n_taken, n_given = math.prod(taken), math.prod(given)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
         return n_given * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_given)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Parameter
 
-from dimred.errors import BasisMismatchError, ConfigError, check_number
+from dimred.errors import BasisMismatchError, ConfigError
 
 
 class Basis(Protocol):
@@ -27,16 +27,14 @@ class Basis(Protocol):
     def explained_variance(self) -> np.ndarray | None: ...
 
 
-def leading_components(
-    basis: Basis, trainable: Sequence[Parameter], n_components: int | None, n_component: int | None
-) -> np.ndarray:
+def leading_components(basis: Basis, trainable: Sequence[Parameter], n_components: int | None) -> np.ndarray:
     """The leading rows of the basis, (k, M) float32, after checking that the columns stand for these parameters.
 
     A view of ``basis.components`` wherever that is float32 and contiguous.
 
     Raises:
-        ConfigError: more components than the basis has, or two different numbers of them.
-        BasisMismatchError: the first column that stands for something else.
+        ConfigError: more components than the basis has.
+        BasisMismatchError: names the first column that stands for something else.
     """
     components = basis.components
     n_weights = sum(parameter.size for parameter in trainable)
@@ -45,28 +43,15 @@ def leading_components(
             f"the basis has the shape {components.shape}, but the network has {n_weights} trainable weights; fit it on "
             "snapshots of this network, with the same parameters frozen"
         )
-    if basis.layout is not None:
-        _check_layout(basis.layout, trainable)
-    wanted = _one_of(n_components, n_component)
-    if wanted is not None:
-        check_number("n_components", wanted, at_least=1, whole=True)
-        if wanted > len(components):
-            raise ConfigError(
-                f"n_components is {wanted}; the basis has {len(components)}, so 1 to {len(components)} are allowed"
-            )
-    return np.ascontiguousarray(components[:wanted], dtype=np.float32)
-
-
-def _check_layout(layout: Any, trainable: Sequence[Parameter]) -> None:
-    for name, shape, parameter in zip(layout.names, layout.shapes, trainable, strict=False):
+    if n_components is not None and n_components > len(components):
+        raise ConfigError(
+            f"n_components is {n_components}; the basis has {len(components)}, so 1 to {len(components)} are allowed"
+        )
+    places = zip(basis.layout.names, basis.layout.shapes, trainable, strict=False) if basis.layout is not None else ()
+    for name, shape, parameter in places:
         if name != parameter.name or tuple(shape) != tuple(parameter.shape):
             raise BasisMismatchError(
                 f"the basis was fitted on {name} {tuple(shape)} where the network has {parameter.name} "
                 f"{tuple(parameter.shape)}; fit it on snapshots of this network"
             )
-
-
-def _one_of(n_components: int | None, n_component: int | None) -> int | None:
-    if n_components is not None and n_component is not None and n_components != n_component:
-        raise ConfigError(f"n_components is {n_components} and n_component is {n_component}; give one of them")
-    return n_component if n_components is None else n_components
+    return np.ascontiguousarray(components[:n_components], dtype=np.float32)

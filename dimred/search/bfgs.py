@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError, check_number
 from dimred.search.direction import Proposal
 
-CURVATURE_PAIRS = ("consecutive", "same_batch")
 _POWELL_SHARE = 0.2
 _LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # of a pair; its square must not underflow
@@ -51,9 +49,6 @@ class InverseBFGS:
         guard: a pair is used where y's > guard |y| |s|. One update multiplies H's largest eigenvalue by up to about
             1 / guard^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c,
             y's >= 2 |y| |s| / sqrt(c), so 0.01 refuses no true pair up to c = 40,000.
-
-    Raises:
-        ConfigError: an unknown ``curvature_pair``, or a guard outside [0, 1).
     """
 
     def __init__(
@@ -64,9 +59,6 @@ class InverseBFGS:
         initial_scaling: bool = False,
         guard: float = 0.01,
     ):
-        if curvature_pair not in CURVATURE_PAIRS:
-            raise ConfigError(f"curvature_pair is {curvature_pair!r}; allowed: {', '.join(CURVATURE_PAIRS)}")
-        check_number("guard", guard, at_least=0, below=1, usual="0.01 is usual")
         self.n_components = n_components
         self.wants_end_gradient = curvature_pair == "same_batch"
         self.damping = damping

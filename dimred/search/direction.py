@@ -1,11 +1,11 @@
-"""Which way: what every direction rule hands to the step, and a bound on its length."""
+"""Which way: what every direction rule hands to the step, and a bound on the direction's length."""
 
 import math
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dimred.errors import ConfigError, check_number
+from dimred.errors import ConfigError
 from dimred.search.basis_check import Basis
 
 
@@ -24,18 +24,22 @@ class Proposal(NamedTuple):
     direction: np.ndarray
     slope: float
     state: Any
-    curvature: float = float("nan")
+    curvature: float = math.nan
     pair_used: bool = False
-    condition: float = float("nan")
+    condition: float = math.nan
 
 
 class DirectionRule(Protocol):
-    """States are immutable: a rejected step keeps the old one, so nothing has to be undone."""
+    """States are immutable: a rejected step keeps the old one, so nothing has to be undone.
+
+    Attributes:
+        wants_end_gradient: whether ``follow`` needs the same batch's gradient at the end of the step.
+    """
 
     wants_end_gradient: bool
 
     def initial(self) -> Any:
-        """The state before the first step."""
+        """The state before the first step, a ``NamedTuple``."""
 
     def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
         """The direction at this gradient g_k, (k,)."""
@@ -43,10 +47,7 @@ class DirectionRule(Protocol):
     def follow(
         self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
     ) -> Any:
-        """The state after the accepted step t d_k; ``end_grad`` is the same batch's gradient there, where asked for."""
-
-
-MaxStep = float | Literal["trajectory"] | None
+        """The state after the accepted step t d_k; ``end_grad`` is g_k at its end, where that is wanted."""
 
 
 class BoundedDirection:
@@ -57,20 +58,14 @@ class BoundedDirection:
     Args:
         rule: gives the direction.
         max_step: longest direction, in weight-space distance, above 0.
-
-    Raises:
-        ConfigError: ``max_step`` outside its range.
     """
 
     def __init__(self, rule: DirectionRule, max_step: float):
-        check_number("max_step", max_step, above=0)
         self.rule = rule
         self.max_step = max_step
         self.wants_end_gradient = rule.wants_end_gradient
-
-    def initial(self) -> Any:
-        """The rule's."""
-        return self.rule.initial()
+        self.initial = rule.initial
+        self.follow = rule.follow  # it learns the shortened step
 
     def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
         """The rule's proposal, shortened."""
@@ -81,15 +76,9 @@ class BoundedDirection:
         factor = self.max_step / length
         return proposal._replace(direction=factor * proposal.direction, slope=factor * proposal.slope)
 
-    def follow(
-        self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
-    ) -> Any:
-        """The rule's; it learns the shortened step."""
-        return self.rule.follow(proposal, subspace_grad, step_size, end_grad)
 
-
-def bounded(rule: DirectionRule, max_step: MaxStep, basis: Basis, n_components: int) -> DirectionRule:
-    """The rule within the bound; the rule itself where there is none.
+def bounded(rule: DirectionRule, max_step: float | str | None, basis: Basis, n_components: int) -> DirectionRule:
+    """The rule within a bound; the rule itself where there is none.
 
     Args:
         rule: gives the direction.
@@ -99,17 +88,15 @@ def bounded(rule: DirectionRule, max_step: MaxStep, basis: Basis, n_components: 
         n_components: k.
 
     Raises:
-        ConfigError: ``max_step`` outside its range, or a basis that does not know its explained variance.
+        ConfigError: ``trajectory``, but the basis does not know its explained variance.
     """
     if max_step is None:
         return rule
-    if max_step == "trajectory":
-        if basis.explained_variance is None:
-            raise ConfigError(
-                "max_step is 'trajectory', but the basis does not say how far the snapshots lie apart (no pca_mat.h5 "
-                "beside it); give a distance, or None for no bound"
-            )
-        return BoundedDirection(rule, math.sqrt(float(np.sum(basis.explained_variance[:n_components]))))
-    if isinstance(max_step, str):
-        raise ConfigError(f"max_step is {max_step!r}; allowed: a distance above 0, 'trajectory', or None")
-    return BoundedDirection(rule, max_step)
+    if not isinstance(max_step, str):
+        return BoundedDirection(rule, max_step)
+    if basis.explained_variance is None:
+        raise ConfigError(
+            "max_step is 'trajectory', but the basis does not say how far the snapshots lie apart (no pca_mat.h5 "
+            "beside it); give a distance, or None for no bound"
+        )
+    return BoundedDirection(rule, math.sqrt(float(np.sum(basis.explained_variance[:n_components]))))

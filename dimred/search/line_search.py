@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mindspore import Tensor
 
-from dimred.errors import check_number
-from dimred.vectors.weight_vector import Weights
+from dimred.vectors.base import Vectors
 
 
 class LineSearchResult(NamedTuple):
@@ -26,6 +25,19 @@ class LineSearchResult(NamedTuple):
     n_trials: int
 
 
+class LineSearch(Protocol):
+    """How far along a direction."""
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Choose a step size, or none.
+
+        Args:
+            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
+            loss: f(w; B).
+            slope: directional derivative at t = 0; negative on a descent direction.
+        """
+
+
 class ArmijoBacktracking:
     """Accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
 
@@ -36,27 +48,15 @@ class ArmijoBacktracking:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
         sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
         max_trials: trials before the search gives up, at least 1.
-
-    Raises:
-        ConfigError: a value outside its range.
     """
 
-    def __init__(self, rho: float = 0.55, sigma: float = 0.4, max_trials: int = 10):
-        check_number("rho", rho, above=0, below=1, usual="0.55 is usual")
-        check_number("sigma", sigma, above=0, below=1, usual="0.4 is usual")
-        check_number("max_trials", max_trials, at_least=1, whole=True, usual="10 is usual")
+    def __init__(self, rho: float, sigma: float, max_trials: int):
         self.rho = rho
         self.sigma = sigma
         self.max_trials = max_trials
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Backtrack from t = 1.
-
-        Args:
-            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
-            loss: f(w; B).
-            slope: directional derivative at t = 0; negative on a descent direction.
-        """
+        """Backtrack from t = 1; see ``LineSearch``."""
         if not -math.inf < slope < 0:
             return LineSearchResult(False, 0.0, loss, 0)
         for trial in range(self.max_trials):
@@ -70,13 +70,12 @@ class ArmijoBacktracking:
 class FixedStep:
     """Take t = 1 whatever the loss becomes; the direction carries its own learning rate.
 
-    One trial is evaluated all the same, one forward pass: a step onto a loss that is not finite would leave weights
-    from which no later step has a finite gradient, and nothing could bring them back. It also fills in the loss after
-    the step.
+    One trial is evaluated all the same, for one forward pass. A step onto a loss that is not finite would leave weights
+    from which no later step has a finite gradient, and nothing could bring them back.
     """
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """See ``ArmijoBacktracking.search``; ``slope`` is not used."""
+        """See ``LineSearch``; ``slope`` is not used."""
         trial_loss = loss_at(1.0)
         if math.isfinite(trial_loss):
             return LineSearchResult(True, 1.0, trial_loss, 1)
@@ -90,7 +89,7 @@ class Line:
         start: w, (M,).
     """
 
-    def __init__(self, weights: Weights, direction: Tensor):
+    def __init__(self, weights: Vectors, direction: Tensor):
         self._weights = weights
         self._direction = direction
         self._step_size = 0.0

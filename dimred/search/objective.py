@@ -9,11 +9,11 @@ from mindspore import Parameter, Tensor, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
-from dimred.vectors.weight_vector import squared_norm
+from dimred.vectors.base import Vectors
 
 
 class Evaluation(NamedTuple):
-    """A batch's loss and gradient at the weights as they stand.
+    """A batch's loss and gradient at the current weights.
 
     Attributes:
         loss: f(w; B), Tensor () float32.
@@ -33,16 +33,17 @@ class Evaluation(NamedTuple):
 
 
 class Objective:
-    """Loss and gradient of one batch, at the weights as they stand.
+    """Loss and gradient of one batch at the current weights.
 
-    Both answers are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are
-    averaged here, in the same way, so that the search compares like with like.
+    Both are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are averaged
+    here, in the same way, so that the search compares like with like.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         trainable: the parameters, in the order of the weight vector.
+        vectors: of these parameters.
         micro_batch_size: rows of a micro-batch; None takes every batch whole.
-        reduce: this rank's means -> the means over all ranks, see ``KeepLocal``; None in a single process.
+        reduce: this rank's means -> the means over all ranks, see ``Ranks.mean``.
         draw_dropout_masks: called with a micro-batch's number before its forward pass.
         loss_scale: of the gradient; every loss is reported without it.
         clipping: of the gradient.
@@ -52,16 +53,18 @@ class Objective:
         self,
         network: nn.Cell,
         trainable: Sequence[Parameter],
-        micro_batch_size: int | None = None,
-        reduce: nn.Cell | None = None,
-        draw_dropout_masks: Callable[[int], None] | None = None,
-        loss_scale: NoLossScale | None = None,
-        clipping: nn.Cell | None = None,
+        vectors: Vectors,
+        micro_batch_size: int | None,
+        reduce: nn.Cell,
+        draw_dropout_masks: Callable[[int], object],
+        loss_scale: NoLossScale,
+        clipping: nn.Cell,
     ):
         gradient = BatchGradient(network, trainable, loss_scale)
-        self._group = GroupGradient(gradient, micro_batch_size, draw_dropout_masks)
-        self._clip = None if clipping is None else _ClipVector(clipping)
-        self._mean_over_ranks = _keep_local if reduce is None else reduce
+        self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
+        self._squared_norm = vectors.squared_norm
+        self._clip = clipping
+        self._mean_over_ranks = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """f(w; B)."""
@@ -69,28 +72,9 @@ class Objective:
         return float(loss.asnumpy())
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
-        """f(w; B) and g."""
-        loss, grad = self._mean_over_ranks(*self._group.loss_and_gradient(inputs))
-        square = squared_norm(grad)
+        """f(w; B) and g; a gradient that is not finite is not clipped."""
+        loss, raw = self._mean_over_ranks(*self._group.loss_and_gradient(inputs))
+        square = self._squared_norm(raw)
         norm = math.sqrt(square)
-        if self._clip is None or not math.isfinite(norm):
-            return Evaluation(loss, grad, square, norm)
-        grad = self._clip(grad)
-        return Evaluation(loss, grad, squared_norm(grad), norm)
-
-
-class _ClipVector(nn.Cell):
-    """Clipping of the gradient as one vector (M,)."""
-
-    def __init__(self, clipping: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.clipping = clipping
-
-    def construct(self, grad: Tensor) -> Tensor:
-        clipped, _ = self.clipping((grad,))
-        return clipped[0]
-
-
-def _keep_local(*values: Tensor) -> tuple[Tensor, ...]:
-    """``KeepLocal``, without a graph of its own."""
-    return values
+        (grad,), _ = self._clip((raw,)) if math.isfinite(norm) else ((raw,), norm)
+        return Evaluation(loss, grad, square if grad is raw else self._squared_norm(grad), norm)

@@ -1,4 +1,8 @@
-"""What moves the weights after the line search: residual momentum and weight decay."""
+"""What moves the weights after the line search: the residual step outside the subspace, and weight decay.
+
+Neither is seen by the line search: Armijo's inequality holds at w + t d, and both move the weights on from there, which
+can raise the loss.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,41 +11,42 @@ from typing import Protocol
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from dimred.errors import ConfigError, check_number
-from dimred.vectors.weight_vector import Weights
+from dimred.errors import ConfigError
+from dimred.vectors.base import Vectors
 
 
 class Residual(Protocol):
-    """What moves the weights outside the subspace.
+    """What moves the weights outside the subspace, along the residual gradient g - P' g_k; in every step that is not
+    skipped, whether a trial was accepted or not.
 
     Attributes:
-        wants_inside: whether ``move`` is to be given P' g_k, which takes a pass over the basis.
+        needs_inside: whether ``move`` is to be given P' g_k, which costs a pass over the basis.
     """
 
-    wants_inside: bool
+    needs_inside: bool
 
     def move(
-        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+        self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
-        """Move the weights; the new m, and the distance moved.
+        """Move the weights; returns the new momentum, which the search remembers, and the distance moved.
 
         Args:
-            weights: after the search.
+            weights: after the line search.
             grad: g, (M,).
-            inside: P' g_k, (M,), where it is wanted.
+            inside: P' g_k, (M,), where it is needed.
             momentum: m, (M,); None stands for 0.
         """
 
 
 class NoResidual:
-    """alpha = 0: the weights stay inside, and nothing is spent."""
+    """The weights stay in start + span(P), and nothing is spent."""
 
-    wants_inside = False
+    needs_inside = False
 
     def move(
-        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+        self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
-        """See ``Residual.move``."""
+        """See ``Residual``."""
         return momentum, 0.0
 
 
@@ -53,49 +58,40 @@ class ResidualMomentum:
         alpha: step size, above 0.
     """
 
-    wants_inside = True
+    needs_inside = True
 
     def __init__(self, gamma: float, alpha: float):
         self._gamma = gamma
         self._alpha = alpha
 
     def move(
-        self, weights: Weights, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+        self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
-        """See ``Residual.move``."""
+        """See ``Residual``."""
         before = [] if momentum is None else [(self._gamma, momentum)]
         new, square = weights.add(-self._alpha, (1.0, grad), (-1.0, inside), *before)
         return new, self._alpha * math.sqrt(square)
 
 
 def make_residual(gamma: float, alpha: float) -> Residual:
-    """The residual step with these options, or its identity where alpha is 0.
-
-    Raises:
-        ConfigError: an option outside its range.
-    """
-    check_number("gamma", gamma, at_least=0, below=1, usual="0.9 is usual")
-    check_number("alpha", alpha, at_least=0, usual="0.001 is usual, 0 turns the residual step off")
+    """The residual step; its identity where alpha is 0."""
     return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha)
-
-
-class WeightDecay(Protocol):
-    """What shrinks the weights."""
-
-    def move(self, weights: Weights, start: Tensor) -> float:
-        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
 
 
 class NoWeightDecay:
     """No parameter decays."""
 
-    def move(self, weights: Weights, start: Tensor) -> float:
-        """See ``WeightDecay.move``."""
+    def move(self, weights: Vectors, start: Tensor) -> float:
+        """Leave the weights; the distance moved, 0."""
         return 0.0
 
 
-class DecayOfEachWeight:
-    """weights <- weights - decay * start, with a decay for each weight.
+class WeightDecay:
+    """w <- w - decay * start, with a decay for each weight.
+
+    Stage 2 of the production recipe hands its update u to plain SGD with learning rate 1 and stage 1's decay groups:
+    w <- w - (u + decay w). Here decay comes with accepted steps only, so that a search that has converged does not
+    shrink the network step by step.
 
     Args:
         decay: (M,) float32.
@@ -104,25 +100,25 @@ class DecayOfEachWeight:
     def __init__(self, decay: Tensor):
         self._decay = decay
 
-    def move(self, weights: Weights, start: Tensor) -> float:
-        """See ``WeightDecay.move``."""
+    def move(self, weights: Vectors, start: Tensor) -> float:
+        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
         _, square = weights.add(-1.0, (1.0, self._decay * start))
         return math.sqrt(square)
 
 
-def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> WeightDecay:
-    """The decay of these parameters, or its identity where none decays.
+def make_weight_decay(
+    weight_decay: float | Sequence[float], trainable: Sequence[Parameter]
+) -> NoWeightDecay | WeightDecay:
+    """The decay of these parameters; its identity where none decays.
 
     Args:
-        weight_decay: one number, or one for each parameter; at least 0 and below 1.
+        weight_decay: one number, or one for each parameter.
         trainable: in the order of the weight vector.
 
     Raises:
-        ConfigError: an option outside its range, or another number of them than of parameters.
+        ConfigError: another number of decays than of parameters.
     """
-    decays = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(trainable)
-    for decay in decays:
-        check_number("weight_decay", decay, at_least=0, below=1, usual="0.0001 is usual, 0 for none")
+    decays = weight_decay if isinstance(weight_decay, Sequence) else [weight_decay] * len(trainable)
     if len(decays) != len(trainable):
         raise ConfigError(
             f"weight_decay has {len(decays)} numbers, the network {len(trainable)} trainable parameters; give one "
@@ -130,6 +126,4 @@ def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence
         )
     if not any(decays):
         return NoWeightDecay()
-    return DecayOfEachWeight(
-        Tensor(np.repeat(np.array(decays, np.float32), [parameter.size for parameter in trainable]))
-    )
+    return WeightDecay(Tensor(np.repeat(np.array(decays, np.float32), [parameter.size for parameter in trainable])))

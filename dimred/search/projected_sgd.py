@@ -5,10 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError, check_number
 from dimred.search.direction import Proposal
-
-LearningRate = float | Sequence[float] | np.ndarray | Callable[[int], float]
 
 
 class MomentumState(NamedTuple):
@@ -31,18 +28,16 @@ class ProjectedSGD:
 
     Args:
         n_components: k.
-        learning_rate: a number above 0; a function of n, the number of accepted steps so far; or one rate for each step
-            (at least 0), of which the last stays once they are used up.
+        learning_rate: a number; a function of n, the number of accepted steps so far; or one rate for each step, of
+            which the last stays once they are used up.
         momentum: 0 <= momentum < 1.
-
-    Raises:
-        ConfigError: a value outside its range.
     """
 
     wants_end_gradient = False
 
-    def __init__(self, n_components: int, learning_rate: LearningRate = 0.1, momentum: float = 0.9):
-        check_number("momentum", momentum, at_least=0, below=1, usual="0.9 is usual")
+    def __init__(
+        self, n_components: int, learning_rate: float | Sequence[float] | Callable[[int], float], momentum: float
+    ):
         self.n_components = n_components
         self.rate = _schedule(learning_rate)
         self.momentum = momentum
@@ -66,16 +61,9 @@ class ProjectedSGD:
         return state
 
 
-def _schedule(learning_rate: LearningRate) -> Callable[[int], float]:
+def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
     """Number of the step, from 0 -> its rate."""
     if callable(learning_rate):
         return learning_rate
-    if isinstance(learning_rate, Sequence | np.ndarray) and not isinstance(learning_rate, str):
-        for rate in learning_rate:
-            check_number("learning_rate", rate, at_least=0)
-        rates = [float(rate) for rate in learning_rate]
-        if not rates:
-            raise ConfigError("learning_rate is an empty schedule; it needs at least one rate")
-        return lambda n_steps: rates[min(n_steps, len(rates) - 1)]
-    check_number("learning_rate", learning_rate, above=0, usual="0.1 is usual")
-    return lambda n_steps: learning_rate
+    rates = learning_rate if isinstance(learning_rate, Sequence) else [learning_rate]
+    return lambda n_steps: rates[min(n_steps, len(rates) - 1)]

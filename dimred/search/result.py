@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import Tensor
 
+_DIRECTION = "direction."
+
 
 class Outcome(Enum):
     """Why a search step ended as it did; the value is the sentence shown to people."""
@@ -19,13 +21,15 @@ class Outcome(Enum):
 
 
 class SearchResult(NamedTuple):
-    """The outcome of one step; ``loss`` stands first, where MindSpore's callbacks look for it.
+    """The outcome of one step; ``loss`` comes first, where MindSpore's callbacks look for it.
 
     Attributes:
         loss: Tensor () float32, f(w; B) before the step.
         loss_after: f at the accepted point w + t d on the same batch, before residual momentum and weight decay; equals
             ``loss`` where nothing was accepted.
         outcome: why the step ended.
+        subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
+        seconds: wall time by part of the step.
         step_size: accepted t; 0.0 where nothing was accepted.
         n_trials: trial losses evaluated.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
@@ -33,7 +37,6 @@ class SearchResult(NamedTuple):
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian the direction came from; nan without one.
         captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
-        subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
         moved_inside: |t d|, distance moved inside the subspace.
         moved_outside: |alpha m|, distance moved by the residual momentum.
         decayed: |weight_decay * w|, distance moved by weight decay.
@@ -41,49 +44,27 @@ class SearchResult(NamedTuple):
         grad_norm: |g| before clipping; nan on a skipped step.
         loss_scale: S of this step's gradient; 1 without a loss scale.
         n_overflows: steps skipped so far because of a gradient that was not finite, counted by the loss scale.
-        seconds: wall time by part of the step.
     """
 
     loss: Any
     loss_after: float
     outcome: Outcome
-    step_size: float
-    n_trials: int
-    slope: float
-    curvature: float
-    pair_used: bool
-    condition: float
-    captured_share: float
     subspace_step: np.ndarray
-    moved_inside: float
-    moved_outside: float
-    decayed: float
-    n_gradients: int
-    grad_norm: float
-    loss_scale: float
-    n_overflows: int
     seconds: dict[str, float]
-
-    @classmethod
-    def skipped(cls, n_components: int, loss: Any, seconds: dict[str, float], **scale: Any) -> "SearchResult":
-        """A step in which nothing was tried, because the loss or its gradient was not finite."""
-        unknown: dict[str, Any] = dict.fromkeys(
-            ("slope", "curvature", "condition", "captured_share", "grad_norm"), math.nan
-        )
-        nothing: dict[str, Any] = dict.fromkeys(("step_size", "moved_inside", "moved_outside", "decayed"), 0.0)
-        return cls(
-            loss=loss,
-            loss_after=float(loss.asnumpy()),
-            outcome=Outcome.NON_FINITE_GRADIENT,
-            n_trials=0,
-            pair_used=False,
-            subspace_step=np.zeros(n_components),
-            n_gradients=1,
-            seconds=seconds,
-            **unknown,
-            **nothing,
-            **scale,
-        )
+    step_size: float = 0.0
+    n_trials: int = 0
+    slope: float = math.nan
+    curvature: float = math.nan
+    pair_used: bool = False
+    condition: float = math.nan
+    captured_share: float = math.nan
+    moved_inside: float = 0.0
+    moved_outside: float = 0.0
+    decayed: float = 0.0
+    n_gradients: int = 1
+    grad_norm: float = math.nan
+    loss_scale: float = 1.0
+    n_overflows: int = 0
 
     @property
     def accepted(self) -> bool:
@@ -91,7 +72,39 @@ class SearchResult(NamedTuple):
         return self.outcome is Outcome.ACCEPTED
 
 
-_DIRECTION = "direction."
+def telemetry(found: SearchResult) -> dict[str, Any]:
+    """A step as one record of ``metrics.jsonl``: the whole result, as numbers and words."""
+    return found._asdict() | {
+        "loss": float(found.loss.asnumpy()),
+        "outcome": found.outcome.name.lower(),
+        "subspace_step": found.subspace_step.tolist(),
+    }
+
+
+def epoch_line(records: Sequence[dict[str, Any]]) -> str:
+    """An epoch of records in one line."""
+    inside = np.array([record["captured_share"] for record in records], dtype=float)
+    return (
+        f"  accepted {_n_accepted(records)} of {len(records)} steps, "
+        f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
+        f"{100 * np.nanmean(inside):.1f} % of the gradient inside the subspace; moved "
+        f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
+        f"{sum(record['moved_outside'] for record in records):.3g} outside"
+    )
+
+
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Steps, accepted steps, trials and gradients of a whole search."""
+    return {
+        "steps": len(records),
+        "accepted_steps": _n_accepted(records),
+        "trials": sum(record["n_trials"] for record in records),
+        "gradients": sum(record["n_gradients"] for record in records),
+    }
+
+
+def _n_accepted(records: Sequence[dict[str, Any]]) -> int:
+    return sum(record["outcome"] == "accepted" for record in records)
 
 
 class SearchState(NamedTuple):
@@ -105,13 +118,18 @@ class SearchState(NamedTuple):
     """
 
     direction: Any
-    residual_momentum: Tensor | None
-    n_steps: int
-    n_rejected_in_a_row: int
+    residual_momentum: Tensor | None = None
+    n_steps: int = 0
+    n_rejected_in_a_row: int = 0
+
+    def after(self, accepted: bool, **changes: Any) -> "SearchState":
+        """The state after one more step, with these fields changed."""
+        in_a_row = 0 if accepted else self.n_rejected_in_a_row + 1
+        return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
 
 def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
-    """The state as named arrays, for a file; what is None has none."""
+    """The state as named arrays, for a file; a field that is None has none."""
     arrays = {
         "n_steps": np.asarray(state.n_steps, np.int64),
         "n_rejected_in_a_row": np.asarray(state.n_rejected_in_a_row, np.int64),
@@ -144,41 +162,6 @@ def _as_before(value: np.ndarray | None) -> Any:
     return value.item() if value is not None and value.ndim == 0 else value
 
 
-def telemetry(found: SearchResult) -> dict[str, Any]:
-    """A step as one record of ``metrics.jsonl``: the whole result, as numbers and words."""
-    return found._asdict() | {
-        "loss": float(found.loss.asnumpy()),
-        "outcome": found.outcome.name.lower(),
-        "subspace_step": found.subspace_step.tolist(),
-    }
-
-
-def epoch_line(records: Sequence[dict[str, Any]]) -> str:
-    """An epoch in one line."""
-    inside = np.array([record["captured_share"] for record in records], dtype=float)
-    return (
-        f"  accepted {_n_accepted(records)} of {len(records)} steps, "
-        f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
-        f"{100 * np.nanmean(inside):.1f} % of the gradient inside the subspace; moved "
-        f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
-        f"{sum(record['moved_outside'] for record in records):.3g} outside"
-    )
-
-
-def totals(records: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Of a whole search: steps, accepted ones, trials, gradients."""
-    return {
-        "steps": len(records),
-        "accepted_steps": _n_accepted(records),
-        "trials": sum(record["n_trials"] for record in records),
-        "gradients": sum(record["n_gradients"] for record in records),
-    }
-
-
-def _n_accepted(records: Sequence[dict[str, Any]]) -> int:
-    return sum(record["outcome"] == "accepted" for record in records)
-
-
 class Clock:
     """Wall seconds by part of a step, in ``laps``."""
 
@@ -187,7 +170,7 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """Book the time since the last call under ``part``."""
+        """Record the time since the last call under ``part``."""
         now = time.perf_counter()
         self.laps[part] = now - self._last
         self._last = now

@@ -4,54 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.train_step.network_state import GroupStatistics
-from dimred.vectors.chunks import Parts
-from dimred.vectors.host_memory import HostVectors, on_host
-from dimred.vectors.weight_vector import along, gather
-
-
-class MicroBatch(NamedTuple):
-    """One piece of a batch.
-
-    Attributes:
-        inputs: the network's inputs, each with this piece's rows.
-        share: its rows by the whole batch's; the shares of a batch sum to 1.
-    """
-
-    inputs: tuple[Tensor, ...]
-    share: float
-
-
-def cut(inputs: Sequence[Tensor], rows: int | None) -> list[MicroBatch]:
-    """Cut a batch into micro-batches of ``rows`` rows; the last one may have fewer.
-
-    Args:
-        inputs: the network's inputs; their first dimension counts the rows.
-        rows: None for the whole batch in one piece.
-
-    Raises:
-        ConfigError: an input has no rows, or another number of them.
-    """
-    if rows is None:
-        return [MicroBatch(tuple(inputs), 1.0)]
-    shapes = [tuple(value.shape) for value in inputs]
-    if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
-        raise ConfigError(
-            f"micro_batch_size is {rows}, but the step's inputs have the shapes {shapes}; to be cut into micro-batches "
-            "they must all have the same number of rows in their first dimension"
-        )
-    n_rows = shapes[0][0]
-    if rows >= n_rows:
-        return [MicroBatch(tuple(inputs), 1.0)]
-    return [
-        MicroBatch(tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
-        for first in range(0, n_rows, rows)
-    ]
+from dimred.vectors.base import Vectors
 
 
 class BatchGradient(nn.Cell):
@@ -63,12 +21,12 @@ class BatchGradient(nn.Cell):
         loss_scale: what the loss is multiplied with before its gradient is taken.
     """
 
-    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: NoLossScale | None = None):
+    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: NoLossScale):
         super().__init__(auto_prefix=False)
         self.network = network
-        self.weights = ms.ParameterTuple(parameters)
-        self.loss_scale = NoLossScale() if loss_scale is None else loss_scale
-        self.gradient = ops.value_and_grad(_ScaledLoss(network, self.loss_scale), None, self.weights, has_aux=True)
+        self.loss_scale = loss_scale
+        weights = ms.ParameterTuple(parameters)
+        self.gradient = ops.value_and_grad(_ScaledLoss(network, loss_scale), None, weights, has_aux=True)
         self.all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -93,17 +51,29 @@ class _ScaledLoss(nn.Cell):
         return self.loss_scale.scaled(loss), loss
 
 
+class _Loss(nn.Cell):
+    """The loss f, () float32."""
+
+    def __init__(self, network: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return self.network(*inputs).astype(ms.float32)
+
+
 class GroupGradient:
     """Mean loss and mean gradient of a group of micro-batches, as if it were one batch.
 
     loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
 
-    The sums are float32, on the device. BatchNorm normalises each micro-batch by itself, and its moving statistics are
-    moved once for the group (see ``GroupStatistics``). Driven from the host, over one small graph for each micro-batch.
+    The sums are float32. BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group
+    (see ``GroupStatistics``). The host calls one small graph for each micro-batch.
 
     Args:
         gradient: loss and gradient of a micro-batch.
         rows: of a micro-batch; None takes every group whole, at no cost.
+        vectors: of the parameters that ``gradient`` differentiates by.
         draw_dropout_masks: called with the micro-batch's number before each forward pass.
 
     Raises:
@@ -114,80 +84,89 @@ class GroupGradient:
         self,
         gradient: BatchGradient,
         rows: int | None,
-        draw_dropout_masks: Callable[[int], None] | None = None,
+        vectors: Vectors,
+        draw_dropout_masks: Callable[[int], object] = lambda number: None,
     ):
         if rows is not None:
             check_number("micro_batch_size", rows, at_least=1, whole=True)
         self._loss = _Loss(gradient.network)
-        self._gradient = _HostGradient(gradient) if on_host() else _FlatGradient(gradient)
+        self._gradient = gradient
+        self._vectors = vectors
         self._statistics = GroupStatistics(gradient.network)
         self._rows = rows
-        self._draw_dropout_masks = draw_dropout_masks or _leave
+        self._draw_dropout_masks = draw_dropout_masks
 
     def loss(self, inputs: Sequence[Tensor]) -> Tensor:
         """Mean loss, () float32. Moves BatchNorm's statistics, as any training forward pass does."""
-        pieces = cut(inputs, self._rows)
+        batches = cut(inputs, self._rows)
         total = None
-        for number, piece in enumerate(pieces):
+        for number, batch in enumerate(batches):
             self._draw_dropout_masks(number)
-            loss = self._loss(*piece.inputs)
-            if len(pieces) == 1:
+            loss = self._loss(*batch.inputs)
+            if len(batches) == 1:
                 return loss
-            total = loss * piece.share if total is None else along(total, loss, piece.share)
+            total = _plus(total, loss, batch.share)
         return total
 
     def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean loss, () float32, and mean gradient, (M,) float32 in the parameters' order."""
-        pieces = cut(inputs, self._rows)
-        if len(pieces) == 1:
-            self._draw_dropout_masks(0)
-            return self._gradient(*pieces[0].inputs)
+        """Mean loss, () float32, and mean gradient, (M,) float32."""
+        batches = cut(inputs, self._rows)
+        if len(batches) == 1:
+            return self._one(0, batches[0])
         loss = vector = None
         self._statistics.begin()
-        for number, piece in enumerate(pieces):
-            self._draw_dropout_masks(number)
-            piece_loss, piece_vector = self._gradient(*piece.inputs)
-            self._statistics.take(piece.share)
-            loss = piece_loss * piece.share if loss is None else along(loss, piece_loss, piece.share)
-            vector = piece_vector * piece.share if vector is None else along(vector, piece_vector, piece.share)
+        for number, batch in enumerate(batches):
+            batch_loss, batch_vector = self._one(number, batch)
+            self._statistics.take(batch.share)
+            loss, vector = _plus(loss, batch_loss, batch.share), _plus(vector, batch_vector, batch.share)
         self._statistics.end()
         return loss, vector
 
-
-class _Loss(nn.Cell):
-    def __init__(self, network: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.network = network
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return self.network(*inputs).astype(ms.float32)
+    def _one(self, number: int, batch: "MicroBatch") -> tuple[Tensor, Tensor]:
+        self._draw_dropout_masks(number)
+        loss, gradients = self._gradient(*batch.inputs)
+        return loss, self._vectors.flatten(gradients)
 
 
-class _HostGradient:
-    """``_FlatGradient`` where NumPy can join the gradients; the graph would hold 3.4 times all of them for that."""
-
-    def __init__(self, gradient: BatchGradient):
-        self._gradient = gradient
-        self._parts = Parts([parameter.size for parameter in gradient.weights])
-        self._vectors = HostVectors(self._parts.length)
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradients = self._gradient(*inputs)
-        vector = self._vectors.empty()
-        arrays = [value.asnumpy().reshape(-1) for value in gradients]
-        self._parts.each(arrays, lambda piece, first, end: np.copyto(vector[first:end], piece))
-        return loss, Tensor.from_numpy(vector)
+def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
+    """total + share value, in one kernel; without a total, the beginning of one."""
+    return value * share if total is None else mint.add(total, value, alpha=share)
 
 
-class _FlatGradient(nn.Cell):
-    def __init__(self, gradient: BatchGradient):
-        super().__init__(auto_prefix=False)
-        self.gradient = gradient
+class MicroBatch(NamedTuple):
+    """One part of a batch.
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradients = self.gradient(*inputs)
-        return loss, gather(gradients)
+    Attributes:
+        inputs: the network's inputs, each with this part's rows.
+        share: its rows by the whole batch's; the shares of a batch sum to 1.
+    """
+
+    inputs: tuple[Tensor, ...]
+    share: float
 
 
-def _leave(number: int) -> None:
-    """Dropout draws its own masks."""
+def cut(inputs: Sequence[Tensor], rows: int | None) -> list[MicroBatch]:
+    """Cut a batch into micro-batches of ``rows`` rows; the last one may have fewer.
+
+    Args:
+        inputs: the network's inputs; their first dimension counts the rows.
+        rows: None for the whole batch in one.
+
+    Raises:
+        ConfigError: an input has no rows, or another number of them.
+    """
+    if rows is None:
+        return [MicroBatch(tuple(inputs), 1.0)]
+    shapes = [tuple(value.shape) for value in inputs]
+    if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
+        raise ConfigError(
+            f"micro_batch_size is {rows}, but the step's inputs have the shapes {shapes}; to be cut into micro-batches "
+            "they must all have the same number of rows in their first dimension"
+        )
+    n_rows = shapes[0][0]
+    if rows >= n_rows:
+        return [MicroBatch(tuple(inputs), 1.0)]
+    return [
+        MicroBatch(tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
+        for first in range(0, n_rows, rows)
+    ]

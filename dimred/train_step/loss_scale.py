@@ -13,7 +13,7 @@ _LARGEST = 2.0**126  # of float32's range; its inverse is still a normal number
 
 
 class NoLossScale(nn.Cell):
-    """S = 1, and no step is dropped. What every loss scale has.
+    """S = 1, and no step is dropped. Defines what every loss scale has.
 
     Attributes:
         drops_overflow: whether a step whose gradient is not finite is dropped.
@@ -43,8 +43,8 @@ class NoLossScale(nn.Cell):
         """Steps dropped so far."""
         return self.no_overflows
 
-    def construct(self, all_finite: Tensor) -> bool:
-        """After a step: count, and choose the next S."""
+    def observe(self, all_finite: Tensor) -> bool:
+        """After a step: count an overflow, and choose the next S."""
         return True
 
 
@@ -69,21 +69,17 @@ class StaticLossScale(NoLossScale):
             self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """See ``NoLossScale``."""
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """See ``NoLossScale``."""
         return tuple([gradient.astype(ms.float32) * (1.0 / self.scale) for gradient in gradients])
 
     def overflows(self) -> Tensor:
-        """See ``NoLossScale``."""
         if self.drops_overflow:
             return self.n_overflows + 0
         return self.no_overflows
 
-    def construct(self, all_finite: Tensor) -> bool:
-        """See ``NoLossScale``."""
+    def observe(self, all_finite: Tensor) -> bool:
         if self.drops_overflow:
             ops.assign_add(self.n_overflows, 1 - all_finite.astype(ms.int32))
         return True
@@ -131,23 +127,18 @@ class DynamicLossScale(NoLossScale):
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """See ``NoLossScale``."""
         return loss * self.scale
 
     def unscaled(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """See ``NoLossScale``."""
         return tuple([gradient.astype(ms.float32) / self.scale for gradient in gradients])
 
     def current(self) -> Tensor:
-        """See ``NoLossScale``."""
         return self.scale + 0.0
 
     def overflows(self) -> Tensor:
-        """See ``NoLossScale``."""
         return self.n_overflows + 0
 
-    def construct(self, all_finite: Tensor) -> bool:
-        """See ``NoLossScale``."""
+    def observe(self, all_finite: Tensor) -> bool:
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window

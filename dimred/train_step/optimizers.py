@@ -7,10 +7,8 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError, check_number
-
-NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
-"""Patterns of the names that don't decay: normalisation's gamma and beta, and biases."""
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str] = NO_DECAY_PATTERNS) -> bool:

@@ -1,4 +1,4 @@
-"""Work on long vectors in host memory: piece by piece, by several threads."""
+"""Work on long vectors in host memory: chunk by chunk, in several threads."""
 
 import os
 from bisect import bisect_right
@@ -10,14 +10,14 @@ from itertools import accumulate
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-WIDTH = 1 << 17  # numbers in a piece: half a mebibyte of each vector; with shorter ones Python's own time shows
+WIDTH = 1 << 17  # numbers in a chunk: half a mebibyte of each vector; with shorter ones Python's own time shows
 
 
 def parallel_for(length: int, work: Callable[[int, int], object], width: int = WIDTH) -> None:
-    """Call ``work(first, end)`` for pieces of at most ``width`` that together are 0 ... length, several at a time.
+    """Call ``work(first, end)`` for chunks of at most ``width`` that cover 0 ... length, several at a time.
 
-    The pieces don't depend on the number of threads. BLAS works in the calling thread alone: as many of them as there
-    are cores are busy already. NumPy does not warn of numbers that are not finite.
+    The chunks don't depend on the number of threads. BLAS gets one thread for each of ours, because together they
+    already use every core. NumPy does not warn of numbers that are not finite.
 
     Raises:
         Exception: the first that a call of ``work`` raised.
@@ -25,22 +25,22 @@ def parallel_for(length: int, work: Callable[[int, int], object], width: int = W
     n_threads = _n_threads()
     share = max(-(-length // (width * n_threads)), 1) * width
 
-    def part(first: int) -> None:
+    def work_share(first: int) -> None:
         last = min(first + share, length)
         with np.errstate(all="ignore"):
             for start in range(first, last, width):
                 work(start, min(start + width, last))
 
     with _blas().limit(limits=1, user_api="blas"):
-        for _ in _threads(n_threads).map(part, range(0, length, share)):
+        for _ in _threads(n_threads).map(work_share, range(0, length, share)):
             pass
 
 
-class Parts:
-    """Arrays that one after the other make up a vector.
+class Segments:
+    """The places of arrays that together make up one vector.
 
     Args:
-        sizes: of the arrays.
+        sizes: of the arrays, in the order of the vector.
     """
 
     def __init__(self, sizes: Sequence[int]):
@@ -48,16 +48,13 @@ class Parts:
 
     @property
     def length(self) -> int:
-        """Of the vector."""
+        """Length of the vector."""
         return self._firsts[-1]
 
-    def each(self, arrays: Sequence[np.ndarray], work: Callable[[np.ndarray, int, int], object]) -> None:
-        """Call ``work(piece, first, end)`` for pieces of the flat arrays, which stand at ``first : end`` in the vector.
+    def for_each(self, arrays: Sequence[np.ndarray], work: Callable[[np.ndarray, int, int], object]) -> None:
+        """Call ``work(chunk, first, end)`` for chunks of the flat arrays; a chunk is ``first : end`` of the vector."""
 
-        See ``parallel_for``.
-        """
-
-        def piece(first: int, end: int) -> None:
+        def walk(first: int, end: int) -> None:
             number = bisect_right(self._firsts, first) - 1
             while first < end:
                 start = self._firsts[number]
@@ -66,7 +63,7 @@ class Parts:
                     work(arrays[number][first - start : stop - start], first, stop)
                 first, number = stop, number + 1
 
-        parallel_for(self.length, piece)
+        parallel_for(self.length, walk)
 
 
 def _n_threads() -> int:
@@ -82,4 +79,4 @@ def _blas() -> ThreadpoolController:
 
 @cache
 def _threads(n_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_threads, "pieces")
+    return ThreadPoolExecutor(n_threads, "chunks")

@@ -27,7 +27,7 @@ from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
-from dimred.vectors.projection import make_projection
+from dimred.vectors.base import make_projection
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank

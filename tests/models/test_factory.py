@@ -1,5 +1,6 @@
 """Networks named package.module:factory: found, and what is said where they are not."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,23 +9,10 @@ from mindspore import nn
 from dimred.errors import ConfigError
 from dimred.models.factory import make_network
 
-MODULE = """
-from mindspore import nn
-class Holder:
-    @staticmethod
-    def build(n=3):
-        return nn.Dense(n, 2)
-def number():
-    return 3
-def broken():
-    raise RuntimeError("out of ideas")
-constant = 5
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_networks.py").write_text(MODULE)
+    shutil.copy(Path(__file__).with_name("own_networks.py"), tmp_path)
     (tmp_path / "own_broken.py").write_text("import a_package_that_is_not_there")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -4,8 +4,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.models.initialise import initialise
-from dimred.models.resnet import MODEL_NAMES, BasicBlock, Bottleneck, ResNet, resnet
+from dimred.models.resnet import MODEL_NAMES, BasicBlock, Bottleneck, ResNet, initialise, resnet
 
 
 @pytest.fixture(scope="module", autouse=True)

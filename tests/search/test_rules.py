@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, rosen, rosen_der
 
+from dimred.config.search import SearchOptions
 from dimred.errors import ConfigError
 from dimred.search.bfgs import CurvatureState, InverseBFGS, bfgs_update, condition_number, damped
 from dimred.search.direction import BoundedDirection, bounded
 from dimred.search.line_search import ArmijoBacktracking, FixedStep
 from dimred.search.projected_sgd import ProjectedSGD
-from dimred.search.rules import make_rules
+from dimred.search.step import make_rules
 from tests.helpers.networks import PlainBasis, quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine, powell
 
@@ -131,7 +132,7 @@ def test_armijo_rejects_trials_that_are_not_finite(bad):
 
 @pytest.mark.parametrize("slope", [0.0, 1.0, math.nan, -math.inf])
 def test_armijo_makes_no_trial_without_a_descent_direction(slope):
-    found = ArmijoBacktracking().search(lambda t: -1e9, 1.0, slope)
+    found = ArmijoBacktracking(0.55, 0.4, 10).search(lambda t: -1e9, 1.0, slope)
     assert (found.accepted, found.step_size, found.loss, found.n_trials) == (False, 0.0, 1.0, 0)
 
 
@@ -169,7 +170,8 @@ def test_projected_sgd_follows_its_schedule():
 
     assert rates(0.5) == [0.5] * 4
     assert rates([0.4, 0.2]) == [0.4, 0.2, 0.2, 0.2]
-    assert rates(np.array([0.25, 0.0], np.float32)) == [0.25, 0.0, 0.0, 0.0]
+    as_tuple = SearchOptions(learning_rate=np.array([0.25, 0.0], np.float32)).learning_rate
+    assert rates(as_tuple) == [0.25, 0.0, 0.0, 0.0]
     assert rates(lambda n: 1.0 / (1 + n)) == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
 
 
@@ -200,18 +202,7 @@ def solve(function, gradient, start, tolerance, max_steps=2000):
 
     Each step pays one function and one gradient at its start, though the function is known from the trial before.
     """
-    rule, search = make_rules(
-        "bfgs",
-        len(start),
-        rho=0.5,
-        sigma=0.1,
-        max_trials=30,
-        curvature_pair="consecutive",
-        damping=False,
-        initial_scaling=True,
-        learning_rate=0.1,
-        momentum=0.9,
-    )
+    rule, search = make_rules(SearchOptions(rho=0.5, sigma=0.1, max_trials=30, initial_scaling=True), len(start))
     x, state, evaluations = np.array(start, np.float64), rule.initial(), 0
     for _ in range(max_steps):
         loss, grad = function(x), gradient(x)

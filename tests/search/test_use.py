@@ -67,7 +67,7 @@ def test_weights_outside_the_leading_components_do_not_move():
     network, with_loss = network_and_loss()
     basis = basis_for(network, 5)
     start = weight_vector(network)
-    step = SubspaceTrainStep(with_loss, basis, alpha=0.0, n_component=2)
+    step = SubspaceTrainStep(with_loss, basis, alpha=0.0, n_components=2)
     found = step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
     assert found.accepted
     coordinates = basis.components @ (weight_vector(network) - start)
@@ -100,13 +100,19 @@ OPTIONS = [
     ({"curvature_pair": "same"}, "curvature_pair is 'same'; allowed: consecutive, same_batch"),
     ({"n_components": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
     ({"n_components": 0}, "n_components is 0; it must be a whole number at least 1"),
-    ({"n_components": 3, "n_component": 2}, "n_components is 3 and n_component is 2"),
+    ({"n_component": 3}, "unknown key 'n_component'; did you mean 'n_components'?"),
+    ({"micro_batchsize": 3}, "unknown key 'micro_batchsize'; did you mean 'micro_batch_size'?"),
+    ({"rho": True}, "rho is True; it must be a number above 0 and below 1 (0.55 is the default)"),
+    ({"damping": 1}, "damping is 1; it must be true or false"),
     ({"max_step": 0.0}, "max_step is 0.0; it must be a number above 0"),
-    ({"max_step": "far"}, "max_step is 'far'; allowed: a distance above 0, 'trajectory', or None"),
+    ({"max_step": "far"}, "max_step is 'far'; it must be a number above 0, 'trajectory' or None"),
     ({"max_step": "trajectory"}, "max_step is 'trajectory', but the basis does not say"),
     ({"learning_rate": 0}, "learning_rate is 0; it must be a number above 0"),
-    ({"learning_rate": []}, "learning_rate is an empty schedule"),
-    ({"learning_rate": [0.1, -1]}, "learning_rate is -1"),
+    (
+        {"learning_rate": []},
+        "learning_rate is []; it must be a number above 0, a non-empty list of numbers at least 0",
+    ),
+    ({"learning_rate": [0.1, -1]}, "learning_rate is [0.1, -1]; it must be"),
     ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
     ({"momentum": 1}, "momentum is 1"),
     ({"weight_decay": 1.0}, "weight_decay is 1.0"),

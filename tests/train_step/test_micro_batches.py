@@ -9,8 +9,9 @@ from dimred.errors import ConfigError
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.loss_scale import NoLossScale, StaticLossScale
 from dimred.train_step.step import TrainStep
+from dimred.vectors.base import make_vectors
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 
 N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
@@ -122,7 +123,8 @@ def test_each_micro_batch_has_its_own_dropout_masks_and_keeps_them_through_the_s
     step = SubspaceTrainStep(with_loss, basis_for(network, 5), alpha=0.0, micro_batch_size=2)
     group = step._objective._group
     assert float(group.loss((x, y)).asnumpy()) == float(group.loss((x, y)).asnumpy())
-    loss_of = GroupGradient(BatchGradient(with_loss, network.trainable_params()), None)
+    weights = network.trainable_params()
+    loss_of = GroupGradient(BatchGradient(with_loss, weights, NoLossScale()), None, make_vectors(weights))
     masks = []
     for number in (0, 1):
         step._draw_masks(number)

@@ -134,7 +134,7 @@ def test_the_dynamic_scale_is_its_twin(finite, window, factor):
     scale = DynamicLossScale(16.0, factor, window, smallest=4.0, largest=128.0)
     twin = LossScaleTwin(16.0, factor, window, 4.0, 128.0)
     for each in finite:
-        scale(Tensor(each))
+        scale.observe(Tensor(each))
         twin.step(each)
         assert float(scale.current()) == twin.scale
     assert int(scale.overflows()) == twin.overflows

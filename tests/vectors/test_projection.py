@@ -5,8 +5,9 @@ import pytest
 from mindspore import Tensor
 
 from dimred.distributed.ranks import ALONE
-from dimred.vectors.host_projection import HostProjection
-from dimred.vectors.projection import GraphProjection, make_projection
+from dimred.vectors.base import make_projection
+from dimred.vectors.graph import GraphProjection
+from dimred.vectors.host import HostProjection
 from tests.helpers.networks import orthonormal_rows
 
 # Widths inside one strip, on its border and over several of both kinds (8,192 and 262,144 columns).

@@ -1,0 +1,184 @@
+"""The sections of a stage's configuration: network, data, the parts of a step, schedule, optimizer, what is saved."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Positive, Strict
+
+_NETWORKS = ("resnet50", "resnet18", "resnet_small")
+_OWN = r"^[\w.]+:[\w.]+$"
+_Channels = tuple[float, float, float]
+
+
+def _known_or_own(name: str) -> str:
+    if name not in _NETWORKS and not re.match(_OWN, name):
+        raise ValueError(f"allowed: {', '.join(_NETWORKS)}, or your own by package.module:factory")
+    return name
+
+
+class ModelConfig(Strict):
+    """Which network, see ``dimred.models.resnet``."""
+
+    name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
+    """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
+    n_classes: Annotated[int, Field(ge=2)] = 1001
+    """Outputs; at least the number of class folders."""
+    initialisation: Literal["xavier_uniform", "xavier_normal", "kaiming", "truncated_normal"] = "xavier_uniform"
+    """How the convolutions are initialised."""
+
+    @property
+    def file_prefix(self) -> str:
+        """What the names of its checkpoints begin with: of ``package.module:factory`` the last part."""
+        return self.name.rpartition(":")[2]
+
+
+class DataConfig(Strict):
+    """How images become batches, see ``dimred.data.image_folder``."""
+
+    dataset: Annotated[str, Field(pattern=_OWN)] | None = None
+    """Your own data by package.module:factory, see ``dimred.data.own_dataset``; null for class folders of images."""
+    image_size: Count = 224
+    """Height and width of what the network sees, pixels."""
+    batch_size: Count = 256
+    """Images in a batch, on each device."""
+    augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
+    """What is done to training images; random_resized_crop flips them too."""
+    resize: bool = True
+    """Resize and centre-crop images outside training; off for images that have image_size."""
+    mean: _Channels = (123.675, 116.28, 103.53)
+    """Mean of the three channels, on the 0 to 255 scale."""
+    std: _Channels = (58.395, 57.12, 57.375)
+    """Standard deviation of the three channels, on the same scale."""
+    workers: Count = 2
+    """Parallel decoding workers."""
+    sink: bool = False
+    """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
+    damaged: Literal["stop", "replace"] = "stop"
+    """An image that can't be decoded: stop, or replace it by another (dimred data check counts them)."""
+    eval_split: Literal["val", "test"] = "val"
+    """The split on which accuracy is reported."""
+
+
+class PrecisionConfig(Strict):
+    """Mixed precision, see ``dimred.train_step.precision``."""
+
+    level: Literal["O0", "O1", "O2", "O3"] = "O0"
+    """O0 float32; O1 the white list in half precision; O2 all but the black list; O3 everything."""
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    """Half precision's type; bfloat16 only where the device has it."""
+    keep_batch_norm: bool | None = None
+    """Whether BatchNorm stays float32 in O2 and O3; null for yes in O2, no in O3."""
+    black_list: tuple[str, ...] = ()
+    """More cells of mindspore.nn that stay float32, by name."""
+    white_list: tuple[str, ...] = ()
+    """In O1: more cells of mindspore.nn in half precision, by name."""
+    casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
+    """Pattern of a cell's name in the network to the type it computes in, whatever the level says."""
+
+
+class LossScaleConfig(Strict):
+    """What the loss is multiplied with before its gradient is taken, see ``dimred.train_step.loss_scale``."""
+
+    kind: Literal["none", "static", "dynamic"] = "none"
+    """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
+    scale: Positive | None = None
+    """The scale, of dynamic the first one; 1024 and 65536 if null."""
+    drop_overflow: bool = True
+    """Of static: drop a step whose gradient is not finite; false applies whatever comes."""
+    factor: Annotated[float, Field(gt=1)] = 2.0
+    """Of dynamic: by what it shrinks and grows."""
+    window: Count = 2000
+    """Of dynamic: good steps in a row before it grows."""
+    smallest: Positive = 1.0
+    """Of dynamic: lower bound."""
+    largest: Positive = 2.0**24
+    """Of dynamic: upper bound."""
+
+
+class ClippingConfig(Strict):
+    """Gradients that are too long are shortened, see ``dimred.train_step.clipping``."""
+
+    norm: Positive | None = None
+    """Longest global norm; null for no bound."""
+    value: Positive | None = None
+    """Largest entry in magnitude; null for no bound."""
+
+
+class EmaConfig(Strict):
+    """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
+
+    decay: Fraction | None = None
+    """Share of the average that stays at each applied step, such as 0.999; null for no average."""
+    ramp: bool = True
+    """The decay ramps up as 1 - exp(-t / 2000), so that early weights go sooner."""
+
+
+class CooldownConfig(Strict):
+    """The rate reached after ``after_epoch`` is brought linearly to 0 over ``epochs``."""
+
+    after_epoch: Count
+    """The epoch after which the rate leaves the schedule."""
+    epochs: Count
+    """How many epochs it takes to reach 0."""
+
+
+class ScheduleConfig(Strict):
+    """Learning rate: 0 to ``peak`` in the warm-up, then by name, or sooner to 0 in a cooldown."""
+
+    name: Literal["linear", "cosine", "step", "constant"] = "linear"
+    """After the warm-up: linear or cosine to 0 at total_epochs, step down at milestones, or constant."""
+    peak: Positive = 0.8
+    """The largest learning rate."""
+    warmup_epochs: Annotated[int, Field(ge=0)] = 5
+    """Epochs from 0 to the peak."""
+    total_epochs: Count = 90
+    """The epoch at whose end the schedule ends; a run may stop before."""
+    milestones: tuple[Count, ...] = ()
+    """Of step: the epochs after which the rate falls."""
+    step_factor: OpenFraction = 0.1
+    """Of step: what the rate is multiplied with at each milestone."""
+    cooldown: CooldownConfig | None = None
+    """Bring the rate to 0 sooner; null for no cooldown."""
+
+
+class OptimizerConfig(Strict):
+    """How gradients become updates, see ``dimred.train_step.optimizers``."""
+
+    name: Literal["momentum", "sgd", "adamw", "lamb"] = "momentum"
+    """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction."""
+    momentum: Fraction | None = None
+    """Of momentum (0.9 if null) and sgd (0 if null)."""
+    nesterov: bool | None = None
+    """Of sgd: Nesterov's momentum."""
+    beta1: Fraction | None = None
+    """Of adamw and lamb: decay of the first moment; 0.9 if null."""
+    beta2: Fraction | None = None
+    """Of adamw and lamb: decay of the second moment; 0.999 if null."""
+    eps: Positive | None = None
+    """Of adamw and lamb: added to the root of the second moment; 0.000001 if null."""
+    weight_decay: Fraction = 1e-4
+    """Weight decay of every parameter that no_decay doesn't spare."""
+    no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
+    """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
+
+
+class CheckpointConfig(Strict):
+    """Full checkpoints: weights, statistics, optimizer state."""
+
+    every_epochs: Count = 10
+    """Epochs from one full checkpoint to the next; the last epoch has one always."""
+    keep: Count = 10
+    """How many of the newest stay."""
+
+
+class SnapshotConfig(Strict):
+    """The rolling series for PCA: trainable weights only."""
+
+    per_epoch: Count = 1
+    """Snapshots taken in each epoch, at equal distances."""
+    first_epoch: Count = 1
+    """The first epoch that gives snapshots; earlier ones hold weights from far away."""
+    keep: Count = 40
+    """How many of the newest stay; 32 directions need 33."""

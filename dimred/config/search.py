@@ -1,0 +1,55 @@
+"""The options of the search in the subspace: each with its default, range and meaning, once."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from dimred.config.base import Count, Fraction, NotNegative, OpenFraction, Positive, Strict
+
+Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
+
+
+class SearchOptions(Strict):
+    """The options of ``SubspaceTrainStep``; stage 2's configuration has the same ones."""
+
+    search: Literal["bfgs", "sgd", "average"] = "bfgs"
+    """bfgs; sgd: momentum in the subspace, no line search; average: the same on a basis of raw snapshots."""
+    n_components: Count | None = None
+    """Leading directions to search in; all of the basis by default."""
+    rho: OpenFraction = 0.55
+    """Line search: each trial is this much shorter than the one before."""
+    sigma: OpenFraction = 0.4
+    """Line search: the share of the expected decrease that a trial must reach."""
+    max_trials: Count = 10
+    """Line search: trials before the step is given up."""
+    max_rejected_steps: Count = 100
+    """Steps without an accepted trial, in a row, before the search ends."""
+    gamma: Fraction = 0.9
+    """Momentum of what the subspace cannot express."""
+    alpha: NotNegative = 0.001
+    """Step size of what the subspace cannot express; 0 turns it off."""
+    curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
+    """Gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
+    damping: bool = False
+    """Powell's damping of the curvature pair."""
+    initial_scaling: bool = False
+    """The inverse Hessian starts as y's / y'y, not as 1."""
+    max_step: Positive | Literal["trajectory"] | None = None
+    """Longest step: a distance; trajectory, the snapshots' own spread; null for no bound."""
+    learning_rate: Positive | Rates | Callable[[int], float] = 0.1
+    """Learning rate of sgd and average: a number, one for each accepted step (the last one stays), or a function of the
+    number of accepted steps so far."""
+    momentum: Fraction = 0.9
+    """Momentum of sgd and average."""
+    weight_decay: Fraction | tuple[Fraction, ...] = 0.0
+    """Weight decay with each accepted step: a number, or one for each trainable parameter."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_numpy(cls, value: Any) -> Any:
+        """NumPy's numbers and arrays, and lists, as plain numbers and tuples."""
+        if isinstance(value, np.ndarray | np.generic):
+            value = value.tolist()
+        return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,188 @@
+"""Weights, vectors and the basis on a device or over several ranks, by MindSpore's graphs."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from dimred.distributed.ranks import Ranks, columns_of_rank
+from dimred.vectors.host import Term
+
+
+class GraphVectors:
+    """``HostVectors`` for parameters of any type, anywhere."""
+
+    def __init__(self, parameters: Sequence[Parameter]):
+        self._read = _Read(parameters)
+        self._write = _Write(parameters)
+        self.flatten = _Flatten(auto_prefix=False)
+
+    def read(self) -> Tensor:
+        return self._read()
+
+    def put(self, *terms: Term) -> None:
+        self._write(_sum(terms))
+
+    def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
+        total = _sum(terms)
+        self._write(mint.add(self._read(), total, alpha=factor))
+        return total, self.squared_norm(total)
+
+    def squared_norm(self, vector: Tensor) -> float:
+        return float(ops.matmul(vector, vector).asnumpy())
+
+
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors as one float32 vector (M,), in their order."""
+    return ops.concat([tensor.reshape((-1,)).astype(ms.float32) for tensor in tensors])
+
+
+def _sum(terms: Sequence[Term]) -> Tensor:
+    (factor, vector), *others = terms
+    total = vector if factor == 1 else vector * factor
+    for factor, vector in others:
+        total = mint.add(total, vector, alpha=factor)  # one kernel; total + factor * vector would be two
+    return total
+
+
+class _Flatten(nn.Cell):
+    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        return flatten(tensors)
+
+
+class _Read(nn.Cell):
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.weights = ms.ParameterTuple(parameters)
+
+    def construct(self) -> Tensor:
+        return flatten(self.weights)
+
+
+class Unflatten(nn.Cell):
+    """A vector (M,) -> a tuple of its parts in the parameters' shapes."""
+
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        firsts = accumulate((parameter.size for parameter in parameters), initial=0)
+        self.places = [(first, first + p.size, p.shape) for first, p in zip(firsts, parameters, strict=False)]
+
+    def construct(self, vector: Tensor) -> tuple[Tensor, ...]:
+        return tuple([vector[first:end].reshape(shape) for first, end, shape in self.places])
+
+
+class _Write(nn.Cell):
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.weights = ms.ParameterTuple(parameters)
+        self.unflatten = Unflatten(parameters)
+
+    def construct(self, vector: Tensor) -> bool:
+        for weight, part in zip(self.weights, self.unflatten(vector)):  # noqa: B905  (a graph's zip knows no strict)
+            ops.assign(weight, part.astype(weight.dtype))
+        return True
+
+
+class CopyOf(nn.Cell):
+    """Copies of parameters, as a tuple."""
+
+    def __init__(self, parameters: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.parameters = ms.ParameterTuple(parameters)
+
+    def construct(self) -> tuple[Tensor, ...]:
+        return tuple([parameter.copy() for parameter in self.parameters])
+
+
+class GraphCopies:
+    """``HostCopies`` on a device; at least one parameter."""
+
+    def __init__(self, parameters: Sequence[Parameter]):
+        self._parameters = list(parameters)
+        self._copy = CopyOf(parameters)
+
+    def save(self) -> list[Tensor]:
+        return [Tensor(value) for value in self._copy()]
+
+    def restore(self, saved: Sequence[Tensor]) -> None:
+        for parameter, value in zip(self._parameters, saved, strict=True):
+            ops.assign(parameter, value)
+
+
+class GraphProjection:
+    """``HostProjection`` on a device or over several ranks.
+
+    With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
+    gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
+
+    Args:
+        components, ranks: see ``make_projection``.
+    """
+
+    def __init__(self, components: np.ndarray, ranks: Ranks):
+        self.n_components = len(components)
+        shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
+        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph.
+        self._components = Tensor.from_numpy(shards.columns(components))
+        self._project = _Project(shards)
+        self._back_project = _BackProject(shards)
+
+    def project(self, vector: Tensor) -> np.ndarray:
+        coordinates: np.ndarray = self._project(self._components, vector).asnumpy().astype(np.float64)
+        return coordinates
+
+    def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
+        return [self._back_project(self._components, Tensor(z.astype(np.float32))) for z in coordinates]
+
+
+class Shards:
+    """M columns over R ranks, in shards of equal width L = ceil(M / R), which collectives need.
+
+    A rank that owns one column fewer (``columns_of_rank``) has a column of zeros at its end. It is where the next
+    rank's first column is, so every shard lies within the M columns.
+
+    Attributes:
+        several: whether R is above 1.
+        first, end: this rank's shard.
+        places: of each rank, where its own columns are in the R L gathered ones.
+    """
+
+    def __init__(self, n_columns: int, rank: int, group_size: int):
+        owned = [columns_of_rank(n_columns, other, group_size) for other in range(group_size)]
+        width = -(-n_columns // group_size)
+        self.several = group_size > 1
+        self.own, self.first, self.end = owned[rank], owned[rank].start, owned[rank].start + width
+        self.places = tuple((r * width, r * width + own.stop - own.start) for r, own in enumerate(owned))
+
+    def columns(self, components: np.ndarray) -> np.ndarray:
+        """This rank's columns, (k, L) float32, contiguous; a view of all of them where there is one rank."""
+        missing = self.end - self.own.stop
+        own = components[:, self.own]
+        return np.ascontiguousarray(np.pad(own, ((0, 0), (0, missing))) if missing else own, dtype=np.float32)
+
+
+class _Project(nn.Cell):
+    def __init__(self, shards: Shards):
+        super().__init__(auto_prefix=False)
+        self.first, self.end = shards.first, shards.end
+        self.all_reduce = ops.AllReduce() if shards.several else None
+
+    def construct(self, components: Tensor, vector: Tensor) -> Tensor:
+        if self.all_reduce is None:
+            return ops.matmul(components, vector)
+        return self.all_reduce(ops.matmul(components, vector[self.first : self.end]))
+
+
+class _BackProject(nn.Cell):
+    def __init__(self, shards: Shards):
+        super().__init__(auto_prefix=False)
+        self.places = shards.places
+        self.all_gather = ops.AllGather() if shards.several else None
+
+    def construct(self, components: Tensor, coordinates: Tensor) -> Tensor:
+        if self.all_gather is None:
+            return ops.matmul(coordinates, components)
+        gathered = self.all_gather(ops.matmul(coordinates, components))
+        return ops.concat([gathered[first:end] for first, end in self.places])
