@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.errors import ConfigError
-from dimred.files.atomic import atomic_write, remove_leftovers
+from dimred.files.atomic import atomic_write, is_temporary, remove_leftovers
 from dimred.files.lock import FolderLock
 from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
 
@@ -60,8 +60,8 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
 
 
 def _results(out: Path) -> bool:
-    """Whether a run has written something."""
-    return any(entry.name not in NOT_RESULTS for entry in out.iterdir())
+    """Whether a run has written something; what it was writing when it died does not count."""
+    return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in out.iterdir())
 
 
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
