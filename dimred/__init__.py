@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dimred.merging.average import average
+    from dimred.merging.merge import merge
     from dimred.search.step import SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis, load_basis
     from dimred.subspace.fit import fit_basis
@@ -33,6 +34,7 @@ __all__ = [
     "average",
     "fit_basis",
     "load_basis",
+    "merge",
 ]
 
 _HOME = {
@@ -44,6 +46,7 @@ _HOME = {
     "average": "dimred.merging.average",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
+    "merge": "dimred.merging.merge",
 }
 
 

@@ -15,7 +15,7 @@ from dimred.errors import ConfigError
 from dimred.evaluate.surface import loss_in_plane
 from dimred.files.run_names import CONFIG, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
+from dimred.report.plots import PlanePoints, PlaneView, Surface, grid_around, plane_point
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.run.device import set_up
 from dimred.weights.checkpoint_io import read_checkpoint

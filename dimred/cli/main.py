@@ -9,6 +9,7 @@ from dimred.cli.compare import compare
 from dimred.cli.data import data
 from dimred.cli.evaluate import evaluate
 from dimred.cli.init import init
+from dimred.cli.merge import merge
 from dimred.cli.pca import pca
 from dimred.cli.rank_table import rank_table
 from dimred.cli.rebuild import rebuild
@@ -49,6 +50,7 @@ typer_app.command()(pca)
 typer_app.command()(show)
 typer_app.command("eval")(evaluate)
 typer_app.command()(average)
+typer_app.command()(merge)
 typer_app.command()(compare)
 typer_app.command()(report)
 typer_app.command()(summary)

@@ -8,6 +8,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from enum import IntEnum
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError, DimredError
 
-__all__ = ["ALONE", "Group", "Intent", "MeanOverRanks", "Ranks", "columns_of_rank"]
+__all__ = ["ALONE", "Group", "Intent", "Ranks", "columns_of_rank"]
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
@@ -119,23 +120,20 @@ class Group(Ranks):
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
         self.group_size = group_size
-        self._sum = _Sum()
+        self._sum = _AllReduce(1.0)
 
     def mean(self) -> nn.Cell:
-        """See ``Ranks``."""
-        return MeanOverRanks(self.group_size)
+        return _AllReduce(1.0 / self.group_size)
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-        """See ``Ranks``."""
-        total: np.ndarray = self._sum(Tensor(np.asarray(numbers, np.float32))).asnumpy()
-        return total
+        (total,) = self._sum(Tensor(np.asarray(numbers, np.float32)))
+        return np.asarray(total.asnumpy())
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
-        """See ``Ranks``."""
         self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """See ``Ranks``. All but rank 0 add zeros, so no bit changes."""
+        """All but rank 0 add zeros, so no bit changes."""
         flat = _flat(parameters)
         self._put_sum(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
 
@@ -148,30 +146,29 @@ class Group(Ranks):
             first += parameter.size
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """See ``Ranks``. Rank 0 works in a thread; the turns end when it is done."""
-        results: list[Result] = []
-        failures: list[BaseException] = []
+        """Rank 0 works in a thread; the turns end when it is done."""
+        outcome: Future[Result] = Future()
 
         def attempt() -> None:
             try:
-                results.append(work())
+                outcome.set_result(work())
             except BaseException as error:
-                failures.append(error)
+                outcome.set_exception(error)
 
-        worker = threading.Thread(target=attempt, daemon=True)
         if self.is_rank_zero:
-            worker.start()
+            threading.Thread(target=attempt, daemon=True).start()
         pause = 0.001
         while True:
             if self.is_rank_zero:
-                worker.join(pause)
-            done, failed = self.sum([self.is_rank_zero and not worker.is_alive(), bool(failures)])
-            if failed and self.is_rank_zero:
-                raise failures[0]
+                wait([outcome], pause)
+            is_done = outcome.done()
+            done, failed = self.sum([is_done, is_done and outcome.exception() is not None])
+            if is_done:
+                return outcome.result()  # or raises what the work raised
             if failed:
                 raise DimredError("rank 0 could not go on; its log says why")
             if done:
-                return results[0] if self.is_rank_zero else None
+                return None
             pause = min(2 * pause, _LONGEST_TURN_SECONDS)
             if not self.is_rank_zero:
                 time.sleep(pause / 2)
@@ -183,26 +180,21 @@ class KeepLocal(nn.Cell):
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
 
-    def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
-        return values
-
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         return values
+
+    __call__ = construct
 
 
 ALONE = Ranks()
 
 
-class MeanOverRanks(nn.Cell):
-    """Tensors -> the tuple of their means over all ranks; an all-reduce each, which graph mode may fuse.
+class _AllReduce(nn.Cell):
+    """Tensors -> the tuple of their sums over all ranks, times ``share``; graph mode may fuse the all-reduces."""
 
-    Args:
-        group_size: R.
-    """
-
-    def __init__(self, group_size: int):
+    def __init__(self, share: float):
         super().__init__(auto_prefix=False)
-        self.share = 1.0 / group_size
+        self.share = share
         self.all_reduce = ops.AllReduce()
         self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
 
@@ -215,15 +207,6 @@ def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
     return np.concatenate(
         [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
     )
-
-
-class _Sum(nn.Cell):
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.all_reduce = ops.AllReduce()
-
-    def construct(self, values: Tensor) -> Tensor:
-        return self.all_reduce(values)
 
 
 def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:

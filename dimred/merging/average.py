@@ -21,6 +21,10 @@ __all__ = ["Sources", "average", "check_is_new", "find_checkpoints", "record_of"
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _VERSION = 1
+_AVERAGED = (
+    "{} averaged statistics, which belong to no network: re-estimate them on training data, for MindSpore by dimred "
+    "eval with --save; in a search, by a function reestimate(candidate) in the metric's file"
+)
 
 
 def average(
@@ -123,9 +127,7 @@ def record_of(
         "checkpoints": inputs,
         "all_else_from": str(template.path),
         "dtype": dtype or "as the checkpoints",
-        "batch_norm": f"{len(statistics)} averaged statistics, which belong to no network: re-estimate them"
-        if statistics
-        else "no statistics were averaged",
+        "batch_norm": _AVERAGED.format(len(statistics)) if statistics else "no statistics were averaged",
         "versions": {"python": platform.python_version()} | libraries,
     }
 

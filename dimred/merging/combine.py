@@ -19,7 +19,7 @@ from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
 from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
 
-__all__ = ["Report", "Target", "gram_matrix", "round_to", "write_means"]
+__all__ = ["Report", "Target", "gram_matrix", "round_to", "write_means", "write_part"]
 
 BLOCK = 65_536
 _PART = 16 * BLOCK
@@ -63,11 +63,7 @@ def write_means(
 
     def run(part: _Part) -> int:
         mean = _mean(part, np.maximum(used, 0) if part.name in statistics else used)
-        descriptor, place = targets[part.name]
-        content = memoryview(round_to(mean, place.dtype).view(np.uint8).data)
-        for offset, length in place.ranges(part.start * place.storage.itemsize, len(content)):
-            _write_exactly(descriptor, content[:length], offset)
-            content = content[length:]
+        write_part(targets[part.name], part.start, mean)
         return part.size * len(chosen)
 
     for read in _each_block([checkpoint for checkpoint, _ in chosen], tuple(targets), BLOCK, run):
@@ -185,11 +181,15 @@ def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) 
     return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
 
 
-def _write_exactly(descriptor: int, content: memoryview, offset: int) -> None:
-    while content:
-        written = os.pwrite(descriptor, content, offset)
-        offset += written
-        content = content[written:]
+def write_part(target: Target, start: int, values: np.ndarray) -> None:
+    """Write float64 values, rounded once, as a tensor's entries from ``start`` on."""
+    descriptor, place = target
+    content = memoryview(round_to(values, place.dtype).view(np.uint8).data)
+    for offset, length in place.ranges(start * place.storage.itemsize, len(content)):
+        written = 0
+        while written < length:
+            written += os.pwrite(descriptor, content[written:length], offset + written)
+        content = content[length:]
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:

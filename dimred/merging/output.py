@@ -14,15 +14,15 @@ from typing import BinaryIO
 import numpy as np
 from safetensors import safe_open
 
-from dimred.errors import ConfigError, FaultError
+from dimred.errors import ConfigError, FaultError, shown
 from dimred.files.atomic import atomic_folder, describe_os_error, open_atomic
-from dimred.merging.combine import Report, Target, write_means
-from dimred.merging.inputs import Checkpoint
+from dimred.merging.combine import Report, Target, write_means, write_part
+from dimred.merging.inputs import Checkpoint, read_one
 from dimred.weights.ckpt_format import renew_ckpt_crc
 from dimred.weights.safetensors_format import safetensors_header
 from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor
 
-__all__ = ["DTYPES", "check_target", "sample_digest", "write_network"]
+__all__ = ["DTYPES", "check_target", "put_statistics", "sample_digest", "write_network"]
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
@@ -152,3 +152,29 @@ def sample_digest(path: Path) -> str:
             start = number * _SAMPLE_BYTES if whole else number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1)
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
     return digest.hexdigest()
+
+
+def put_statistics(candidate: Path, statistics: object) -> None:
+    """Write new BatchNorm statistics into a checkpoint, in place.
+
+    Args:
+        candidate: a file, or a folder of shards.
+        statistics: name -> array, of the shapes that are there.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    checkpoint = read_one(candidate)
+    if not isinstance(statistics, Mapping) or not {*statistics} <= {*checkpoint.statistics}:
+        names = shown(checkpoint.statistics[:2])
+        raise ConfigError(f"reestimate returned {shown(statistics)}; allowed: statistics by name, such as {names}")
+    for name, values in statistics.items():
+        number, place = checkpoint.tensors[name]
+        array = np.asarray(values, np.float64)
+        if array.shape != place.shape:
+            raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {place.shape}")
+        with checkpoint.files[number].open("r+b") as file:
+            write_part(Target(file.fileno(), place), 0, array.reshape(-1))
+            file.flush()
+            if checkpoint.files[number].suffix == ".ckpt":
+                renew_ckpt_crc(file, checkpoint.files[number])

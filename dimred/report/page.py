@@ -1,14 +1,11 @@
-"""One page about a run: words, tables and SVG pictures in one HTML file, without script or network."""
+"""The report of a run: its pictures, and one page that shows them with words and tables."""
 
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,7 +15,7 @@ from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.run_names import CONFIG, LOCK, VERSIONS
 from dimred.report import plots
 from dimred.report.comparison import HEADINGS, TITLES, table_rows
-from dimred.report.plane import PlaneView, plot_distances, plot_plane
+from dimred.report.html import details, document, figure, key_figures, table
 from dimred.report.record import StageOneRecord, StageTwoRecord
 
 PAGE = "report.html"
@@ -43,7 +40,9 @@ def make_report_folder(out: Path) -> None:
         raise ConfigError(f"--out is {str(out)!r}, where {others[0]!r} is no part of a report; name another folder")
 
 
-def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None, comparison: dict[str, Any] | None) -> Path:
+def write_report(
+    out: Path, run: StageTwoRecord, plane: plots.PlaneView | None, comparison: dict[str, Any] | None
+) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
@@ -56,8 +55,8 @@ def write_report(out: Path, run: StageTwoRecord, plane: PlaneView | None, compar
         The page's path.
     """
     page, result, last = _Page(out), run.result, run.stage_1.last_epoch
-    searched = {last: result["accuracy_start"]}
-    searched |= {last + int(epoch): accuracy for epoch, accuracy in result["accuracy_by_epoch"].items()}
+    by_epoch = {"0": result["accuracy_start"]} | result["accuracy_by_epoch"]
+    searched = {last + int(epoch): accuracy for epoch, accuracy in by_epoch.items()}
     _add_curves(page, run.stage_1, run.stage_1.snapshot_epochs(run.basis), searched)
     _add_spectrum(page, run.basis.explained_variance_ratio)
     if plane is not None:
@@ -79,27 +78,33 @@ def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
     if run.accuracies:
         epoch, accuracy = list(run.accuracies.items())[-1]
         facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
-    return page.write(f"Stage 1: {run.folder.name}", _key_figures(facts))
+    return page.write(f"Stage 1: {run.folder.name}", key_figures(facts))
+
+
+class _Picture(NamedTuple):
+    name: str
+    drawn: Figure
+    says: str  # for readers who can't see it
+    caption: str
 
 
 class _Page:
-    """Writes pictures as they are added, then the page that shows them."""
+    """Writes the pictures of each section that is added, and in the end the page that shows them."""
 
     def __init__(self, out: Path):
         self._out = out
         self._sections: list[tuple[str, str]] = []
         self._shown: set[str] = set()
 
-    def picture(self, name: str, drawn: Figure, says: str, caption: str) -> str:
-        """Write a picture, and give its place on the page; ``says`` is for readers who can't see it."""
-        self._shown.add(name)
-        svg = plots.save_figure(drawn, self._out, name)
-        return figure(name, svg, says, f"{caption} ({name}.png, {name}.svg)")
-
-    def add(self, heading: str, figures: Sequence[str], before: str = "", after: str = "") -> None:
-        """A section of figures, with HTML before and after them."""
-        shown = f'<div class="figures">{"".join(figures)}</div>' if figures else ""
-        self._sections.append((heading, f"{before}{shown}{after}"))
+    def add(self, heading: str, pictures: Sequence[_Picture], before: str = "", after: str = "") -> None:
+        """A section of pictures, with HTML before and after them."""
+        shown = ""
+        for name, drawn, says, caption in pictures:
+            svg = plots.save_figure(drawn, self._out, name)
+            shown += figure(name, svg, says, f"{caption} ({name}.png, {name}.svg)")
+            self._shown.add(name)
+        grid = f'<div class="figures">{shown}</div>' if pictures else ""
+        self._sections.append((heading, f"{before}{grid}{after}"))
 
     def write(self, title: str, summary: str) -> Path:
         """Write the page; remove the pictures of an earlier report that it does not show."""
@@ -120,25 +125,23 @@ def _summary(run: StageTwoRecord) -> str:
     ]
     if "accuracy_reestimated" in result:
         facts.insert(2, (_percent(result["accuracy_reestimated"]), "the same, BatchNorm statistics re-estimated"))
-    words = ""
+    words = []
     if "kept" in result:
-        began, kept = result.get("started_from", result["start"]), f"epoch {result['kept']}"
-        without = ""
-        if result["kept"] == "start":
-            kept, without = "its start", " So no step of the search is in the network that was kept."
-        words += (
-            f"<p>Stage 2 began at {escape(repr(began))} and kept {kept}, the lowest loss on the val split.{without}</p>"
-        )
+        kept = "its start" if result["kept"] == "start" else f"epoch {result['kept']}"
+        began = result.get("started_from", result["start"])
+        without = " So no step of the search is in the network that was kept." if result["kept"] == "start" else ""
+        words.append(f"Stage 2 began at {began!r} and kept {kept}, the lowest loss on the val split.{without}")
     if "stopped" in result:
-        words += f"<p>The search ended early: {escape(result['stopped'])}.</p>"
-    return f"{_key_figures(facts)}{words}<p>Accuracies are those on the evaluation split, as in result.json.</p>"
+        words.append(f"The search ended early: {result['stopped']}.")
+    words.append("Accuracies are those on the evaluation split, as in result.json.")
+    return key_figures(facts) + "".join(f"<p>{escape(text)}</p>" for text in words)
 
 
 def _add_curves(
     page: _Page, run: StageOneRecord, snapshot_epochs: Sequence[int], searched: Mapping[int, float]
 ) -> None:
     """Accuracy of stage 1, and of stage 2 by epoch where there is one, from its start on; stage 1's loss."""
-    figures, plain = [], run.accuracies
+    pictures, plain = [], run.accuracies
     if plain:
         says = f"Accuracy over epochs. Plain training ends at {_percent(list(plain.values())[-1])}"
         if searched:
@@ -149,11 +152,11 @@ def _add_curves(
             says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
         drawn = plots.plot_accuracy(plain, searched, taken, size=plots.NARROW)
         caption = "Accuracy over epochs. The axis begins at the 10th percentile of late training."
-        figures.append(page.picture("accuracy", drawn, f"{says}.", caption))
+        pictures.append(_Picture("accuracy", drawn, f"{says}.", caption))
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
     drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
-    page.add("Curves", [*figures, page.picture("loss", drawn, says, "Stage 1's training loss.")])
+    page.add("Curves", [*pictures, _Picture("loss", drawn, says, "Stage 1's training loss.")])
 
 
 def _add_spectrum(page: _Page, shares: np.ndarray | None) -> None:
@@ -161,136 +164,86 @@ def _add_spectrum(page: _Page, shares: np.ndarray | None) -> None:
     if shares is None:
         return
     needed, k = int(np.searchsorted(np.cumsum(shares), 0.9 * shares.sum())) + 1, len(shares)
-    drawn = page.picture(
+    page.add("Subspace", [_Picture(
         "spectrum", plots.plot_spectrum(shares),
         f"Share of the snapshots' variance along each of {k} directions: the first has {_percent(shares[0])}, all "
         f"together {_percent(shares.sum())}.",
         f"How much of the snapshots' variance each direction holds. The first {needed} hold nine tenths of what all "
         f"{k} hold.",
-    )  # fmt: skip
-    page.add("Subspace", [drawn])
+    )])  # fmt: skip
 
 
-def _add_plane(page: _Page, plane: PlaneView) -> None:
-    whole, near, n_images = plane.whole.loss, plane.near.loss, plane.n_images
+def _add_plane(page: _Page, plane: plots.PlaneView) -> None:
+    whole, near = plane.whole.loss, plane.near.loss
     off = [f"{points.off.min():.3g} to {points.off.max():.3g}" for points in (plane.snapshots, plane.stops)]
-    figures = [
-        page.picture(
-            "plane", plot_plane(plane.whole, plane),
+    page.add("Where it went", [
+        _Picture(
+            "plane", plots.plot_plane(plane.whole, plane),
             f"Loss surface with the path of both stages. The lowest loss on the grid is {np.nanmin(whole):.3g}.",
             "The true loss of the plane through the snapshots' mean and the first two directions: the network at each "
-            f"of {whole.size} points, on the same {n_images:,} training images, with BatchNorm statistics of these "
-            "images. The points are projections: their own loss is not that of the plane below them.",
+            f"of {whole.size} points, on the same {plane.n_images:,} training images, with BatchNorm statistics of "
+            "these images. The points are projections: their own loss is not that of the plane below them.",
         ),
-        page.picture(
-            "plane-near", plot_plane(plane.near, plane),
+        _Picture(
+            "plane-near", plots.plot_plane(plane.near, plane),
             f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
             "The same plane, the part around stage 2.",
         ),
-        page.picture(
-            "distance", plot_distances(plane),
+        _Picture(
+            "distance", plots.plot_distances(plane),
             f"Distance off the plane: stage 1's snapshots {off[0]}, stage 2's points {off[1]}.",
             "How far each point lies off the plane that is shown.",
         ),
-    ]  # fmt: skip
-    page.add("Where it went", figures)
+    ])  # fmt: skip
 
 
 def _add_search(page: _Page, run: StageTwoRecord) -> None:
     result, shares = run.result, [share for step in run.steps if (share := step["captured_share"]) is not None]
     mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
-    figures = [
-        page.picture(
+    page.add("The search, step by step", [
+        _Picture(
             "steps", plots.plot_steps(run.steps),
             f"Loss of each step's batch; {result['accepted_steps']} of {result['steps']} steps were accepted, with "
             f"{result['trials']} trials.",
             "Each step's batch before and after the step, and the trials it took.",
         ),
-        page.picture(
+        _Picture(
             "captured", plots.plot_captured(run.steps),
             f"Share of the gradient inside the subspace, {mean} in the mean.",
             "Share of the gradient's squared length that lies inside the subspace.",
         ),
-    ]  # fmt: skip
-    page.add("The search, step by step", figures)
+    ])  # fmt: skip
 
 
 def _add_comparison(page: _Page, summary: dict[str, Any]) -> None:
     rows = {TITLES[row["method"]].replace("**", ""): row for row in summary["rows"]}
     best, chosen = (
-        max(rows, key=lambda name: rows[name][score]["mean"]) for score in ("test_reestimated", "val_reestimated")
+        max(rows, key=lambda name: rows[name][key]["mean"]) for key in ("test_reestimated", "val_reestimated")
     )
-    scores = {name: row["test_reestimated"] for name, row in rows.items()}
-    drawn = page.picture(
-        "comparison", plots.plot_comparison([(name, test["mean"], test["spread"]) for name, test in scores.items()]),
-        f"Test accuracy of {len(scores)} methods; the best is {best} with {_percent(scores[best]['mean'])}.",
-        "Test accuracy, BatchNorm re-estimated; bars are the spread over the seeds.",
-    )  # fmt: skip
+    scores = [(name, row["test_reestimated"]["mean"], row["test_reestimated"]["spread"]) for name, row in rows.items()]
     words = (
         f"From the same stage 1, seeds {', '.join(map(str, summary['seeds']))}. The val split chose, the test split "
         f"reports; by val alone one would have taken: {chosen}. Costs are those after stage 1, passes in epochs of the "
         "training split."
     )
+    drawn = _Picture(
+        "comparison", plots.plot_comparison(scores), f"Test accuracy of {len(rows)} methods; the best is {best} with "
+        f"{_percent(rows[best]['test_reestimated']['mean'])}.",
+        "Test accuracy, BatchNorm re-estimated; bars are the spread over the seeds.",
+    )  # fmt: skip
     page.add("Comparison", [drawn], before=f"<p>{escape(words)}</p>{table(HEADINGS, table_rows(summary))}")
 
 
 def _add_configuration(page: _Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
     """What the run was made from, the versions that the last stage ran with, and each stage's configuration."""
     versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
+    texts = [
+        details(f"Configuration of {stage} ({path})", path.read_text(encoding="utf-8"))
+        for stage, folder in stages.items()
+        if (path := folder / CONFIG).is_file()
+    ]
     facts = table((), [*sources.items(), *versions.items()], kind="names")
-    configurations = ""
-    for stage, folder in stages.items():
-        if (path := folder / CONFIG).is_file():
-            configurations += details(f"Configuration of {stage} ({path})", path.read_text(encoding="utf-8"))
-    page.add("Configuration and versions", [], facts, configurations)
-
-
-def document(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> str:
-    """The whole HTML document: its title, HTML below it, then (heading, HTML) each, linked at the top."""
-    links, parts = [], []
-    for heading, content in sections:
-        anchor = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
-        links.append(f'<a href="#{anchor}">{escape(heading)}</a>')
-        parts.append(f'<section id="{anchor}">\n<h2>{escape(heading)}</h2>\n{content}\n</section>')
-    own = files("dimred.report")
-    return Template(own.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        style=own.joinpath("style.css").read_text(encoding="utf-8"),
-        summary=summary,
-        links=" ".join(links),
-        sections="\n".join(parts),
-    )
-
-
-def figure(name: str, svg: str, says: str, caption: str) -> str:
-    """A picture: its name, unique on the page; the SVG file's text; words for who can't see it; words below it."""
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids are the page's, not the picture's
-    drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
-    return f'<figure id="figure-{name}">\n{drawing}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
-
-
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table that scrolls sideways by itself where it is too wide; ``**text**`` is bold."""
-
-    def text(cell: str) -> str:
-        return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(cell))
-
-    head = "".join(f'<th scope="col">{text(cell)}</th>' for cell in heading)
-    head = f"<thead><tr>{head}</tr></thead>" if heading else ""
-    body = "\n".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table class="{kind}">{head}<tbody>\n{body}\n</tbody></table></div>'
-
-
-def details(summary: str, text: str) -> str:
-    """Preformatted text below a line that opens it."""
-    return f"<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>"
-
-
-def _key_figures(facts: Iterable[tuple[str, str]]) -> str:
-    """Few figures, large: (value, what it is) each."""
-    cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
-    return f'<div class="key">{cells}</div>'
+    page.add("Configuration and versions", [], facts, "".join(texts))
 
 
 def _percent(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Does the basis belong to the network?"""
+"""Whether a basis belongs to a network."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -70,7 +70,7 @@ class InverseBFGS:
         return CurvatureState(np.eye(self.n_components))
 
     def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
-        """Take up the pair that this gradient completes, and give the direction -H g_k.
+        """Update H by the pair that this gradient completes; the direction is -H g_k.
 
         Args:
             state: after the last accepted step.

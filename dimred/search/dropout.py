@@ -1,4 +1,4 @@
-"""Dropout whose masks can be drawn again, so that every trial of a step asks the network the same question.
+"""Dropout whose masks can be drawn again, so that all losses of a step are comparable.
 
 MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a
 function of a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As
@@ -66,8 +66,8 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
     """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
 
     Returns:
-        A function that draws the masks of a step and one of its micro-batches: the same two numbers, the same masks. It
-        does nothing for a network without dropout.
+        A function of the step's number and the micro-batch's, which draws the masks: the same numbers give the same
+        masks. It does nothing for a network without dropout.
     """
     owners = [
         (owner, name, cell)

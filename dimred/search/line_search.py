@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from mindspore import Tensor
 
@@ -25,19 +25,6 @@ class LineSearchResult(NamedTuple):
     n_trials: int
 
 
-class LineSearch(Protocol):
-    """How far along a direction."""
-
-    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Choose a step size, or none.
-
-        Args:
-            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
-            loss: f(w; B).
-            slope: directional derivative at t = 0; negative on a descent direction.
-        """
-
-
 class ArmijoBacktracking:
     """Accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
 
@@ -56,7 +43,13 @@ class ArmijoBacktracking:
         self.max_trials = max_trials
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Backtrack from t = 1; see ``LineSearch``."""
+        """Backtrack from t = 1.
+
+        Args:
+            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
+            loss: f(w; B).
+            slope: directional derivative at t = 0; negative on a descent direction.
+        """
         if not -math.inf < slope < 0:
             return LineSearchResult(False, 0.0, loss, 0)
         for trial in range(self.max_trials):
@@ -75,7 +68,7 @@ class FixedStep:
     """
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """See ``LineSearch``; ``slope`` is not used."""
+        """See ``ArmijoBacktracking``; ``slope`` is not used."""
         trial_loss = loss_at(1.0)
         if math.isfinite(trial_loss):
             return LineSearchResult(True, 1.0, trial_loss, 1)

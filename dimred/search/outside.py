@@ -6,7 +6,6 @@ can raise the loss.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -15,15 +14,17 @@ from dimred.errors import ConfigError
 from dimred.vectors.base import Vectors
 
 
-class Residual(Protocol):
-    """What moves the weights outside the subspace, along the residual gradient g - P' g_k; in every step that is not
-    skipped, whether a trial was accepted or not.
+class NoResidual:
+    """The weights stay in start + span(P), and nothing is spent. Defines what every residual step has.
+
+    A residual step follows the residual gradient g - P' g_k, in every step that is not skipped, whether a trial was
+    accepted or not.
 
     Attributes:
-        needs_inside: whether ``move`` is to be given P' g_k, which costs a pass over the basis.
+        needs_inside: whether ``move`` needs P' g_k, which costs a pass over the basis.
     """
 
-    needs_inside: bool
+    needs_inside = False
 
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
@@ -36,21 +37,10 @@ class Residual(Protocol):
             inside: P' g_k, (M,), where it is needed.
             momentum: m, (M,); None stands for 0.
         """
-
-
-class NoResidual:
-    """The weights stay in start + span(P), and nothing is spent."""
-
-    needs_inside = False
-
-    def move(
-        self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
-    ) -> tuple[Tensor | None, float]:
-        """See ``Residual``."""
         return momentum, 0.0
 
 
-class ResidualMomentum:
+class ResidualMomentum(NoResidual):
     """m <- gamma m + (g - P' g_k);  w <- w - alpha m   (mindspore.boost's dim_reduce)
 
     Args:
@@ -67,13 +57,12 @@ class ResidualMomentum:
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
     ) -> tuple[Tensor | None, float]:
-        """See ``Residual``."""
         before = [] if momentum is None else [(self._gamma, momentum)]
         new, square = weights.add(-self._alpha, (1.0, grad), (-1.0, inside), *before)
         return new, self._alpha * math.sqrt(square)
 
 
-def make_residual(gamma: float, alpha: float) -> Residual:
+def make_residual(gamma: float, alpha: float) -> NoResidual:
     """The residual step; its identity where alpha is 0."""
     return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha)
 
@@ -82,11 +71,11 @@ class NoWeightDecay:
     """No parameter decays."""
 
     def move(self, weights: Vectors, start: Tensor) -> float:
-        """Leave the weights; the distance moved, 0."""
+        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
         return 0.0
 
 
-class WeightDecay:
+class WeightDecay(NoWeightDecay):
     """w <- w - decay * start, with a decay for each weight.
 
     Stage 2 of the production recipe hands its update u to plain SGD with learning rate 1 and stage 1's decay groups:
@@ -101,14 +90,11 @@ class WeightDecay:
         self._decay = decay
 
     def move(self, weights: Vectors, start: Tensor) -> float:
-        """Move the weights by the decay of ``start`` (M,), the weights before the step; the distance moved."""
         _, square = weights.add(-1.0, (1.0, self._decay * start))
         return math.sqrt(square)
 
 
-def make_weight_decay(
-    weight_decay: float | Sequence[float], trainable: Sequence[Parameter]
-) -> NoWeightDecay | WeightDecay:
+def make_weight_decay(weight_decay: float | Sequence[float], trainable: Sequence[Parameter]) -> NoWeightDecay:
     """The decay of these parameters; its identity where none decays.
 
     Args:

@@ -130,14 +130,11 @@ class SearchState(NamedTuple):
 
 def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
     """The state as named arrays, for a file; a field that is None has none."""
-    arrays = {
-        "n_steps": np.asarray(state.n_steps, np.int64),
-        "n_rejected_in_a_row": np.asarray(state.n_rejected_in_a_row, np.int64),
-    }
+    fields = state._asdict()
+    fields |= {_DIRECTION + name: value for name, value in fields.pop("direction")._asdict().items()}
     if state.residual_momentum is not None:
-        arrays["residual_momentum"] = state.residual_momentum.asnumpy().copy()
-    fields = state.direction._asdict().items()
-    return arrays | {_DIRECTION + name: np.asarray(value) for name, value in fields if value is not None}
+        fields["residual_momentum"] = state.residual_momentum.asnumpy()
+    return {name: np.array(value) for name, value in fields.items() if value is not None}
 
 
 def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState:
@@ -147,14 +144,12 @@ def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> Se
         arrays: by the names of ``state_arrays``; others are left alone.
         like: a state of the same search, such as the one it begins with.
     """
-    fields = {name: _as_before(arrays.get(_DIRECTION + name)) for name in like.direction._fields}
-    momentum = arrays.get("residual_momentum")
-    return SearchState(
-        direction=type(like.direction)(**fields),
-        residual_momentum=None if momentum is None else Tensor(momentum),
-        n_steps=int(arrays["n_steps"]),
-        n_rejected_in_a_row=int(arrays["n_rejected_in_a_row"]),
-    )
+    fields = {name: _as_before(arrays.get(name)) for name in like._fields}
+    direction = {name: _as_before(arrays.get(_DIRECTION + name)) for name in like.direction._fields}
+    fields["direction"] = type(like.direction)(**direction)
+    if fields["residual_momentum"] is not None:
+        fields["residual_momentum"] = Tensor(fields["residual_momentum"])
+    return SearchState(**fields)
 
 
 def _as_before(value: np.ndarray | None) -> Any:

@@ -18,7 +18,7 @@ from dimred.search.basis_check import Basis, leading_components
 from dimred.search.bfgs import InverseBFGS
 from dimred.search.direction import DirectionRule, bounded
 from dimred.search.dropout import make_replayable
-from dimred.search.line_search import ArmijoBacktracking, FixedStep, Line, LineSearch
+from dimred.search.line_search import ArmijoBacktracking, FixedStep, Line
 from dimred.search.objective import Objective
 from dimred.search.outside import make_residual, make_weight_decay
 from dimred.search.projected_sgd import ProjectedSGD
@@ -235,7 +235,7 @@ class SubspaceTrainStep(nn.Cell):
         self._forward_is_checked = True
 
 
-def make_rules(options: SearchOptions, n_components: int) -> tuple[DirectionRule, LineSearch]:
+def make_rules(options: SearchOptions, n_components: int) -> tuple[DirectionRule, ArmijoBacktracking | FixedStep]:
     """Which way and how far, as ``options.search`` names them."""
     if options.search == "bfgs":
         quasi_newton = InverseBFGS(n_components, options.curvature_pair, options.damping, options.initial_scaling)

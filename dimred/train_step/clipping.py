@@ -15,11 +15,10 @@ class NoClipping(nn.Cell):
         super().__init__(auto_prefix=False)
         self.unknown = Tensor(math.nan, ms.float32)
 
-    def __call__(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        return gradients, self.unknown
-
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         return gradients, self.unknown
+
+    __call__ = construct
 
 
 class Clipping(nn.Cell):

@@ -1,4 +1,4 @@
-"""An exponential moving average of weights and BatchNorm statistics, beside the raw ones."""
+"""Exponential moving average (EMA) of weights and BatchNorm statistics, kept beside the raw ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +18,10 @@ class NoEMA(nn.Cell):
     def __init__(self) -> None:
         super().__init__(auto_prefix=False)
 
-    def __call__(self) -> bool:
-        return True
-
     def construct(self) -> bool:
         return True
+
+    __call__ = construct
 
 
 class EMA(nn.Cell):
@@ -31,8 +30,8 @@ class EMA(nn.Cell):
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which lets early weights go sooner
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
 
-    It keeps the trainable weights and BatchNorm's moving statistics, as parameters named ``ema.<name>``, and the number
-    of updates as ``ema.updates``; a checkpoint of the cell holds it all.
+    The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, the
+    number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
 
     Args:
         network: what is averaged; the average starts from its values.
@@ -72,14 +71,14 @@ class EMA(nn.Cell):
         return True
 
     def restart(self) -> None:
-        """Begin again from the values as they are now."""
+        """Start over from the current values."""
         for average, value in zip(self.averages, self.values, strict=True):
             ops.assign(average, value)
         ops.assign(self.n_updates, Tensor(0, ms.int32))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block the network has the averages; afterwards its own values again, byte for byte."""
+        """Inside the block the network holds the averages; afterwards its own values again, byte for byte."""
         raw = [Tensor(value.asnumpy().copy()) for value in self.values]
         try:
             for average, value in zip(self.averages, self.values, strict=True):

@@ -106,7 +106,7 @@ def make_optimizer(
     no_decay: Sequence[str] = NO_DECAY_PATTERNS,
     **options: float | bool | None,
 ) -> nn.Optimizer:
-    """An optimizer over the parameters, with the decay on those that decay.
+    """An optimizer over the parameters, with weight decay on those that decay.
 
     ``momentum``  v <- momentum v + g + decay w;  w <- w - rate v
     ``sgd``       the same with momentum 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
@@ -118,7 +118,7 @@ def make_optimizer(
         parameters: the trainable ones.
         rates: a number, or one for each update.
         weight_decay: of the parameters that decay, 0 <= weight_decay < 1.
-        no_decay: patterns of the names of those that don't.
+        no_decay: patterns of the names of parameters that don't decay.
         options: ``momentum``; of ``sgd`` ``nesterov`` too; or ``beta1``, ``beta2`` and ``eps``. None stands for the
             default.
 
@@ -136,14 +136,8 @@ def make_optimizer(
             has = ", ".join(defaults)
             raise ConfigError(f"optimizer.{option} is not an option of {name}; it has {has}: set it to null")
         if not isinstance(value, bool):
-            positive = option == "eps"
-            check_number(
-                f"optimizer.{option}",
-                value,
-                above=0 if positive else None,
-                at_least=None if positive else 0,
-                below=None if positive else 1,
-            )
+            limits: dict[str, Any] = {"above": 0} if option == "eps" else {"at_least": 0, "below": 1}
+            check_number(f"optimizer.{option}", value, **limits)
         chosen[option] = value
     if chosen.get("nesterov") and not chosen["momentum"]:
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")

@@ -28,10 +28,10 @@ def with_precision(
 ) -> nn.Cell:
     """The network with cells that compute in half precision; its output is float32.
 
-    O0 nothing; O1 the cells of the white list (convolutions, dense and recurrent layers), each giving float32 again; O2
-    everything but the black list (normalisation layers); O3 everything. The lists are those of ``mindspore.amp``, and
-    so is the conversion in O2 and O3; in O1 it would write a rewritten program into the working folder. The parameters
-    are the same ones, and stay float32.
+    O0: none; O1: the cells of the white list (convolutions, dense and recurrent layers), each of which returns float32;
+    O2: all but the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``. So is the
+    conversion in O2 and O3; its O1 would write a rewritten program into the working folder. The parameters are the
+    same ones, and stay float32.
 
     Args:
         network: without its loss, which then sees float32; may be changed in place, use what is returned.
@@ -39,7 +39,7 @@ def with_precision(
         dtype: ``float16`` or ``bfloat16``.
         keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
         black_list: more cells of ``mindspore.nn`` that stay float32, by name, such as ``Softmax``.
-        white_list: in O1, more cells that don't, by name.
+        white_list: in O1, more cells that compute in half precision, by name.
         casts: pattern of a cell's name in the network (``*`` and ``?``) -> type it computes in, whatever the level
             says; such as ``{"classifier": "float32"}``.
 

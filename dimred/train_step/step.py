@@ -94,14 +94,13 @@ class TrainStep(nn.Cell):
         self._group = None
         if micro_batch_size is not None:
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
-            self._saved = _Saved(update)
             self._finish_vector = _FinishVector(self.finish, optimizer)
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         # Named here and not in the graph, which would call the interpreter for it.
         if self._group is None:
             return StepResult(*super().__call__(*inputs))
-        saved = self._saved()
+        saved = self.finish.update.saved()
         loss, vector = self._group.loss_and_gradient(inputs)
         return StepResult(*self._finish_vector(loss, vector, *saved))
 
@@ -140,17 +139,6 @@ class _FinishVector(nn.Cell):
 
     def construct(self, loss: Tensor, vector: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         return self.finish(loss, self.unflatten(vector), saved)
-
-
-class _Saved(nn.Cell):
-    """What an update keeps before a step, as a graph of its own."""
-
-    def __init__(self, update: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.update = update
-
-    def construct(self) -> tuple[Tensor, ...]:
-        return self.update.saved()
 
 
 class _Update(nn.Cell):

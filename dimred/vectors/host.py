@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from dimred.vectors.chunks import WIDTH, Segments, parallel_for
+from dimred.vectors.chunks import Segments, parallel_for
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
@@ -44,8 +44,7 @@ class HostVectors:
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """parameters <- parameters + factor * v, where v is the sum of the terms; returns v, and v'v."""
-        vectors, total = _arrays(terms), self._pool.empty()
-        squares: dict[int, float] = {}
+        vectors, total, squares = _arrays(terms), self._pool.empty(), dict[int, float]()
 
         def add(chunk: np.ndarray, first: int, end: int) -> None:
             part = total[first:end]
@@ -58,14 +57,13 @@ class HostVectors:
 
     def squared_norm(self, vector: Tensor) -> float:
         """v'v."""
-        values = vector.asnumpy()
-        squares = np.empty(-(-len(values) // WIDTH))
+        values, squares = vector.asnumpy(), dict[int, float]()
 
         def square(first: int, end: int) -> None:
-            squares[first // WIDTH] = np.dot(values[first:end], values[first:end])
+            squares[first] = float(np.dot(values[first:end], values[first:end]))
 
         parallel_for(len(values), square)
-        return float(squares.sum())
+        return sum(squares[first] for first in sorted(squares))
 
 
 class HostProjection:

@@ -65,3 +65,15 @@ def gram(arrays: Sequence[np.ndarray]) -> np.ndarray:
     rows = np.array([array.astype(np.float64).ravel() for array in arrays])
     rows = rows - rows.mean(axis=0)
     return rows @ rows.T
+
+
+def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:
+    """Model soups, recipe 1: from the best to the worst, of equal ones the newer first, each that does not harm."""
+    alone = [score(vector) for vector in vectors]
+    order = sorted(range(len(vectors)), key=lambda number: (alone[number], number), reverse=True)
+    members, reached = [order[0]], alone[order[0]]
+    for number in order[1:]:
+        found = score(vectors[[*members, number]].mean(axis=0))
+        if found >= reached:
+            members, reached = [*members, number], found
+    return members, reached

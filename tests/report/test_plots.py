@@ -5,7 +5,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dimred.report.plots import plot_accuracy, plot_captured, plot_comparison, plot_spectrum, plot_steps, save_figure
+from dimred.report.plots import (
+    grid_around,
+    plane_point,
+    plot_accuracy,
+    plot_captured,
+    plot_comparison,
+    plot_spectrum,
+    plot_steps,
+    save_figure,
+)
+from dimred.subspace.basis import SubspaceBasis
 
 ORANGE, BLUE = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)
 
@@ -69,3 +79,22 @@ def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_k
     (shade,) = plot_accuracy(plain, {}, (21, 50)).axes[0].patches
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (21, 50)
     assert not plot_accuracy(plain, {}, None).axes[0].patches
+
+
+def test_a_point_is_taken_apart_into_what_it_was_put_together_from() -> None:
+    rng = np.random.default_rng(3)
+    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
+    basis = SubspaceBasis(rows.astype(np.float32))
+    mean = rng.normal(size=50)
+    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
+    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
+    np.testing.assert_allclose(off, 5, rtol=1e-5)
+
+
+def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
+    points = np.array([[0.0, 1.0], [10.0, 1.0]])
+    first, second = grid_around(points, 7)
+    assert (len(first), len(second)) == (7, 7)
+    assert first[0] < 0
+    assert first[-1] > 10
+    assert second[0] < 1 < second[-1]

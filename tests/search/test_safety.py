@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search.line_search import LineSearchResult
-from dimred.search.result import Outcome
+from dimred.search.result import Outcome, state_arrays, state_from_arrays
 from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import (
     BatchNormNet,
@@ -287,16 +287,18 @@ def test_weight_decay_of_each_parameter_with_accepted_steps_only():
     assert state_bytes(network) == before
 
 
-def test_a_run_resumed_from_its_state_goes_on_byte_for_byte():
-    network, step = quadratic(alpha=0.01)
+@pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "search": "sgd"}], ids=str)
+def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options):
+    network, step = quadratic(**options)
     for number in range(4):
         step(linear(number))
-    weights, memory = weight_vector(network), step.state
+    weights, arrays = weight_vector(network), state_arrays(step.state)
     for number in range(4, 8):
         step(linear(number))
-    resumed, resumed_step = quadratic(alpha=0.01)
+    resumed, resumed_step = quadratic(**options)
     set_weights(resumed, weights)
-    resumed_step.state = memory
+    resumed_step.state = state_from_arrays(arrays, resumed_step.state)
+    assert resumed_step.state.n_steps == 4
     for number in range(4, 8):
         resumed_step(linear(number))
     assert state_bytes(resumed) == state_bytes(network)

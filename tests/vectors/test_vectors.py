@@ -1,4 +1,4 @@
-"""Parameters and vectors in host memory: what NumPy writes is what networks read, and nothing is reused too early."""
+"""Vectors in host memory and by graphs: what is moved is what networks read, and nothing is reused too early."""
 
 import gc
 

@@ -1,0 +1,132 @@
+"""What a metric may be and say: a function of a candidate, which returns a number, a pair, or a number a sample."""
+
+import contextlib
+import inspect
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.errors import DimredError, shown
+from dimred.merging.inputs import read_one
+from dimred.merging.output import put_statistics
+
+__all__ = ["FunctionMetric", "Metric", "MetricError", "Score", "as_score"]
+
+
+class MetricError(DimredError):
+    """One evaluation failed; the search goes on."""
+
+
+class Score(NamedTuple):
+    """A number; its standard error, and one number a sample, where the metric gives them."""
+
+    value: float
+    error: float | None = None
+    samples: tuple[float, ...] | None = None
+
+
+class Metric:
+    """Scores candidates.
+
+    Attributes:
+        has_splits: whether it tells the splits ``search``, ``select`` and ``test`` apart.
+        reestimates: whether it has a hook that gives a candidate BatchNorm statistics of its own.
+    """
+
+    has_splits = False
+    reestimates = False
+
+    def reestimate(self, candidate: Path) -> None:
+        """Write statistics of its own into the checkpoint at ``candidate``.
+
+        Raises:
+            MetricError: as ``score``.
+        """
+
+    def score(self, candidate: Path, split: str) -> Score:
+        """The score of the checkpoint at ``candidate``.
+
+        Raises:
+            MetricError: it failed, hung, or gave no number.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End its process, if it has one."""
+
+
+class FunctionMetric(Metric):
+    """A Python function: ``score(candidate)`` or ``score(candidate, split)``, of a path.
+
+    A function whose first parameter is called ``tensors`` gets name -> array in place of the path. It returns a number;
+    a tuple (number, standard error); or a list of one number a sample.
+
+    Args:
+        function: the metric.
+        hook: ``reestimate(candidate)`` -> name -> array of new statistics, which are written into the candidate.
+    """
+
+    def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
+        self._function, self._hook = function, hook
+        names = inspect.signature(function).parameters
+        self._takes_tensors = "tensors" in names
+        self.has_splits, self.reestimates = "split" in names, hook is not None
+
+    def reestimate(self, candidate: Path) -> None:
+        with _failures():
+            if self._hook is not None:
+                put_statistics(candidate, self._hook(str(candidate)))
+
+    def score(self, candidate: Path, split: str) -> Score:
+        with _failures():
+            argument = _tensors(candidate) if self._takes_tensors else str(candidate)
+            return as_score(self._function(argument, *([split] if self.has_splits else [])))
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Whatever the user's code raises is a failed evaluation; its traceback goes where its output goes."""
+    try:
+        yield
+    except MetricError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise MetricError(f"{type(error).__name__}: {error}") from None
+
+
+def _tensors(candidate: Path) -> dict[str, np.ndarray]:
+    checkpoint = read_one(candidate)
+    arrays = {}
+    for number, file in enumerate(checkpoint.files):
+        with file.open("rb") as opened:
+            for name in checkpoint.names_in(number):
+                arrays[name] = checkpoint.tensors[name][1].read(opened.fileno(), file)
+    return arrays
+
+
+def as_score(returned: Any) -> Score:
+    """What a metric returned, as a score.
+
+    Raises:
+        MetricError: it is not a finite number, not a tuple (number, standard error), and not a list of numbers.
+    """
+    try:
+        array = np.asarray(returned, np.float64)
+        if isinstance(returned, str | bytes | bool) or returned is None or array.ndim > 1 or array.size == 0:
+            raise TypeError
+    except (TypeError, ValueError):
+        kinds = "a number, a pair, or a list of numbers"
+        raise MetricError(f"it returned {shown(returned)}, which is not {kinds}") from None
+    if not np.isfinite(array).all():
+        raise MetricError(f"it returned {shown(returned)}, which is not finite")
+    if array.ndim == 0:
+        return Score(float(array))
+    if isinstance(returned, tuple) and len(array) == 2:
+        return Score(float(array[0]), abs(float(array[1])))
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return Score(float(array.mean()), error, tuple(array.tolist()))

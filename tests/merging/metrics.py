@@ -1,0 +1,80 @@
+"""Metrics as a user writes them, good and bad. Each is started in a process of its own."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.helpers.checkpoint_files import as_float, read_file
+
+
+def distance(candidate, split):
+    """Not differentiable: how far the weights are from a planted optimum, in steps; each split has an offset."""
+    far = np.linalg.norm(_weights(candidate) - _optimum())
+    return np.floor(200 * far) / 200 + {"search": 0, "select": 1, "test": 2}[split]
+
+
+def _weights(candidate):
+    return as_float(read_file(Path(candidate))["w"]).astype(np.float64)
+
+
+def _optimum():
+    return np.load(os.environ["OPTIMUM"])
+
+
+def number(candidate):
+    print("this goes to the log, not into the answer")
+    return np.float32(_weights(candidate)[0])
+
+
+def pair(candidate):
+    return float(_weights(candidate)[0]), 0.25
+
+
+def samples(tensors):
+    return tensors["w"].tolist()
+
+
+def raises(candidate):
+    raise RuntimeError("no such data set")
+
+
+def text(candidate):
+    return "0.5"
+
+
+def nothing(candidate):
+    return None
+
+
+def not_finite(candidate):
+    return [1.0, float("nan")]
+
+
+def exits(candidate):
+    sys.exit(5)
+
+
+def dies(candidate):
+    os.kill(os.getpid(), 9)
+
+
+def hangs_once(candidate):
+    """Only while there is no file that says it hung already."""
+    marker = Path(os.environ["MARKER"])
+    if not marker.exists():
+        marker.touch()
+        time.sleep(1000)
+    return 1.0
+
+
+def sometimes(candidate):
+    value = _weights(candidate)[0]
+    if value * 1e4 % 3 < 1:
+        raise ValueError("a bad batch")
+    return value
+
+
+not_a_function = 3

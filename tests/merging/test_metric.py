@@ -1,0 +1,220 @@
+"""The user's metric: what it may return, and every way it may fail without ending the search."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.merging.metric import FunctionMetric, MetricError, Score
+from dimred.merging.metric_process import CommandMetric, FileMetric
+from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
+from tests.helpers.commands import REPOSITORY
+
+METRICS = Path(__file__).with_name("metrics.py")
+STATISTICS = Path(__file__).with_name("statistics_metric.py")
+VALUES = np.array([0.5, 1.5, 4.0], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+@pytest.fixture
+def candidate(tmp_path: Path) -> Path:
+    return write_file(tmp_path / "candidate.safetensors", {"w": VALUES})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "metric.log"
+
+
+@pytest.fixture
+def of_file(log: Path) -> Iterator:
+    made: list[FileMetric] = []
+
+    def make(name: str, timeout_seconds: float = 60, file: Path = METRICS) -> FileMetric:
+        made.append(FileMetric(f"{file}:{name}", timeout_seconds, log))
+        return made[-1]
+
+    yield make
+    for metric in made:
+        metric.close()
+
+
+def test_a_number_a_pair_and_samples(of_file, candidate: Path, log: Path) -> None:
+    assert of_file("number").score(candidate, "search") == Score(0.5)
+    assert of_file("pair").score(candidate, "search") == Score(0.5, 0.25)
+    found = of_file("samples").score(candidate, "search")
+    assert found.samples == (0.5, 1.5, 4.0)
+    assert found.value == 2.0
+    assert found.error == pytest.approx(np.std([0.5, 1.5, 4.0], ddof=1) / 3**0.5)
+    assert "this goes to the log" in log.read_text()
+
+
+def test_what_it_asks_for_is_seen_from_its_parameters(of_file) -> None:
+    assert of_file("distance").has_splits
+    assert not of_file("number").has_splits
+    assert not of_file("number").reestimates
+    assert of_file("score", file=STATISTICS).reestimates
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "RuntimeError: no such data set"),
+        ("text", "it returned '0.5', which is not a number, a pair, or a list of numbers"),
+        ("nothing", "it returned None"),
+        ("not_finite", "it returned [1.0, nan], which is not finite"),
+        ("exits", "its process died (status 5)"),
+        ("dies", "its process died (signal 9)"),
+    ],
+)
+def test_a_failure_is_told_and_the_next_call_works(of_file, candidate: Path, name: str, said: str) -> None:
+    metric = of_file(name)
+    for _ in range(2):
+        with pytest.raises(MetricError) as failed:
+            metric.score(candidate, "search")
+        assert str(failed.value) == said or str(failed.value).startswith(said)
+
+
+def test_a_metric_that_never_returns(of_file, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARKER", str(tmp_path / "hung"))
+    metric = of_file("hangs_once", timeout_seconds=20)
+    metric._timeout_seconds = 0.5
+    with pytest.raises(MetricError, match=r"it took longer than --timeout 0\.5 s"):
+        metric.score(candidate, "search")
+    metric._timeout_seconds = 60
+    assert metric.score(candidate, "search") == Score(1.0)
+
+
+def test_closing_ends_the_process(of_file, candidate: Path) -> None:
+    metric = of_file("number")
+    process = psutil.Process(metric._process.pid)
+    metric.close()
+    assert not process.is_running()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("gone.py:score", "give a Python file and a function"),
+        (f"{METRICS}", "give a Python file and a function"),
+        (f"{METRICS}:absent", "has no function 'absent'"),
+        (f"{METRICS}:not_a_function", "has no function 'not_a_function'"),
+    ],
+)
+def test_a_file_that_is_none(spec: str, said: str, log: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        FileMetric(spec, 60, log)
+    assert said in str(refused.value)
+    assert f"--metric is {spec!r}" in str(refused.value)
+
+
+def test_a_file_with_an_error(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "broken.py").write_text("import gone_module\n")
+    with pytest.raises(ConfigError, match="ModuleNotFoundError: No module named 'gone_module'"):
+        FileMetric(f"{tmp_path / 'broken.py'}:score", 60, log)
+    assert "Traceback" in log.read_text()
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path, log: Path, candidate: Path) -> None:
+    (tmp_path / "neighbour_module.py").write_text("VALUE = 7\n")
+    (tmp_path / "mine.py").write_text("import neighbour_module\ndef score(path):\n    return neighbour_module.VALUE\n")
+    metric = FileMetric(f"{tmp_path / 'mine.py'}:score", 60, log)
+    assert metric.score(candidate, "search") == Score(7.0)
+    metric.close()
+
+
+def test_a_function_of_this_process(candidate: Path) -> None:
+    seen = []
+
+    def score(tensors, split):
+        seen.append((split, tensors["w"].tolist()))
+        return float(tensors["w"][1])
+
+    assert FunctionMetric(score).score(candidate, "select") == Score(1.5)
+    assert seen == [("select", VALUES.tolist())]
+    with pytest.raises(MetricError, match="ZeroDivisionError"):
+        FunctionMetric(lambda path: 1 / 0).score(candidate, "search")
+
+
+def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
+    shards = [{"a": np.array([16256, 16384], BITS)}, {"b": VALUES}]
+    folder = write_shards(tmp_path / "candidate", shards)
+    assert FunctionMetric(lambda tensors: [*tensors["a"], *tensors["b"]]).score(folder, "search").samples == (
+        1.0, 2.0, 0.5, 1.5, 4.0
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
+def test_the_hook_changes_the_statistics_and_nothing_else(of_file, tmp_path: Path, dtype: type) -> None:
+    before = network(1, dtype)
+    candidate = write_file(tmp_path / "candidate.safetensors", before)
+    of_file("score", file=STATISTICS).reestimate(candidate)
+    after = read_file(candidate)
+    np.testing.assert_array_equal(after["bn.running_var"], np.ones(7))
+    if dtype is not BITS:
+        np.testing.assert_array_equal(after["bn.running_mean"], before["fc.weight"][:7, 0])
+    for name in ("conv.weight", "fc.weight", "bn.num_batches_tracked"):
+        np.testing.assert_array_equal(after[name], before[name])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("weights", "allowed: statistics by name, such as ('bn.running_mean', 'bn.running_var')"),
+        ("none", "reestimate returned None; allowed: statistics by name"),
+        ("shape", "'bn.running_mean' with the shape (3,); allowed: (7,)"),
+    ],
+)
+def test_a_hook_that_returns_something_else(
+    of_file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, said: str
+) -> None:
+    monkeypatch.setenv("WRONG", wrong)
+    candidate = write_file(tmp_path / "candidate.safetensors", network(1))
+    with pytest.raises(MetricError) as failed:
+        of_file("score", file=STATISTICS).reestimate(candidate)
+    assert said in str(failed.value)
+
+
+def command(code: str, arguments: str = "{}") -> str:
+    return f"{sys.executable} -c {code!r} {arguments}"
+
+
+def test_a_command_and_its_last_line(candidate: Path, log: Path) -> None:
+    metric = CommandMetric(command("import sys; print(sys.argv[1:]); print(0.25); print()", "{} --on={split}"), 60, log)
+    assert metric.has_splits
+    assert metric.score(candidate, "test") == Score(0.25)
+    seen = CommandMetric(command("import sys; print(len(sys.argv[2]))", "{} {split}"), 60, log)
+    assert seen.score(candidate, "select") == Score(6.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (command("print(1); print('loss: 2')"), "its last line is 'loss: 2', not a number"),
+        (command("pass"), "its last line is '', not a number"),
+        (command("print('nan')"), "is not finite"),
+        (command("print(3); raise SystemExit(4)"), "it ended with status 4; its last line was '3'"),
+        ("/no/such/program {}", "/no/such/program can't be started: No such file"),
+        (command("import time; time.sleep(100)"), "it took longer than --timeout 1 s"),
+    ],
+)
+def test_a_command_that_fails(candidate: Path, log: Path, text: str, said: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(MetricError) as failed:
+        CommandMetric(text, 1 if "sleep" in text else 60, log).score(candidate, "search")
+    assert said in str(failed.value)
+    assert time.monotonic() - started < 50
+
+
+def test_a_command_without_a_place_for_the_candidate(log: Path) -> None:
+    with pytest.raises(ConfigError, match=r"put \{\} where the candidate's path is to stand"):
+        CommandMetric("python eval.py", 60, log)
