@@ -7,7 +7,7 @@ processes at a few of these moments; here it is all of them, on a task that trai
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
 from dimred.run.search import Search
 from dimred.run.session import open_session
-from dimred.run.training import Training
+from dimred.run.training import Training, parameters_to_save
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.vectors.parameters import from_arrays
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
@@ -32,18 +32,17 @@ TASK: dict[str, Any] = {
     "seed": 3,
     "model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3},
     "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
-    "save_every_steps": 3,
-    "ema": {"decay": 0.9},
 }
 STAGE_1: dict[str, Any] = {
     "epochs": 2,
     "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
     "checkpoints": {"every_epochs": 1, "keep": 1},
-    "snapshots": {"per_epoch": 4, "keep": 5},
+    "snapshots": {"keep": 1},
+    "evaluate_every": 2,
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 TWO = StageTwoConfig.model_validate(
-    TASK | {"epochs": 2, "n_components": 3, "start": "mean", "alpha": 0, "reestimate_batches": 1}
+    TASK | {"epochs": 2, "n_components": 2, "start": "mean", "alpha": 0, "reestimate_batches": 1}
 )
 
 Run = Callable[[Path, bool], object]
@@ -53,10 +52,8 @@ class DeadError(BaseException):
     """The process is taken for dead."""
 
 
-@pytest.fixture(autouse=True)
-def _pynative() -> Iterator[None]:
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    yield
+@pytest.fixture(autouse=True, scope="module")
+def _graph_mode() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
 
 
@@ -68,42 +65,50 @@ def dead_pid() -> int:
     return process.pid
 
 
-def stage_1(out: Path, resume: bool) -> None:
+def stage_1() -> Run:
+    """Every run uses the same cells, so that they are compiled once; it begins with the same values in them."""
     ms.set_seed(ONE.seed)
     network = build_network(ONE)
-    images = {split: build_data(ONE.data, out, split) for split in ("train", "val")}
+    images = {split: build_data(ONE.data, Path(), split) for split in ("train", "val")}
     step = build_train_step(ONE, network, images["train"].steps_per_epoch)
-    with open_session(out, ONE, ALONE, resume=resume) as session:
-        training = Training(session, ONE, network, step, images["train"], images["val"])
-        training.restore(None, [])
-        training.run()
+    first = to_arrays(parameters_to_save(step))
+
+    def run(out: Path, resume: bool) -> None:
+        from_arrays(parameters_to_save(step), first, "the beginning")
+        with open_session(out, ONE, ALONE, resume=resume) as session:
+            training = Training(session, ONE, network, step, images["train"], images["val"])
+            training.restore(None, [])
+            training.run()
+
+    return run
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stage 1, and the basis of its snapshots."""
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     out = tmp_path_factory.mktemp("finished") / "stage_1"
-    stage_1(out, False)
+    stage_1()(out, False)
     series = CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")
-    fit_basis(series, 3, out=out.parent / "pca_mat.npy")
+    fit_basis(series, 2, out=out.parent / "pca_mat.npy")
     return out
 
 
 def pca(finished: Path) -> Run:
     series = CheckpointSeries.open(finished / "checkpoint_stage_1" / "checkpoint_pca")
-    return lambda out, resume: fit_basis(series, 3, out=out.with_suffix(".npy"))
+    return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
 
 
 def stage_2(finished: Path) -> Run:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
+    network = build_network(TWO)
+    images = {split: build_data(TWO.data, Path(), split) for split in ("train", "val")}
+    basis = load_basis(finished.parent / "pca_mat.npy", network=network)
+    step = build_search_step(TWO, network, basis, images["train"].steps_per_epoch)
+    first, start = step.state, read_checkpoint(weights)
 
     def run(out: Path, resume: bool) -> None:
-        network = build_network(TWO)
-        images = {split: build_data(TWO.data, out, split) for split in ("train", "val")}
-        from_arrays(network.get_parameters(), read_checkpoint(weights), "WEIGHTS")
-        basis = load_basis(finished.parent / "pca_mat.npy", network=network)
-        step = build_search_step(TWO, network, basis, images["train"].steps_per_epoch)
+        from_arrays(network.get_parameters(), start, "WEIGHTS")
+        step.state = first
         with open_session(out, TWO, ALONE, resume=resume) as session:
             search = Search(session, TWO, network, step, images, basis, {}, 1_000_000)
             if not search.restore([]):
@@ -138,7 +143,7 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
 def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
     phase: str, finished: Path, dead_pid: int, tmp_path: Path
 ) -> None:
-    run: Run = {"stage_1": lambda folder: stage_1, "pca": pca, "stage_2": stage_2}[phase](finished)
+    run: Run = {"stage_1": lambda finished: stage_1(), "pca": pca, "stage_2": stage_2}[phase](finished)
     n_events, expected = events_of(run, tmp_path / "whole" / "out")
     assert n_events > 20
     for event in range(1, n_events + 1):
