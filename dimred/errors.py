@@ -5,9 +5,8 @@ Every message names the argument as the user typed it, the value received, what 
 
 import math
 import reprlib
+from numbers import Integral, Real
 from typing import Any
-
-import numpy as np
 
 __all__ = [
     "BasisMismatchError",
@@ -29,12 +28,12 @@ __all__ = [
 class DimredError(Exception):
     """Base of every error that dimred raises on purpose; the command line prints it without a traceback.
 
-    A text may quote what stands in a file: of a text longer than ``LONGEST`` characters the middle is left out.
+    The middle of a message longer than ``LONGEST`` characters is left out: it may quote what stands in a file.
     """
 
     LONGEST = 4_000
     exit_status = 2
-    """Of the program: 2 where nothing was begun, or what was asked for can't be done."""
+    """Exit status of the program: 2 where nothing was begun, or what was asked for can't be done."""
 
     def __init__(self, message: str = "") -> None:
         if len(message) > self.LONGEST:
@@ -56,7 +55,7 @@ class CheckpointError(DimredError):
 
 
 class SeriesError(DimredError):
-    """A series of snapshots can't be used as asked: too few, inconsistent, or no snapshots at all."""
+    """A series of snapshots can't be used as asked: there are too few, none, or they do not belong together."""
 
 
 class BasisMismatchError(DimredError):
@@ -64,20 +63,20 @@ class BasisMismatchError(DimredError):
 
 
 class RunError(DimredError):
-    """The folder of a run can't be used, or not gone on from as asked."""
+    """The folder of a run can't be used, or its run can't be resumed as asked."""
 
 
 class FaultError(DimredError):
-    """A run that had begun can't go on here: a disk, a folder, a file failed. What was complete is kept."""
+    """A run that had begun can't go on: a disk, a folder or a file failed. Everything complete is kept."""
 
     exit_status = 3
 
 
 class StoppedError(DimredError):
-    """SIGTERM (status 143) or ctrl-C (status 130) ended a run.
+    """SIGTERM (exit status 143) or ctrl-C (130) ended a run.
 
     Args:
-        number: of the signal; the status is 128 more.
+        number: number of the signal; the exit status is 128 more.
         saved: what was saved, and how to go on.
     """
 
@@ -89,7 +88,7 @@ class StoppedError(DimredError):
 
 
 class SearchError(DimredError):
-    """A search that can't go on as it is."""
+    """A search can't go on."""
 
 
 class NothingAcceptedError(SearchError):
@@ -128,11 +127,10 @@ def check_number(
     Raises:
         ConfigError: it is not; the message says what is allowed.
     """
-    kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if (
-        isinstance(value, kind)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
+        is_number
+        and abs(value) < math.inf
         and (above is None or value > above)
         and (at_least is None or value >= at_least)
         and (below is None or value < below)
@@ -141,4 +139,4 @@ def check_number(
     limits = [("above", above), ("at least", at_least), ("below", below)]
     allowed = " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
     number = "a whole number" if whole else "a number"
-    raise ConfigError(f"{name} is {value!r}; it must be {number} {allowed}{f' ({usual})' if usual else ''}")
+    raise ConfigError(f"{name} is {shown(value)}; it must be {number} {allowed}{f' ({usual})' if usual else ''}")

@@ -27,11 +27,12 @@ from dimred.build.preflight import basis_kind
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.console import say
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
+from dimred.evaluate.averages import average_snapshots, best_of, combine_snapshots
 from dimred.evaluate.evaluator import Evaluator
 from dimred.evaluate.initial_weights import starting_points
 from dimred.files.atomic import atomic_write
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.merging.search import greedy_soup
 from dimred.run.device import set_up
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
@@ -206,9 +207,10 @@ class Comparison:
 
     def moving_averages(self) -> Entry:
         """The best exponential moving average of the snapshots."""
-        return self._best_of(
-            (f"decay {decay}", moving_average(self.series, self.layout, decay)) for decay in EMA_DECAYS
+        averages = (
+            (decay, average_snapshots(self.series, self.layout, f"exponential={decay}")) for decay in EMA_DECAYS
         )
+        return self._best_of((f"decay {decay}", average) for decay, average in averages)
 
     def latest_averages(self) -> Entry:
         """The best mean of the latest snapshots (LAWA)."""
@@ -221,8 +223,12 @@ class Comparison:
 
     def greedy_soup(self) -> Entry:
         """The greedy soup of the snapshots."""
-        soup = greedy_soup(self.series, self.layout, self.accuracy)
-        return self._averaged(soup.weights, f"{len(soup.ingredients)} of {len(self.series)} snapshots")
+
+        def mean(coefficients: Sequence[float]) -> np.ndarray:
+            return combine_snapshots(self.series, self.layout, coefficients)
+
+        soup, _ = greedy_soup(len(self.series), lambda coefficients: self.accuracy(mean(coefficients)))
+        return self._averaged(mean(soup), f"{np.count_nonzero(soup)} of {len(self.series)} snapshots")
 
     def search_on_val(self) -> Entry:
         """Searched on val, which sees as many images as a search on train."""

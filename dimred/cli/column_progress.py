@@ -28,29 +28,23 @@ def column_progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None
 
     On a terminal a bar with rate and remaining time; elsewhere a line at the end of each pass.
     """
+    columns = DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    is_terminal = sys.stderr.isatty()
     bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
+        TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True), disable=not is_terminal
     )
-    tasks: dict[str, TaskID] = {}
-    started: dict[str, tuple[float, int]] = {}
+    passes: dict[str, tuple[TaskID, float, int]] = {}  # the bar's task, when it began, and at which column
 
     def report(phase: str, done: int, total: int) -> None:
         each = 4 * n_snapshots
-        if phase not in tasks or done < started[phase][1]:
-            tasks[phase] = bar.add_task(phase, total=total * each)
-            started[phase] = (time.monotonic(), done)
-        bar.update(tasks[phase], completed=done * each)
-        if done == total and bar.disable:
-            seconds = max(time.monotonic() - started[phase][0], 1e-9)
-            size = (total - started[phase][1]) * each
-            note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
+        if phase not in passes or done < passes[phase][2]:
+            passes[phase] = (bar.add_task(phase, total=total * each), time.monotonic(), done)
+        task, started, first = passes[phase]
+        bar.update(task, completed=done * each)
+        if done == total and not is_terminal:
+            seconds, size = max(time.monotonic() - started, 1e-9), (total - first) * each
+            rate = size / seconds / 1e6
+            note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({rate:.0f} MB/s)")
 
     with bar:
         yield report

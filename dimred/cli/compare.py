@@ -1,13 +1,16 @@
 """``dimred compare``: stage 2 beside what it has to beat."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dimred.console import AsJson, Overrides, note
 from dimred.errors import ConfigError
+from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS
 
 if TYPE_CHECKING:
     from dimred.config import StageTwoConfig
@@ -17,10 +20,10 @@ def compare(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
     ],
+    config: Annotated[Path, typer.Option(help="Stage 2's YAML file.")],
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished stage 1 runs, one a seed.")
     ] = None,
-    config: Annotated[Path, typer.Option(help="Stage 2's YAML file.")] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path, typer.Option(help="Folder for the results; what it has of an earlier call is not run again.")
     ] = Path("comparison"),
@@ -31,13 +34,13 @@ def compare(
     methods: Annotated[
         str | None, typer.Option(help="Only these, such as swa,p_bfgs_train,cooldown. A wrong name shows all.")
     ] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, over --config.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json, not the table.")] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
 
-    The missing controls are trained here. The val split chooses, the test split reports. A call that was cut off is
-    gone on with by the same call. Ends with a table, OUT/compare.md and OUT/compare.json.
+    The missing controls are trained here. The val split chooses, the test split reports. The same call goes on where
+    an earlier one was cut off. Ends with a table, or with --json what OUT/compare.json holds.
 
     Example: dimred compare ./digits device0_stage_1 --config pipelines/configs/digits_stage_2.yaml
 
@@ -45,9 +48,11 @@ def compare(
     """
     from dimred.config import StageOneConfig, StageTwoConfig, load_config
     from dimred.files.atomic import atomic_write
-    from dimred.report.comparison import collect, markdown
+    from dimred.report.comparison import TITLES, collect, markdown
 
-    chosen = _chosen_methods(methods)
+    chosen = list(TITLES) if methods is None else [name.strip() for name in methods.split(",")]
+    if unknown := [name for name in chosen if name not in TITLES]:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(TITLES)}")
     two = load_config(StageTwoConfig, config, overrides or [])
     if bool(runs) == bool(seeds):
         raise ConfigError("give either the folders of stage 1 runs (RUN...), or --seeds with --stage-1-config")
@@ -57,7 +62,7 @@ def compare(
     found = list(runs or [])
     if seeds and stage_1_config:
         load_config(StageOneConfig, stage_1_config)
-        found = [_stage_1(data, seed, stage_1_config, out) for seed in _parse_seeds(seeds)]
+        found = [_trained_stage_1(data, seed, stage_1_config, out) for seed in _parse_seeds(seeds)]
     for run in found:
         _compare_run(data, run, two, out, chosen)
     summary = collect(out)
@@ -65,19 +70,15 @@ def compare(
     atomic_write(out / "compare.md", markdown(summary))
     if as_json:
         print(json.dumps(summary, indent=2))
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(markdown(summary)))
     else:
-        _print_table(summary)
-        print(f"{out / 'compare.md'}, {out / 'compare.json'}")
-
-
-def _chosen_methods(text: str | None) -> list[str]:
-    from dimred.report.comparison import TITLES
-
-    names = list(TITLES) if text is None else [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in TITLES]
-    if unknown:
-        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(TITLES)}")
-    return names
+        print(markdown(summary))
+    print(f"{out / 'compare.md'}, {out / 'compare.json'}")
 
 
 def _parse_seeds(text: str) -> list[int]:
@@ -92,52 +93,44 @@ def _claim(out: Path, two: "StageTwoConfig") -> None:
     from dimred.config import StageTwoConfig, config_text, load_config
     from dimred.files.atomic import atomic_write
 
-    kept = out / "config.yaml"
-    if kept.exists():
-        if load_config(StageTwoConfig, kept) != two:
+    if (out / CONFIG).exists():
+        if load_config(StageTwoConfig, out / CONFIG) != two:
             raise ConfigError(
                 f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
             )
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    atomic_write(kept, config_text(two))
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / CONFIG, config_text(two))
 
 
-def _stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
-    """The run of a seed, trained if it is not there yet, and gone on with if it is not finished."""
-    import subprocess
-
-    run = out / f"seed_{seed}" / "stage_1"
-    if not _is_finished(run):
-        print(f"seed {seed}: stage 1, see {run}.log", file=sys.stderr, flush=True)
-        run.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "dimred.pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
-        command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
-        with run.with_suffix(".log").open("a") as log:
-            status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-        if status != 0:
-            raise ConfigError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
-    return run
-
-
-def _is_finished(run: Path) -> bool:
-    """Whether a stage 1 has its last full checkpoint."""
+def _trained_stage_1(data: str, seed: int, config: Path, out: Path) -> Path:
+    """The stage 1 of a seed; trained, or trained to its end, where it is not finished."""
     from dimred.config import StageOneConfig, load_config
 
-    if not (run / "config.yaml").exists():
-        return False
-    epochs = load_config(StageOneConfig, run / "config.yaml").epochs
-    return any((run / "checkpoint_stage_1").glob(f"*-{epochs}_*.ckpt"))
+    run = out / f"seed_{seed}" / "stage_1"
+    if (run / CONFIG).exists():
+        epochs = load_config(StageOneConfig, run / CONFIG).epochs
+        if any((run / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt")):
+            return run
+    note(f"seed {seed}: stage 1, see {run}.log")
+    run.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "dimred.pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
+    command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
+    with run.with_suffix(".log").open("a") as log:
+        status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if status != 0:
+        raise ConfigError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
+    return run
 
 
 def _compare_run(data: str, run: Path, two: "StageTwoConfig", out: Path, methods: list[str]) -> None:
     from dimred.config import StageOneConfig, load_config
 
-    if not (run / "config.yaml").is_file():
-        raise ConfigError(f"RUN is {str(run)!r}, which has no config.yaml; give the folder of a finished stage 1 run")
-    one = load_config(StageOneConfig, run / "config.yaml")
+    if not (run / CONFIG).is_file():
+        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
+    one = load_config(StageOneConfig, run / CONFIG)
     folder = out / f"seed_{one.seed}"
     folder.mkdir(exist_ok=True)
     if all((folder / f"{method}.json").exists() for method in methods):
@@ -145,20 +138,3 @@ def _compare_run(data: str, run: Path, two: "StageTwoConfig", out: Path, methods
     from dimred.pipelines.compare import compare_seed
 
     compare_seed(Path(data.format(seed=one.seed)), run, one, two.model_copy(update={"seed": one.seed}), folder, methods)
-
-
-def _print_table(summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from dimred.report.comparison import HEADINGS, markdown, table_rows
-
-    if not sys.stdout.isatty():
-        print(markdown(summary))
-        return
-    table = Table(title=f"Seeds {', '.join(map(str, summary['seeds']))}; costs are those after stage 1")
-    for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if number else "left")
-    for cells in table_rows(summary):
-        table.add_row(*(cell.replace("**", "") for cell in cells))
-    Console().print(table)

@@ -7,11 +7,14 @@ import typer
 
 data = typer.Typer(help="Make data sets that need no download, and check any.", no_args_is_help=True)
 
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same bytes.")]
+
 
 @data.command()
 def digits(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 1,
+    out: Out,
+    seed: Seed = 1,
     label_noise: Annotated[float, typer.Option(help="Share of the training images put into a random class.")] = 0.0,
 ) -> None:
     """Handwritten digits, shifted and noisy, 10 classes of 16 x 16 PNG files.
@@ -24,10 +27,7 @@ def digits(
 
 
 @data.command()
-def photos(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
-    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 1,
-) -> None:
+def photos(out: Out, seed: Seed = 1) -> None:
     """Patches of two photographs, blurred, sharpened, ...: 8 classes by what was done, 16 x 16 PNG files.
 
     Example: dimred data photos ./photos --seed 1
@@ -41,7 +41,7 @@ def _report(out: Path, counts: dict[str, int]) -> None:
     print(f"{out}: " + ", ".join(f"{count} {split} images" for split, count in counts.items()))
 
 
-@data.command("check")
+@data.command()
 def check(
     root: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with images in it, at any depth.")],
     workers: Annotated[int, typer.Option(min=1, help="Processes that decode.")] = 8,

@@ -36,44 +36,33 @@ def commented_configuration(model: Any, stage: int) -> str:
     """YAML text that reads back to the defaults of ``model``, a pydantic model, with a comment above each key."""
     schema = model.model_json_schema()
     head = f"# Stage {stage} of dimred. Every key may be left out: the values below are the defaults.\n"
-    return head + "\n".join(_lines(schema, schema["$defs"], model().model_dump(mode="json"), 0)) + "\n"
+    return head + "\n".join(_lines(schema, schema["$defs"], model().model_dump(mode="json"), "")) + "\n"
 
 
-def _lines(schema: dict[str, Any], shared: dict[str, Any], values: dict[str, Any], depth: int) -> Iterator[str]:
-    indent = "  " * depth
+def _lines(schema: dict[str, Any], sections: dict[str, Any], values: dict[str, Any], indent: str) -> Iterator[str]:
     for name, field in schema["properties"].items():
-        section, is_optional = _section(field, shared)
+        types = field.get("anyOf", [field])
+        section = next((sections[part["$ref"].rsplit("/", 1)[1]] for part in types if "$ref" in part), None)
         meaning = field.get("description") or (section or {}).get("description", "")
-        text = " ".join(part for part in (meaning, _allowed(field)) if part)
+        text = f"{meaning} {_allowed(types)}".replace("``", "").strip()
         yield ""
-        yield from textwrap.wrap(
-            text.replace("``", ""), _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
-        )
+        yield from textwrap.wrap(text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
         if section is None:
             yield f"{indent}{name}: {_plain_yaml(values[name])}"
-        elif is_optional and values[name] is None:
+        elif values[name] is None:
             yield f"{indent}{name}: null"
-            for key, part in section["properties"].items():
-                yield f"{indent}#   {key}: {part.get('description', '')}"
+            yield from (
+                f"{indent}#   {key}: {part.get('description', '')}" for key, part in section["properties"].items()
+            )
         else:
             yield f"{indent}{name}:"
-            yield from _lines(section, shared, values[name], depth + 1)
+            yield from _lines(section, sections, values[name], indent + "  ")
 
 
-def _section(field: dict[str, Any], shared: dict[str, Any]) -> tuple[dict[str, Any] | None, bool]:
-    """The keys below this one, if it has any; whether it may be null."""
-    parts = [field, *field.get("allOf", []), *field.get("anyOf", [])]
-    for part in parts:
-        if "$ref" in part:
-            return shared[part["$ref"].rsplit("/", 1)[1]], any(other.get("type") == "null" for other in parts)
-    return None, False
-
-
-def _allowed(field: dict[str, Any]) -> str:
-    """The values a key may have, in brackets; empty where its type says all."""
-    parts = field.get("anyOf", [field])
+def _allowed(types: list[dict[str, Any]]) -> str:
+    """The values that a key of these types may have, in brackets; empty where its type says all."""
     words: list[str] = []
-    for part in parts:
+    for part in types:
         if "const" in part or "enum" in part:
             words += [str(value) for value in part.get("enum", [part.get("const")])]
         elif limits := [f"{sign} {_plain_yaml(part[key])}" for key, sign in _LIMITS.items() if key in part]:
@@ -86,5 +75,4 @@ def _allowed(field: dict[str, Any]) -> str:
 def _plain_yaml(value: Any) -> str:
     import yaml
 
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("...\n").strip()
+    return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -3,15 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import psutil
 import typer
 
 from dimred.console import AsJson, note
 from dimred.errors import ConfigError
+from dimred.files.run_names import BASIS
 
 if TYPE_CHECKING:
-    from dimred.subspace.basis import SubspaceBasis
     from dimred.weights.layout import WeightLayout
     from dimred.weights.matrix import WeightMatrix
 
@@ -20,7 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K
 
 def pca(
     ckpt_dir: Annotated[Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).")],
-    out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path("pca_mat.npy"),
+    out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path(BASIS),
     n_components: Annotated[
         str | None,
         typer.Option(help="How many directions, or the share of variance to explain, such as 0.95; default 32."),
@@ -43,9 +44,8 @@ def pca(
         bool,
         typer.Option(
             "--append",
-            help="Add the new snapshots to the basis in --out. The earlier ones must still be in the folder: they are "
-            "read, "
-            "but only products with new snapshots are computed. Gives what a fresh run gives.",
+            help="Add the new snapshots to the basis in --out. The earlier ones must still be in the folder, "
+            "unchanged. Gives what a fresh run gives.",
         ),
     ] = False,
     force: Annotated[
@@ -59,18 +59,17 @@ def pca(
         bool,
         typer.Option(
             "--plan",
-            help="Only print memory, disk, an estimate of the time, and a suggestion, from a sample of the weights. "
-            "Each of the newest quarter of the snapshots is left out in turn and reconstructed from the others: "
-            "suggested are the earliest first snapshot, and then the fewest directions (the knee), with an error "
-            "within 5 % of the "
-            "least.",
+            help="Only print memory, disk, an estimate of the time, and a suggestion, from a sample of the weights: "
+            "each of the newest quarter of the snapshots is left out in turn and reconstructed from the others. "
+            "Suggested are the earliest first snapshot, and then the fewest directions (the knee), with an error "
+            "within 5 % of the least.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
 
-    A run that was killed is gone on from by the same command. Existing results are kept unless --force or --append.
+    The same command continues a run that was killed. Existing results are kept unless --force or --append.
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
@@ -81,7 +80,9 @@ def pca(
 
     series = CheckpointSeries.open(ckpt_dir).select(skip_first, last, every)
     layout = None if names_from is None else _layout_from(names_from)
-    memory = _own_memory_left(parse_bytes(max_memory))
+    # The interpreter and the libraries hold their share of the limit already. Shared are the memory-mapped pages.
+    held = psutil.Process().memory_info()
+    memory = parse_bytes(max_memory) - (held.rss - held.shared)
     wanted = parse_components(n_components)
     if plan:
         _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory, as_json)
@@ -91,7 +92,14 @@ def pca(
             series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
             max_memory=memory, progress=progress, note=note,
         )  # fmt: skip
-    print(json.dumps(_facts(made)) if as_json else _summary(made))
+    found = made.in_short(made.n_components)
+    if as_json:
+        print(json.dumps({"path": str(made.path)} | found))
+        return
+    print(
+        f"{made.path}: {made.n_components} directions of {found['n_snapshots']} snapshots of {made.n_weights:,} "
+        f"weights, which explain {found['explained_variance']:.2%} of their variance"
+    )
 
 
 def parse_components(text: str | None) -> int | float | None:
@@ -117,15 +125,6 @@ def parse_bytes(text: str) -> int:
         raise ConfigError(f"--max-memory is {text!r}; give a number with a unit, such as 500MB or 2GiB.") from None
 
 
-def _own_memory_left(limit: int) -> int:
-    """What of the limit is left beside the interpreter and the libraries, which hold their share already."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return limit
-    return limit - sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
-
-
 def _layout_from(path: Path) -> "WeightLayout":
     from dimred.subspace.metadata import metadata_path, read_metadata
     from dimred.weights.checkpoint_io import read_index
@@ -137,25 +136,6 @@ def _layout_from(path: Path) -> "WeightLayout":
     if path.suffix == ".json":
         return read_manifest(path)[0]
     return trainable_layout(read_index(path), path)[0]
-
-
-def _facts(made: "SubspaceBasis") -> dict[str, Any]:
-    metadata = made.metadata
-    return {
-        "path": str(made.path),
-        "n_components": made.n_components,
-        "n_snapshots": len(made.snapshots),
-        "n_weights": made.n_weights,
-        "explained_variance": 0.0 if metadata is None else float(metadata.explained_variance_ratio.sum()),
-    }
-
-
-def _summary(made: "SubspaceBasis") -> str:
-    facts = _facts(made)
-    return (
-        f"{facts['path']}: {facts['n_components']} directions of {facts['n_snapshots']} snapshots of "
-        f"{facts['n_weights']:,} weights, which explain {facts['explained_variance']:.2%} of their variance"
-    )
 
 
 def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, memory: int, as_json: bool) -> None:

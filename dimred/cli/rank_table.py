@@ -8,8 +8,6 @@ import typer
 
 from dimred.console import AsJson
 from dimred.errors import ConfigError
-from dimred.files.atomic import atomic_write
-from dimred.launch.rank_table import make_rank_table, read_rank_table
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
 
@@ -23,14 +21,18 @@ def make(
     servers: Annotated[str, typer.Option(help="The servers' addresses with commas between.")] = "127.0.0.1",
 ) -> None:
     """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
+    from dimred.files.atomic import atomic_write
+    from dimred.launch.rank_table import make_rank_table
+
     if out.exists():
         raise ConfigError(f"OUT is {str(out)!r}, which exists already; name a new file, or remove that one first")
-    table = make_rank_table(_parts(servers), _parts(device_ips))
+    hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
+    table = make_rank_table(hosts, devices)
     try:
         atomic_write(out, json.dumps(table, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
-    print(f"{out}: {len(_parts(device_ips))} ranks on {len(_parts(servers))} servers")
+    print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
 
 
 @rank_table.command("check")
@@ -43,13 +45,11 @@ def check(
 
     Example: dimred rank-table check rank_tables/rank_table_8pcs.json
     """
+    from dimred.launch.rank_table import read_rank_table
+
     found = read_rank_table(table, devices)
     if as_json:
         print(json.dumps({"devices": [device._asdict() for device in found]}))
         return
     for device in found:
         print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]

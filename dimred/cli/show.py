@@ -1,6 +1,8 @@
 """``dimred show``: what a basis is, for a person."""
 
 import json
+import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,8 +28,6 @@ def show(
 
     Example: dimred show pca_mat.npy --checkpoint resnet-70_625.ckpt
     """
-    import warnings
-
     from dimred.subspace.basis import load_basis
 
     with warnings.catch_warnings(record=True) as caught:
@@ -48,50 +48,41 @@ def show(
 
 
 def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights
-    }  # fmt: skip
-    if (metadata := basis.metadata) is not None:
-        facts |= {
-            "kind": metadata.kind,
-            "fingerprint": metadata.layout.fingerprint,
-            "deviation": metadata.deviation,
-            "singular_values": metadata.singular_values.tolist(),
-            "explained_variance_ratio": metadata.explained_variance_ratio.tolist(),
-            "snapshots": [
-                {"file": source.file, "step": source.step, "digest": source.digest} for source in metadata.snapshots
-            ],
-        }
-    return facts
+    facts = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
+    if (metadata := basis.metadata) is None:
+        return facts
+    return facts | {
+        "kind": metadata.kind,
+        "fingerprint": metadata.layout.fingerprint,
+        "deviation": metadata.deviation,
+        "singular_values": metadata.singular_values.tolist(),
+        "explained_variance_ratio": metadata.explained_variance_ratio.tolist(),
+        "snapshots": [asdict(source) for source in metadata.snapshots],
+    }
 
 
 def _describe(basis: "SubspaceBasis") -> list[str]:
     lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
-    metadata = basis.metadata
-    if metadata is None or basis.path is None:
+    if (metadata := basis.metadata) is None:
         return lines
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
     first, last = metadata.snapshots[0], metadata.snapshots[-1]
+    shares = metadata.explained_variance_ratio
     lines += [
         f"kind        {kinds[metadata.kind]}",
         f"network     {len(metadata.layout.names)} parameters, fingerprint {metadata.layout.fingerprint[:16]}",
         f"snapshots   {len(metadata.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
         f"rows        orthonormal to {metadata.deviation:.1e}, unchanged since they were written",
-        f"explained   {metadata.explained_variance_ratio.sum():.3%} of the snapshots' variance",
+        f"explained   {shares.sum():.3%} of the snapshots' variance",
         "",
         "direction   singular value    share      sum",
     ]
-    total = 0.0
-    for number, (value, share) in enumerate(
-        zip(metadata.singular_values, metadata.explained_variance_ratio, strict=True), 1
-    ):
-        total += float(share)
-        lines.append(
-            f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {'#' * round(40 * float(share))}".rstrip()
-        )
+    rows = zip(metadata.singular_values, shares, shares.cumsum(), strict=True)
+    for number, (value, share, total) in enumerate(rows, 1):
+        bar = "#" * round(40 * float(share))
+        lines.append(f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {bar}".rstrip())
     lines += ["", "step        snapshot and digest of its weights"]
-    lines += [f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in metadata.snapshots]
-    return [*lines, ""]
+    return [*lines, *(f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in metadata.snapshots), ""]
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:

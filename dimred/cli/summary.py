@@ -1,12 +1,15 @@
 """``dimred summary``: layers, shapes, parameters and FLOPs of a network."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dimred.console import AsJson
 from dimred.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dimred.models.summary import Summary
 
 _DEFAULT_SIZE = {"resnet_small": 16}
 
@@ -36,8 +39,7 @@ def summary(
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    network = make_network(model) if ":" in model else resnet(model, classes)
-    found = summarise(network, shape)
+    found = summarise(make_network(model) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
     else:
@@ -56,35 +58,23 @@ def _shape(model: str, input_size: int | None, input_shape: str | None) -> tuple
     return tuple(int(part) for part in parts)
 
 
-def _show(found: Any) -> None:
-    rows = [("layer", "kind", "input", "output", "parameters", "FLOPs")]
-    rows += [
-        (
-            layer.name,
-            layer.kind,
-            _by(layer.input_shape),
-            _by(layer.output_shape),
-            f"{layer.n_parameters:,}",
-            f"{layer.flops:,}",
-        )
-        for layer in found.layers
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+def _show(found: "Summary") -> None:
+    rows = [["layer", "kind", "input", "output", "parameters", "FLOPs"]]
+    for layer in found.layers:
+        shapes = [_by(layer.input_shape), _by(layer.output_shape)]
+        rows.append([layer.name, layer.kind, *shapes, f"{layer.n_parameters:,}", f"{layer.flops:,}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [
-            text.ljust(width) if column < 4 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+        texts = [text.ljust(width) for text, width in zip(row[:4], widths[:4], strict=True)]
+        numbers = [text.rjust(width) for text, width in zip(row[4:], widths[4:], strict=True)]
+        print("  ".join([*texts, *numbers]))
+    mebibytes = 4 * found.n_parameters / 2**20
     print(
-        f"\n{found.n_parameters:,} parameters that train ({4 * found.n_parameters / 2**20:.1f} MiB in float32), "
-        f"{found.n_other:,} others"
-    )
-    print(
+        f"\n{found.n_parameters:,} parameters that train ({mebibytes:.1f} MiB in float32), {found.n_other:,} others\n"
         f"{found.flops / 1e9:.3f} GFLOPs for an input of {_by(found.input_shape)} ({found.flops / 2e9:.3f} G "
         "multiply-adds)"
     )
 
 
 def _by(shape: tuple[int, ...]) -> str:
-    return "x".join(str(size) for size in shape)
+    return "x".join(map(str, shape))

@@ -19,25 +19,25 @@ class SearchOptions(Strict):
     n_components: Count | None = None
     """Leading directions to search in; all of the basis by default."""
     rho: OpenFraction = 0.55
-    """Line search: each trial is this much shorter than the one before."""
+    """Line search: what the step is multiplied with from one trial to the next."""
     sigma: OpenFraction = 0.4
-    """Line search: the share of the expected decrease that a trial must reach."""
+    """Line search: share of the expected decrease that a trial must reach."""
     max_trials: Count = 10
     """Line search: trials before the step is given up."""
     max_rejected_steps: Count = 100
-    """Steps without an accepted trial, in a row, before the search ends."""
+    """Steps in a row without an accepted trial, after which the search ends."""
     gamma: Fraction = 0.9
-    """Momentum of what the subspace cannot express."""
+    """Momentum of the residual step, along what the subspace can't express of the gradient."""
     alpha: NotNegative = 0.001
-    """Step size of what the subspace cannot express; 0 turns it off."""
+    """Step size of the residual step, along what the subspace can't express of the gradient; 0 turns it off."""
     curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
-    """Gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
+    """Curvature from gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
     damping: bool = False
     """Powell's damping of the curvature pair."""
     initial_scaling: bool = False
-    """The inverse Hessian starts as y's / y'y, not as 1."""
+    """Start the inverse Hessian at y's / y'y times the identity, not at the identity."""
     max_step: Positive | Literal["trajectory"] | None = None
-    """Longest step: a distance; trajectory, the snapshots' own spread; null for no bound."""
+    """Longest step: a distance; trajectory for the snapshots' own spread; null for no bound."""
     learning_rate: Positive | Rates | Callable[[int], float] = 0.1
     """Learning rate of sgd and average: a number, one for each accepted step (the last one stays), or a function of the
     number of accepted steps so far."""

@@ -1,13 +1,15 @@
-"""Plain averages of snapshots: the controls that stage 2 has to be compared with.
+"""Averages of a series of snapshots as weight vectors: the controls of stage 2, and the places where it may begin.
 
-Each reads the snapshots one at a time, so that a series of any length fits into memory.
+Snapshots are read one at a time, so that a series of any length fits into memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from dimred.merging.profiles import profile_coefficients
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -15,78 +17,94 @@ from dimred.weights.series import CheckpointSeries
 Score = Callable[[np.ndarray], float]
 
 
-def average_snapshots(series: CheckpointSeries, layout: WeightLayout) -> np.ndarray:
-    """The mean of all snapshots, (M,) float32, accumulated in float64.
+def average_snapshots(series: CheckpointSeries, layout: WeightLayout, profile: str = "uniform") -> np.ndarray:
+    """The mean of all snapshots with a profile, (M,) float32, accumulated in float64.
 
-    Of a whole series this is SWA (Izmailov et al., 2018) and a uniform soup; of the latest, ``series.select(last=k)``,
-    it is LAWA (Kaddour, 2022).
-
-    Raises:
-        CheckpointError: a snapshot can't be read, or does not fit the layout.
-    """
-    total = np.zeros(layout.size, np.float64)
-    for vector in _vectors(series, layout):
-        total += vector
-    return (total / len(series)).astype(np.float32)
-
-
-def moving_average(series: CheckpointSeries, layout: WeightLayout, decay: float) -> np.ndarray:
-    """The exponential moving average over the snapshots, (M,) float32: a <- decay a + (1 - decay) w, from the first.
+    Uniform, it is SWA (Izmailov et al., 2018), and LAWA (Kaddour, 2022) of ``series.select(last=k)``.
 
     Args:
         series: the snapshots, oldest first.
         layout: of the weights.
-        decay: from one snapshot to the next, 0 <= decay < 1.
+        profile: how much each snapshot counts; see ``profile_coefficients``.
 
     Raises:
         CheckpointError: a snapshot can't be read, or does not fit the layout.
     """
-    vectors = _vectors(series, layout)
-    average = next(vectors).astype(np.float64)
-    for vector in vectors:
-        average = decay * average + (1 - decay) * vector
-    return average.astype(np.float32)
+    coefficients = profile_coefficients(profile, [entry.step for entry in series.entries])
+    return combine_snapshots(series, layout, coefficients.tolist())
 
 
-class Soup(NamedTuple):
-    """A greedy soup.
+def combine_snapshots(series: CheckpointSeries, layout: WeightLayout, coefficients: Sequence[float]) -> np.ndarray:
+    """sum(c_i x_i) / sum(c_i) over the snapshots, (M,) float32, accumulated in float64.
 
-    Attributes:
-        weights: (M,) float32, the mean of the ingredients.
-        ingredients: their positions in the series.
-        score: of the soup.
+    Raises:
+        CheckpointError: as ``average_snapshots``.
+    """
+    total = np.zeros(layout.size)
+    for path, coefficient in zip(series.paths, coefficients, strict=True):
+        if coefficient != 0:
+            total += coefficient * _vector(path, layout).astype(np.float64)
+    return (total / sum(coefficients)).astype(np.float32)
+
+
+class RunningSums:
+    """Sums over the newest n of some vectors, from which the mean with any profile costs no more reading.
+
+    Args:
+        size: M.
+        decays: for which ``exponential`` will be asked.
     """
 
-    weights: np.ndarray
-    ingredients: tuple[int, ...]
-    score: float
+    def __init__(self, size: int, decays: Sequence[float] = ()) -> None:
+        self.n = 0
+        self._sum = np.zeros(size)
+        self._moment = np.zeros(size)  # sum(i x_i), where the newest is number 0
+        self._decayed = {decay: np.zeros(size) for decay in decays}
+        self._oldest = np.zeros(size)
+
+    def add(self, vector: np.ndarray) -> None:
+        """The next older vector, (M,)."""
+        self._oldest = vector.astype(np.float64)
+        self._sum += self._oldest
+        self._moment += self.n * self._oldest
+        for decay, total in self._decayed.items():
+            total += decay**self.n * self._oldest
+        self.n += 1
+
+    def uniform(self) -> np.ndarray:
+        """The plain mean of the newest n, (M,) float32."""
+        return (self._sum / self.n).astype(np.float32)
+
+    def linear(self) -> np.ndarray:
+        """The mean with weights n, ..., 1 from the newest to the oldest, (M,) float32."""
+        return ((self.n * self._sum - self._moment) / (self.n * (self.n + 1) / 2)).astype(np.float32)
+
+    def exponential(self, decay: float) -> np.ndarray:
+        """The moving average a <- d a + (1 - d) x from the oldest of them on, (M,) float32."""
+        average: np.ndarray = (1 - decay) * self._decayed[decay] + decay**self.n * self._oldest
+        return average.astype(np.float32)
 
 
-def greedy_soup(series: CheckpointSeries, layout: WeightLayout, score: Score) -> Soup:
-    """The greedy soup of the snapshots (Wortsman et al., Model soups, 2022, recipe 1).
+def running_sums(
+    series: CheckpointSeries, layout: WeightLayout, decays: Sequence[float] = (), last: int | None = None
+) -> Iterator[RunningSums]:
+    """The sums over every window that ends at one snapshot, from the shortest on; each file is read once for all.
 
-    The snapshots are tried from the best to the worst, of equal ones the newer first; each goes in if the mean with it
-    scores no worse than without.
+    The object is the same each time, with one snapshot more in it.
 
     Args:
         series: the snapshots.
         layout: of the weights.
-        score: weights (M,) -> what is to be high, such as the accuracy on a held-out split. Called 2 N - 1 times.
+        decays: for which ``exponential`` will be asked.
+        last: the position of the snapshot where the windows end; default the newest.
 
     Raises:
-        CheckpointError: a snapshot can't be read, or does not fit the layout.
+        CheckpointError: as ``average_snapshots``.
     """
-    scores = [score(vector) for vector in _vectors(series, layout)]
-    best, *others = sorted(range(len(series)), key=lambda number: (-scores[number], -number))
-    total = _vector(series, layout, best).astype(np.float64)
-    ingredients, reached = [best], scores[best]
-    for number in others:
-        tried = total + _vector(series, layout, number)
-        found = score((tried / (len(ingredients) + 1)).astype(np.float32))
-        if found >= reached:
-            total, reached = tried, found
-            ingredients.append(number)
-    return Soup((total / len(ingredients)).astype(np.float32), tuple(ingredients), reached)
+    sums = RunningSums(layout.size, decays)
+    for path in series.paths[: None if last is None else last + 1][::-1]:
+        sums.add(_vector(path, layout))
+        yield sums
 
 
 class Choice(NamedTuple):
@@ -116,10 +134,5 @@ def best_of(candidates: Iterable[tuple[str, np.ndarray]], loss: Score) -> Choice
     return Choice(*best, losses)
 
 
-def _vectors(series: CheckpointSeries, layout: WeightLayout) -> Iterator[np.ndarray]:
-    for number in range(len(series)):
-        yield _vector(series, layout, number)
-
-
-def _vector(series: CheckpointSeries, layout: WeightLayout, number: int) -> np.ndarray:
-    return layout.flatten(read_checkpoint(series.paths[number], names=layout.names))
+def _vector(path: Path, layout: WeightLayout) -> np.ndarray:
+    return layout.flatten(read_checkpoint(path, names=layout.names))

@@ -136,8 +136,8 @@ class Coordinates:
         self.start = start
         self.k = min(components, rank)
         if self.k > 0:
-            found = principal_directions(gram, self.k)
-            self._rows = found.coefficients * found.singular_values[:, None] / math.sqrt(len(gram) - 1)
+            scores = principal_directions(gram, self.k).coefficients  # but for their length
+            self._rows = scores / np.linalg.norm(scores, axis=1, keepdims=True) / math.sqrt(len(gram) - 1)
 
     def candidate(self, point: np.ndarray, name: str) -> Candidate:
         """The network at z, (k,)."""

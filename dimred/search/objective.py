@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
@@ -76,5 +76,6 @@ class Objective:
         loss, raw = self._mean_over_ranks(*self._group.loss_and_gradient(inputs))
         square = self._squared_norm(raw)
         norm = math.sqrt(square)
-        (grad,), _ = self._clip((raw,)) if math.isfinite(norm) else ((raw,), norm)
+        # A tuple that is not mutable would be a constant of the graph, and each gradient would compile a new one.
+        (grad,), _ = self._clip(mutable((raw,))) if math.isfinite(norm) else ((raw,), norm)
         return Evaluation(loss, grad, square if grad is raw else self._squared_norm(grad), norm)

@@ -1,7 +1,8 @@
 """The two passes over the columns, one block at a time: the Gram matrix, then the rows of the basis.
 
-Four threads share each pass: one reads ahead, one hashes, the caller's does the arithmetic, one writes. The README says
-what that and float64 cost. A block ends where a chunk ends, so that a pass can stop, be stored, and go on.
+The arithmetic has a thread of its own; beside it blocks are read ahead, hashed, written, and flushed to the disk. The
+README says what that gains, and what float64 costs. A block ends where a chunk of the digest ends, so that a pass can
+stop, be stored, and go on.
 """
 
 import io
@@ -25,8 +26,8 @@ __all__ = ["LOST", "SAVE_EVERY", "STRIP", "NonFiniteError", "RowsResult", "add_p
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
 _WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file is long enough for the disk
 _AHEAD = 2  # blocks of rows that may be waiting or being written
-SAVE_EVERY = 3  # blocks from one saved state to the next
-LOST = 2 + _AHEAD + SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, not saved
+SAVE_EVERY = 2  # blocks from one saved state to the next; as many may be written while the state is being saved
+LOST = 3 + 2 * SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, but not saved
 Report = Callable[[int], None]  # is told how many columns are done
 
 
@@ -194,25 +195,12 @@ def rows_pass(
     state = scratch.load()
     if state.get("phase") == "rows" and np.array_equal(state["coefficients"], coefficients):
         start, row_gram, digests = int(state["column"]), state["row_gram"], state["digests"]
-    saved = start
 
-    def save(done: int, row_gram: np.ndarray) -> None:
-        """The data are flushed before the state that describes them."""
+    def save(done: int, row_gram: np.ndarray, digests: np.ndarray) -> None:
+        """Flush the data, then save the state that describes them."""
         rows.flush()
         means.flush()
         scratch.save("rows", column=done, coefficients=coefficients, row_gram=row_gram, digests=digests, **keep)
-
-    def write(first: int, block: np.ndarray, mean: np.ndarray, row_gram: np.ndarray) -> None:
-        nonlocal saved
-        found = chunk_digests(block)
-        digests[first // CHUNK :][: len(found)] = found
-        rows.write(first, block)
-        means.write(first, mean)
-        done = first + mean.size
-        if done - saved >= SAVE_EVERY * width or done == n_columns:
-            save(done, row_gram)
-            saved = done
-        report(done)
 
     widest = min(width, n_columns - start)
     buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(_AHEAD)]
@@ -221,10 +209,25 @@ def rows_pass(
     with (
         closing(NpyColumns(scratch.components, (n_components, n_columns), resume=start > 0)) as rows,
         closing(NpyColumns(scratch.mean, (n_columns,), resume=start > 0)) as means,
+        ThreadPoolExecutor(1, "flush") as flusher,
         ThreadPoolExecutor(1, "writer") as writer,
     ):
-        if start == 0:
-            save(0, row_gram)
+        saved, saving = start, flusher.submit(save, start, row_gram, digests)
+        saving.result()
+
+        def write(first: int, block: np.ndarray, mean: np.ndarray, row_gram: np.ndarray) -> None:
+            nonlocal saved, saving
+            found = chunk_digests(block)
+            digests[first // CHUNK :][: len(found)] = found
+            rows.write(first, block)
+            means.write(first, mean)
+            done = first + mean.size
+            if done - saved >= SAVE_EVERY * width or done == n_columns:
+                saving.result()
+                saving = flusher.submit(save, done, row_gram, digests.copy())
+                saved = done
+            report(done)
+
         report(start)
         for number, (first, source) in enumerate(matrix.blocks(width, start)):
             if len(pending) == _AHEAD:
@@ -234,6 +237,7 @@ def rows_pass(
             pending.append(writer.submit(write, first, block, mean, row_gram.copy()))
         for last in pending:
             last.result()
+        saving.result()
     return RowsResult(row_gram, digests)
 
 

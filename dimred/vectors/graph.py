@@ -17,10 +17,13 @@ class GraphVectors:
     def __init__(self, parameters: Sequence[Parameter]):
         self._read = _Read(parameters)
         self._write = _Write(parameters)
-        self.flatten = _Flatten(auto_prefix=False)
+        self._flatten = _Flatten(auto_prefix=False)
 
     def read(self) -> Tensor:
         return self._read()
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self._flatten(*tensors)  # as a tuple their values would be constants of the graph
 
     def put(self, *terms: Term) -> None:
         self._write(_sum(terms))
@@ -48,7 +51,7 @@ def _sum(terms: Sequence[Term]) -> Tensor:
 
 
 class _Flatten(nn.Cell):
-    def construct(self, tensors: tuple[Tensor, ...]) -> Tensor:
+    def construct(self, *tensors: Tensor) -> Tensor:
         return flatten(tensors)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dimred.subspace.fit import fit_basis
-from tests.benchmarks.snapshot_files import forget_cached_pages, resnet_18_shapes, resnet_50_shapes, write_random_walk
+from tests.benchmarks.snapshot_files import forget_cached_pages, resnet_50_shapes, write_random_walk
 from tests.helpers.processes import run_and_watch
 
 pytestmark = pytest.mark.benchmark
@@ -83,24 +83,6 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
     started, cpu_started = time.perf_counter(), time.process_time()
     run()
     return time.perf_counter() - started, time.process_time() - cpu_started
-
-
-def test_append_beside_fresh(tmp_path, capsys):
-    series = write_random_walk(tmp_path / "s", resnet_18_shapes(), 36)
-    rows = []
-    for _ in range(3):
-        fit_basis(series.select(last=36).select(skip_first=1), 32, out=tmp_path / "grown.npy", overwrite=True)
-        rows.append((
-            timed(lambda: fit_basis(series, 32, out=tmp_path / "grown.npy", append=True)),
-            timed(lambda: fit_basis(series, 32, out=tmp_path / "fresh.npy", overwrite=True)),
-        ))  # fmt: skip
-        (tmp_path / "fresh.npy").unlink()
-        (tmp_path / "fresh.h5").unlink()
-    with capsys.disabled():
-        print("\nThe 36th snapshot of 11.2 M weights appended, and all 36 afresh; three rounds")
-        print("| append, s | CPU s | fresh, s | CPU s |\n|---|---|---|---|")
-        for append, fresh in rows:
-            print(f"| {append[0]:.1f} | {append[1]:.1f} | {fresh[0]:.1f} | {fresh[1]:.1f} |")
 
 
 def test_cost_grows_linearly_in_m(tmp_path, capsys):

@@ -48,7 +48,7 @@ def _body(model: type[BaseModel]) -> list[str]:
     from dimred.cli.init import _lines
 
     schema = model.model_json_schema()
-    return [line for line in _lines(schema, {}, model().model_dump(), 0) if line]
+    return [line for line in _lines(schema, {}, model().model_dump(), "") if line]
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:

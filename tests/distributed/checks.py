@@ -166,19 +166,20 @@ def one_loss_differs(ranks: Ranks) -> dict:
 
 
 def one_rank_fails(ranks: Ranks) -> dict:
-    """The last rank can't read its fourth batch while the others are asked to stop: all leave, and can still add.
+    """The last rank can't read its fourth batch: all leave before that step, and can still add.
 
     Without the agreement the last rank's sum at the end would meet the others' fourth step.
     """
-    last = ranks.rank == ranks.group_size - 1
+    fails = ranks.rank == ranks.group_size - 1
     sums = []
     for number in range(1, 7):
-        intent = Intent.FAIL if last and number == 4 else Intent.STOP if number == 4 else Intent.STEP
-        agreed = ranks.agree(intent)
+        agreed = ranks.agree(Intent.FAIL if fails and number == 4 else Intent.STEP)
         if agreed is not Intent.STEP:
             break
         sums.append(float(ranks.sum([number])[0]))
-    return {"agreed": agreed.name, "sums": sums, "after": float(ranks.sum([100])[0])}
+    after = float(ranks.sum([100])[0])
+    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP if ranks.is_rank_zero else Intent.FINISH)
+    return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
 
 
 def batches_end(ranks: Ranks) -> dict:

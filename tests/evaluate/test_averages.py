@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.evaluate.averages import average_snapshots, best_of, greedy_soup, moving_average
+from dimred.evaluate.averages import average_snapshots, best_of, combine_snapshots, running_sums
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
+from tests.oracles import merge as oracle
 
 
 @pytest.fixture
@@ -39,30 +40,35 @@ def test_the_moving_average_weighs_by_powers_of_its_decay(made, decay: float) ->
     series, layout, vectors = made
     shares = [decay**3, (1 - decay) * decay**2, (1 - decay) * decay, 1 - decay]
     expected = sum(share * vector for share, vector in zip(shares, vectors, strict=True))
-    np.testing.assert_allclose(moving_average(series, layout, decay), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        average_snapshots(series, layout, f"exponential={decay}"), expected, rtol=1e-6, atol=1e-7
+    )
 
 
-def test_the_greedy_soup_takes_what_does_not_harm(made) -> None:
+@pytest.mark.parametrize("last", [None, 2])
+def test_running_sums_give_every_window_and_profile_for_one_reading(made, last: int | None) -> None:
     series, layout, vectors = made
-    target = vectors[[1, 3]].mean(0)
-    asked = []
+    window = vectors if last is None else vectors[: last + 1]
+    lengths = []
+    for sums in running_sums(series, layout, decays=[0.3, 0.9], last=last):
+        lengths.append(sums.n)
+        part = list(window[-sums.n :])
+        expected = oracle.weighted_mean(part, np.arange(1.0, sums.n + 1).tolist())
+        np.testing.assert_allclose(sums.linear(), expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(sums.uniform(), np.mean(part, axis=0), rtol=1e-6, atol=1e-7)
+        for decay in (0.3, 0.9):
+            average = part[0].astype(np.float64)
+            for vector in part[1:]:
+                average = decay * average + (1 - decay) * vector
+            np.testing.assert_allclose(sums.exponential(decay), average, rtol=1e-6, atol=1e-7)
+    assert lengths == list(range(1, len(window) + 1))
 
-    def score(vector: np.ndarray) -> float:
-        asked.append(vector)
-        return -float(np.linalg.norm(vector - target))
 
-    soup = greedy_soup(series, layout, score)
-    assert set(soup.ingredients) == {1, 3}
-    np.testing.assert_allclose(soup.weights, target, rtol=1e-6)
-    assert soup.score == pytest.approx(0, abs=1e-6)
-    assert len(asked) == 2 * 4 - 1
-
-
-def test_equal_snapshots_are_tried_from_the_newest_and_all_go_in(made) -> None:
+def test_any_combination(made) -> None:
     series, layout, vectors = made
-    soup = greedy_soup(series, layout, lambda vector: 1.0)
-    assert soup.ingredients == (3, 2, 1, 0)
-    np.testing.assert_allclose(soup.weights, vectors.mean(0), rtol=1e-6)
+    coefficients = [0.5, 0, -0.25, 1]
+    expected = oracle.weighted_mean(list(vectors), coefficients)
+    np.testing.assert_allclose(combine_snapshots(series, layout, coefficients), expected, rtol=1e-6)
 
 
 def test_the_best_candidate_is_the_first_of_equal_ones() -> None:

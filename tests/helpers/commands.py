@@ -42,6 +42,12 @@ def script(stage: int, *arguments: object) -> list[str]:
     return ["bash", str(REPOSITORY / "scripts" / f"run_stage_{stage}.sh"), *map(str, arguments)]
 
 
+def command_words(command: object, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """A command and everything below it, as it is typed after ``dimred``."""
+    below = getattr(command, "commands", {}).items()
+    return [words, *(found for name, part in below for found in command_words(part, (*words, name)))]
+
+
 @dataclass(frozen=True)
 class TwoStages:
     """Where the shared run lies, and what it printed."""

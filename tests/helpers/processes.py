@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 
 def nothing_is_left(out: Path) -> bool:
-    """Whether no process has this folder in its command line."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if str(out).encode() in command and state != "Z" and folder.name != str(os.getpid()):
-            return False
-    return True
+    """Whether no other process has this folder in its command line."""
+    return not any(str(out) in " ".join(process.info["cmdline"] or []) for process in others())
+
+
+def others() -> Iterator[psutil.Process]:
+    """All processes but this one; those that have ended and wait for their parent have no command line."""
+    return (process for process in psutil.process_iter(["cmdline"]) if process.pid != os.getpid())
 
 
 @contextmanager
@@ -45,11 +44,10 @@ def run_and_watch(command: list[str]) -> int:
     """Run the command to its end; the most bytes of private memory it was seen to hold."""
     most = 0
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        status = f"/proc/{process.pid}/status"
+        watched = psutil.Process(process.pid)
         while process.poll() is None:
-            with open(status, encoding="ascii") as file:  # noqa: PTH123
-                lines = [line for line in file if line.startswith("RssAnon:")]
-            most = max([most, *(int(line.split()[1]) * 1024 for line in lines)])
+            memory = watched.memory_info()
+            most = max(most, memory.rss - memory.shared)
             time.sleep(0.002)
         errors = process.stderr.read().decode()
     assert process.returncode == 0, errors

@@ -44,7 +44,10 @@ class Launcher:
         raise AssertionError(self.process.communicate())
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=60)
+        try:
+            out, err = self.process.communicate(timeout=60)
+        finally:
+            self.process.kill()
         return self.process.returncode, out, err
 
 

@@ -1,119 +1,69 @@
-"""Bad input: one clear line, exit status 2, nothing written."""
+"""Bad input as a person meets it: one clear line, exit status 2, nothing is left. ``tests/build`` has every kind."""
 
 import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 
-from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred, program
+from dimred.files.run_names import LOCK
+from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 
-def assert_refused(done, out: Path, *said: str) -> None:
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
+def assert_said_once(done: CompletedProcess[str], *said: str) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("error: ")
     for words in said:
         assert words in lines[0]
-    assert not out.exists()
+    assert "error" not in done.stdout
 
 
-def test_no_data_folder(tmp_path: Path) -> None:
-    done = program("stage_1", tmp_path / "nowhere", "--config", STAGE_1, "--out", tmp_path / "out", cwd=tmp_path)
-    assert_refused(done, tmp_path / "out", "nowhere", "not a folder")
+def files_below(folder: Path) -> dict[str, bytes]:
+    """What they hold, by name; a lock says who held it last."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_an_empty_class(digits: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(digits, data)
-    for image in (data / "train" / "3").iterdir():
-        image.unlink()
-    done = program("stage_1", data, "--config", STAGE_1, "--out", tmp_path / "out", cwd=tmp_path)
-    assert_refused(done, tmp_path / "out", "class '3'", "no images")
+def test_a_program_by_itself(tmp_path: Path) -> None:
+    done = program("stage_1", "nowhere", "--config", STAGE_1, "--out", "out", cwd=tmp_path)
+    assert_said_once(done, "nowhere", "not a folder")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_more_classes_than_outputs(digits: Path, tmp_path: Path) -> None:
-    done = program(
-        "stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "out", "--set=model.n_classes=9", cwd=tmp_path
-    )
-    assert_refused(done, tmp_path / "out", "10 classes", "n_classes 9")
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_every_rank_finds(devices: int, digits: Path, tmp_path: Path) -> None:
+    command = ("train", "stage-1", digits, "--config", STAGE_1, "--device-target", "CPU", "--devices", devices)
+    for n_classes in ("8", "9"):  # the second attempt speaks of itself only
+        done = dimred(*command, f"--set=model.n_classes={n_classes}", "--out", "new/out", cwd=tmp_path)
+        assert_said_once(done, "10 classes", f"n_classes {n_classes};")
+        assert list(tmp_path.iterdir()) == []
 
 
-def test_a_queue_on_a_device_that_has_none(digits: Path, tmp_path: Path) -> None:
-    done = program(
-        "stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "out", "--set=data.sink=true", cwd=tmp_path
-    )
-    assert_refused(done, tmp_path / "out", "data.sink is true", "--set data.sink=false")
-
-
-def test_an_unknown_key_is_refused_with_the_nearest_one_named(digits: Path, tmp_path: Path) -> None:
-    done = program("stage_1", digits, "--config", STAGE_1, "--out", tmp_path / "out", "--set=epoch=3", cwd=tmp_path)
-    assert_refused(done, tmp_path / "out", "'epoch'", "'epochs'")
-
-
-def test_earlier_results_are_kept(two_stages: TwoStages, tmp_path: Path) -> None:
-    before = sorted(two_stages.stage_1.rglob("*"))
-    done = program("stage_1", two_stages.data, "--config", STAGE_1, "--out", two_stages.stage_1, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "earlier results" in done.stderr
-    assert sorted(two_stages.stage_1.rglob("*")) == before
-
-
-@pytest.mark.parametrize("command", ["pca", "stage_2"])
-def test_one_snapshot_where_33_are_needed(two_stages: TwoStages, tmp_path: Path, command: str) -> None:
-    folder = tmp_path / "checkpoint_stage_1" / "checkpoint_pca"
-    folder.mkdir(parents=True)
-    weights = shutil.copy(two_stages.weights, folder.parent)
-    shutil.copy(two_stages.snapshots / "resnet_small-3_74.ckpt", folder)
-    out = tmp_path / "out"
-    if command == "pca":
-        out.mkdir()
-        done = dimred("pca", "--ckpt-dir", folder, "--out", out / "pca_mat.npy", cwd=tmp_path)
-        assert not any(out.iterdir())
-        out.rmdir()
-    else:
-        done = program("stage_2", two_stages.data, weights, "--config", STAGE_2, "--out", out, cwd=tmp_path)
-    assert_refused(done, out, "33", " 1 ")
-
-
-@pytest.mark.parametrize(("shape", "said"), [((32, 19953), ["19,953", "19,954"]), ((19954,), ["(19954,)"])])
-def test_a_matrix_of_the_wrong_shape(
-    two_stages: TwoStages, tmp_path: Path, shape: tuple[int, ...], said: list[str]
-) -> None:
-    np.save(tmp_path / "wrong.npy", np.zeros(shape, np.float32))
-    done = program(
-        "stage_2", two_stages.data, two_stages.weights, tmp_path / "wrong.npy", "--config", STAGE_2,
-        "--out", tmp_path / "out", cwd=tmp_path,
+def test_what_rank_0_alone_finds(two_stages: TwoStages, tmp_path: Path) -> None:
+    np.save(tmp_path / "wrong.npy", np.zeros((32, 19953), np.float32))
+    before = files_below(tmp_path)
+    done = dimred(
+        "train", "stage-2", two_stages.data, two_stages.weights, "wrong.npy", "--config", STAGE_2, "--device-target",
+        "CPU", "--devices", 2, cwd=tmp_path,
     )  # fmt: skip
-    assert_refused(done, tmp_path / "out", "wrong.npy", *said)
+    assert_said_once(done, "wrong.npy", "19,953", "19,954")
+    assert files_below(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong.npy"]
 
 
-def test_weights_of_another_network(two_stages: TwoStages, tmp_path: Path) -> None:
-    snapshot = two_stages.snapshots / "resnet_small-3_74.ckpt"
-    done = program(
-        "stage_2",
-        two_stages.data,
-        snapshot,
-        two_stages.matrix,
-        "--config",
-        STAGE_2,
-        "--out",
-        tmp_path / "out",
-        cwd=tmp_path,
-    )
-    assert_refused(done, tmp_path / "out", "moving_mean")
-
-
-def test_a_number_outside_its_range(two_stages: TwoStages, tmp_path: Path) -> None:
-    done = program(
-        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2,
-        "--out", tmp_path / "out", "--set=rho=1.5", cwd=tmp_path,
-    )  # fmt: skip
-    assert_refused(done, tmp_path / "out", "rho", "1.5", "less than 1")
-
-
-def test_the_digits_are_never_written_over(digits: Path, tmp_path: Path) -> None:
-    done = dimred("data", "digits", digits, cwd=tmp_path)
+def test_a_run_that_is_not_resumed_keeps_its_files(two_stages: TwoStages, tmp_path: Path) -> None:
+    run = tmp_path / "device0_stage_1"
+    shutil.copytree(two_stages.stage_1, run)
+    (run / "train.log").write_text("error: of an earlier attempt\n")
+    before = files_below(tmp_path)
+    command = ("train", "stage-1", two_stages.data, "--config", STAGE_1, "--device-target", "CPU", "--devices", 1)
+    assert_said_once(dimred(*command, cwd=tmp_path), "earlier results")
+    done = dimred(*command, *SHORT, "--resume", "--set=seed=99", cwd=tmp_path)
     assert done.returncode == 2
-    assert "exists already" in done.stderr
+    assert "error" not in done.stdout
+    assert done.stderr.splitlines()[:2] == ["error: the run was begun with other values:", "  seed: 1 -> 99"]
+    assert done.stderr.count("1 -> 99") == 1
+    assert files_below(tmp_path) == before

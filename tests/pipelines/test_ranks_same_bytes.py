@@ -20,7 +20,7 @@ from dimred.run.states import RunStates
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import is_statistic
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
-from tests.helpers.processes import nothing_is_left, soon
+from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
 
 ONE_OPTIONS = [
@@ -199,11 +199,6 @@ def test_two_hosts_give_the_bytes_of_one(
 
 def program_of(folder: Path) -> int:
     """The process whose last argument is this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(folder).encode() in arguments and b"--out" in arguments:
-            return int(process.name)
-    raise AssertionError(f"no process writes to {folder}")
+    found = [process.pid for process in others() if {str(folder), "--out"} <= set(process.info["cmdline"] or [])]
+    assert found, f"no process writes to {folder}"
+    return found[0]

@@ -75,3 +75,13 @@ def test_a_file_in_the_place_of_the_folder_is_refused(run: RunFiles, tmp_path: P
     (tmp_path / "out").write_text("mine")
     with pytest.raises(ConfigError, match="can't be made"):
         stage_1_page(run, tmp_path / "out")
+
+
+def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(run: RunFiles, tmp_path: Path) -> None:
+    (tmp_path / "pca_mat.h5").unlink()
+    with pytest.warns(UserWarning, match="pca_mat"):
+        record = read_stage_2(run.stage_2)
+    make_report_folder(tmp_path / "out")
+    page = write_report(tmp_path / "out", record, None, None)
+    assert "snapshots were taken" not in described(page)[0]
+    assert not (tmp_path / "out" / "spectrum.svg").exists()

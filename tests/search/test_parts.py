@@ -43,6 +43,7 @@ def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
         assert found.grad_norm == pytest.approx(np.linalg.norm(g), rel=1e-4)
         assert found.loss_scale == (1.0 if scale is None else 1024.0)
     np.testing.assert_allclose(weight_vector(network), twin.weights, atol=1e-4)
+    assert len(step._objective._clip.compile_cache) == 1  # not one graph for each gradient
 
 
 def test_the_average_moves_with_accepted_steps_only():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,14 +116,8 @@ def test_block_width_keeps_within_the_memory_and_what_a_kill_may_cost():
 def test_a_failing_disk_is_one_clear_line_and_the_work_is_kept(walk, tmp_path):
     """A real limit on the size of files, in a process of its own."""
     series, _ = walk
-    code = (
-        "import resource, sys\n"
-        "from dimred.cli.main import app\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
-        "app()"
-    )
-    out = tmp_path / "a.npy"
-    command = [sys.executable, "-c", code, "pca", "--ckpt-dir", series.directory, "--out", out, "--n-components", "3"]
+    out, program = tmp_path / "a.npy", Path(__file__).with_name("pca_with_small_files.py")
+    command = [sys.executable, program, "pca", "--ckpt-dir", series.directory, "--out", out, "--n-components", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"error: Writing {out} failed" in done.stderr

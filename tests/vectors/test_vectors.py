@@ -108,6 +108,20 @@ def test_host_and_graph_move_long_vectors_alike():
     np.testing.assert_allclose(*moved, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("kind", [HostVectors, GraphVectors])
+def test_gradients_are_joined_in_the_parameters_order(kind):
+    network = Straight()
+    vectors = kind(network.trainable_params())
+    for scale in (1, 2):
+        tensors = [
+            Tensor(scale * np.full(p.shape, 5 + i, np.float32)) for i, p in enumerate(network.trainable_params())
+        ]
+        np.testing.assert_array_equal(vectors.flatten(tensors).asnumpy(), scale * np.array([5] * 12 + [6] * 3))
+    if kind is GraphVectors:
+        assert len(vectors._flatten.compile_cache) <= 1  # not one graph for each value
+
+
 def test_half_precision_weights_go_by_graphs():
     weights = make_vectors([Parameter(Tensor(np.ones(3), ms.float16), name="p")])
     assert isinstance(weights, GraphVectors)

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,22 +190,13 @@ def test_a_truncated_manifest_is_refused(tmp_path):
         CheckpointSeries.open(tmp_path)
 
 
-WRITER = """
-import sys, numpy as np
-from dimred.weights.series import CheckpointSeries
-series = CheckpointSeries(sys.argv[1], keep=3)
-step = series.entries[-1].step if series.entries else 0
-while True:
-    step += 1
-    series.append({"w": np.full(20_000, step, np.float32)}, step=step, epoch=step)
-    print(step, flush=True)
-"""
+WRITER = Path(__file__).with_name("endless_writer.py")
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_series_that_opens(tmp_path):
     for delay_steps in (1, 3, 4, 2):
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
         ) as process:
             for _ in range(delay_steps):
                 seen = int(process.stdout.readline())

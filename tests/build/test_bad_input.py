@@ -1,0 +1,120 @@
+"""Bad input is refused before anything is written, and the refusal names it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import nn
+from PIL import Image
+
+from dimred.build import build_data, build_network
+from dimred.build.preflight import check_stage_1, check_stage_2
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.distributed.ranks import ALONE
+from dimred.errors import DimredError
+from dimred.vectors.parameters import to_arrays
+from dimred.weights.checkpoint_io import write_checkpoint
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
+from tests.helpers.commands import STAGE_1, STAGE_2
+
+ONE, TWO = load_config(StageOneConfig, STAGE_1), load_config(StageTwoConfig, STAGE_2)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two images of each of ten classes in every split."""
+    for split in ("train", "val", "test"):
+        for label in range(10):
+            folder = tmp_path / "data" / split / str(label)
+            folder.mkdir(parents=True)
+            for number in range(2):
+                Image.new("L", (16, 16), 100 * number).save(folder / f"{number}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Cell:
+    return build_network(ONE)
+
+
+@pytest.fixture
+def weights(network: nn.Cell, tmp_path: Path) -> Path:
+    """Every parameter of the network, and one snapshot beside it."""
+    folder = tmp_path / "checkpoint_stage_1"
+    CheckpointSeries(folder / "checkpoint_pca", keep=9).append(to_arrays(network.trainable_params()), 1, 1)
+    write_checkpoint(folder / "resnet_small-1_74.ckpt", to_arrays(network.get_parameters()))
+    return folder / "resnet_small-1_74.ckpt"
+
+
+def refusal_of_stage_1(data: Path, network: nn.Cell, *overrides: str) -> str:
+    out = data.parent / "out"
+    with pytest.raises(DimredError) as refused:
+        check_stage_1(load_config(StageOneConfig, STAGE_1, overrides), network, data, out, None, False)
+    assert refused.value.exit_status == 2
+    assert not out.exists()
+    return str(refused.value)
+
+
+def refusal_of_stage_2(data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None) -> str:
+    out, before = data.parent / "out", [parameter.asnumpy().tobytes() for parameter in network.get_parameters()]
+    with pytest.raises(DimredError) as refused:
+        check_stage_2(TWO, network, data, weights, pca_mat, out, False, ALONE)
+    assert refused.value.exit_status == 2
+    assert not out.exists()
+    assert [parameter.asnumpy().tobytes() for parameter in network.get_parameters()] == before
+    return str(refused.value)
+
+
+def test_no_data_folder(tmp_path: Path, network: nn.Cell) -> None:
+    said = refusal_of_stage_1(tmp_path / "nowhere", network)
+    assert "nowhere" in said
+    assert "not a folder" in said
+
+
+def test_an_empty_class(data: Path, network: nn.Cell) -> None:
+    for image in (data / "train" / "3").iterdir():
+        image.unlink()
+    said = refusal_of_stage_1(data, network)
+    assert "class '3'" in said
+    assert "no images" in said
+
+
+def test_more_classes_than_outputs(data: Path, network: nn.Cell) -> None:
+    said = refusal_of_stage_1(data, network, "model.n_classes=9")
+    assert "10 classes" in said
+    assert "n_classes 9" in said
+
+
+def test_a_queue_on_a_device_that_has_none(data: Path) -> None:
+    settings = load_config(StageOneConfig, STAGE_1, ["data.sink=true"])
+    with pytest.raises(DimredError, match=r"data\.sink is true.*--set data\.sink=false"):
+        build_data(settings.data, data, "train")
+
+
+def test_one_snapshot_where_33_are_needed(data: Path, network: nn.Cell, weights: Path) -> None:
+    said = refusal_of_stage_2(data, network, weights, None)
+    assert "33" in said
+    assert " 1 " in said
+
+
+@pytest.mark.parametrize(("shape", "said"), [((32, 19953), ["19,953", "19,954"]), ((19954,), ["(19954,)"])])
+def test_a_matrix_of_the_wrong_shape(
+    data: Path, network: nn.Cell, weights: Path, shape: tuple[int, ...], said: list[str]
+) -> None:
+    assert WeightLayout.from_network(network).size == 19954
+    np.save(data.parent / "wrong.npy", np.zeros(shape, np.float32))
+    refusal = refusal_of_stage_2(data, network, weights, data.parent / "wrong.npy")
+    assert all(words in refusal for words in ["wrong.npy", *said])
+
+
+def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:
+    (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
+    assert "moving_mean" in refusal_of_stage_2(data, network, snapshot, None)
+
+
+def test_every_problem_is_told_at_once(data: Path, network: nn.Cell, weights: Path) -> None:
+    refusal = refusal_of_stage_2(data / "nowhere", network, weights, None)
+    assert refusal.startswith("2 problems:")
+    assert "nowhere" in refusal
+    assert "33" in refusal
