@@ -14,28 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dimred.merging.average import average
-    from dimred.merging.merge import merge
-    from dimred.search.step import SubspaceTrainStep
-    from dimred.subspace.basis import SubspaceBasis, load_basis
-    from dimred.subspace.fit import fit_basis
-    from dimred.train_step.step import TrainStep
-    from dimred.weights.layout import WeightLayout
-    from dimred.weights.series import CheckpointSeries
+    from dimred.merging.average import average as average
+    from dimred.merging.merge import merge as merge
+    from dimred.search.step import SubspaceTrainStep as SubspaceTrainStep
+    from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
+    from dimred.subspace.basis import load_basis as load_basis
+    from dimred.subspace.fit import fit_basis as fit_basis
+    from dimred.train_step.step import TrainStep as TrainStep
+    from dimred.weights.layout import WeightLayout as WeightLayout
+    from dimred.weights.series import CheckpointSeries as CheckpointSeries
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "CheckpointSeries",
-    "SubspaceBasis",
-    "SubspaceTrainStep",
-    "TrainStep",
-    "WeightLayout",
-    "average",
-    "fit_basis",
-    "load_basis",
-    "merge",
-]
 
 _HOME = {
     "CheckpointSeries": "dimred.weights.series",
@@ -48,6 +37,7 @@ _HOME = {
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
 }
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -65,10 +65,6 @@ class Job:
         """Where a rank writes."""
         return self.out / f"device{rank}_{self.stage}"
 
-    def device_id(self, rank: int) -> int:
-        """The device of a rank on its host."""
-        return self.table[rank].device_id if self.table else rank % (self.devices // self.nodes)
-
     def command(self, rank: int) -> list[str]:
         """What a rank runs."""
         return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
@@ -106,7 +102,8 @@ class Job:
 
     def rank_environment(self, rank: int) -> dict[str, str]:
         """What one rank gets besides; where msrun starts it, msrun sets all of it but ``DEVICE_ID`` of a rank table."""
-        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(self.device_id(rank))}
+        device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
+        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
         if self.uses_msrun:
             mine |= {
                 "MS_ROLE": "MS_WORKER",
@@ -181,7 +178,7 @@ def make_job(
     table: tuple[Device, ...] = ()
     if rank_table is not None:
         table = tuple(read_rank_table(rank_table, devices))
-        servers = [device.server_id for device in table if device.rank % _per_server(table) == 0]
+        servers = list({device.server: device.server_id for device in table}.values())  # in the order of their ranks
         if nodes not in (None, len(servers)):
             raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
         devices, nodes, master_addr = len(table), len(servers), master_addr or servers[0]
@@ -210,10 +207,6 @@ def make_job(
         rank_table=None if rank_table is None else rank_table.absolute(),
         table=table,
     )
-
-
-def _per_server(table: tuple[Device, ...]) -> int:
-    return len(table) // (1 + max(device.server for device in table))
 
 
 def _free_port() -> int:

@@ -100,7 +100,7 @@ class _Watch:
         self._stalls = StallDetector(job.local_ranks, stall_timeout_seconds)
         self._around: dict[Connection, int] = {}  # the connection of the process around a rank -> its rank
         self._bar = LiveBar()
-        self._nodes = NodeLink(job.nodes, job.node_rank, job.master_addr, job.master_port + 1)
+        self._nodes = NodeLink(job)
         self._name = secrets.token_hex(16)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(launcher_address(self._name))
@@ -197,8 +197,10 @@ class _Watch:
         now = time.monotonic()
         if self._refusals and (self._all_have_ended or now > self._refusal_deadline):
             return RankFailedError(self._refusals[min(self._refusals)], refused=True)
-        if (failure := self._nodes.failure) is not None:
-            return RankFailedError(f"{failure.why}; the ranks of this node were ended", refused=failure.refused)
+        if self._nodes.failure:
+            return RankFailedError(
+                f"{self._nodes.failure}; the ranks of this node were ended", refused=self._nodes.refused
+            )
         if self._process.poll() is not None and not self._inbox.has_connections and not self._all_have_ended:
             missing = min(set(self._job.local_ranks) - set(self._statuses))
             status, log = self._process.returncode, self._folders.msrun_log

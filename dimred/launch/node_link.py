@@ -9,45 +9,31 @@ import socket
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 from dimred.launch.channel import Inbox
+from dimred.launch.job import Job
 
-__all__ = ["NodeFailure", "NodeLink"]
+__all__ = ["NodeLink"]
 
 _SECONDS_TO_CONNECT = 600.0  # nodes are started by hand, one after the other
-
-
-class NodeFailure(NamedTuple):
-    """Why another node's ranks have ended.
-
-    Attributes:
-        why: for people.
-        refused: whether they had not begun, because of bad input.
-    """
-
-    why: str
-    refused: bool = False
 
 
 class NodeLink:
     """This node's end of the line.
 
-    Args:
-        nodes: how many there are.
-        node_rank: number of this one.
-        address, port: where node 0 listens.
-
     Attributes:
-        failure: of another node; None while there is none.
+        failure: what another node said of its failure; empty while there is none.
+        refused: whether its ranks had not begun, because of bad input.
     """
 
-    def __init__(self, nodes: int, node_rank: int, address: str, port: int):
-        self.failure: NodeFailure | None = None
-        self._node_rank = node_rank
-        self._others = 0 if nodes == 1 else nodes - 1 if node_rank == 0 else 1  # node 0 hears of all, they of node 0
-        self._address = (address, port)
-        self._inbox = Inbox(socket.create_server(self._address) if self._others and node_rank == 0 else None)
+    def __init__(self, job: Job):
+        self.failure, self.refused = "", False
+        self._node_rank = job.node_rank
+        # Node 0 hears of all others, they of node 0.
+        self._others = 0 if job.nodes == 1 else job.nodes - 1 if job.node_rank == 0 else 1
+        self._address = (job.master_addr, job.master_port + 1)
+        self._inbox = Inbox(socket.create_server(self._address) if self._others and job.node_rank == 0 else None)
         self._nodes: dict[Connection, int] = {}
         self._done: set[int] = set()
         self._said_done = False
@@ -100,7 +86,8 @@ class NodeLink:
             self._fail(f"node {node} has failed: {message.get('why')}", bool(message.get("refused")))
 
     def _fail(self, why: str, refused: bool = False) -> None:
-        self.failure = self.failure or NodeFailure(why, refused)
+        if not self.failure:
+            self.failure, self.refused = why, refused
 
     def _say(self, **message: int | str) -> None:
         for connection in self._nodes:
