@@ -76,6 +76,11 @@ def merge(
             budget=budget, methods=methods.split(","), margin=margin, timeout=timeout, seed=seed,
             components=components, sigma=sigma, bound=bound, prior=prior, population=population, on_trial=on_trial,
         )  # fmt: skip
+    if record.get("table"):
+        from dimred.merging.contest import work_folder
+        from dimred.report.merge_page import write_merge_page
+
+        write_merge_page(record, work_folder(out))
     if as_json:
         print(json.dumps(record))
         return
@@ -105,7 +110,7 @@ def _print(record: dict[str, Any], out: Path) -> None:
             f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
         )
     print(f"BatchNorm: {record['batch_norm']}.")
-    print(f"{out}, {out}.json" + (f", {out}.merge" if "table" in record else ""))
+    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if "table" in record else ""))
 
 
 def _score(value: float, error: float | None) -> str:

@@ -14,10 +14,6 @@ from typing import BinaryIO, TypeVar
 
 import psutil
 
-__all__ = [
-    "atomic_folder", "atomic_write", "describe_os_error", "open_atomic", "remove_leftovers", "rename_durably", "retry",
-]  # fmt: skip
-
 _HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
 
@@ -109,6 +105,11 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file or folder of this name is still being written, or was when its writer died."""
+    return _LEFTOVER.fullmatch(name) is not None
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:

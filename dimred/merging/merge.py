@@ -39,6 +39,7 @@ from dimred.merging.search import (
     profile_candidates,
     search,
     soup_members,
+    window_candidate,
     window_candidates,
 )  # fmt: skip
 from dimred.merging.trials import Candidate
@@ -182,8 +183,10 @@ def _soup(contest: Contest, steps: Sequence[int]) -> None:
         whole = np.zeros(len(steps))
         whole[members] = chosen
         numbers = np.flatnonzero(whole)
-        kind, name = ("soup", f"soup of {len(numbers)}") if len(numbers) > 1 else ("window", f"{steps[numbers[0]]}")
-        return contest.signed(contest.on_search(Candidate(kind, name, tuple(whole.tolist()))))
+        candidate = Candidate("soup", f"soup of {len(numbers)}", tuple(whole.tolist()))
+        if len(numbers) == 1:
+            candidate = window_candidate(steps, int(numbers[0]), int(numbers[0]) + 1)
+        return contest.signed(contest.on_search(candidate))
 
     greedy_soup(len(members), score)
 

@@ -18,7 +18,7 @@ from dimred.subspace.spectrum import effective_rank, principal_directions
 
 __all__ = [
     "BudgetSpentError", "Coordinates", "Outcome", "SearchOptions", "check_options", "greedy_soup", "profile_candidates",
-    "search", "soup_members", "window_candidates",
+    "search", "soup_members", "window_candidate", "window_candidates",
 ]  # fmt: skip
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
@@ -62,9 +62,13 @@ def window_candidates(steps: Sequence[int]) -> Iterator[Candidate]:
     for end in dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS)):
         for length in lengths:
             if length <= end:
-                yield Candidate(
-                    "window", f"{steps[end - length]}-{steps[end - 1]}", _window(n, end - length, np.ones(length))
-                )
+                yield window_candidate(steps, end - length, end)
+
+
+def window_candidate(steps: Sequence[int], first: int, end: int) -> Candidate:
+    """The uniform mean of the checkpoints from number ``first`` to before ``end``."""
+    name = f"{steps[first]}-{steps[end - 1]}" if end - first > 1 else f"{steps[first]}"
+    return Candidate("window", name, _window(len(steps), first, np.ones(end - first)))
 
 
 def profile_candidates(steps: Sequence[int], first: int, end: int) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ from dimred.errors import FaultError, RunError
 from dimred.files.atomic import describe_os_error
 from dimred.merging.metric import MetricError, Score
 
-__all__ = ["Candidate", "Trial", "Trials"]
+__all__ = ["Candidate", "Trial", "Trials", "read_trials"]
 
 
 class Candidate(NamedTuple):
@@ -78,20 +78,13 @@ class Trials:
             raise
 
     def _read(self, about: dict[str, Any]) -> None:
-        self._file.seek(0)
-        *lines, rest = self._file.read().split(b"\n")
-        if rest:  # half a line, from a process that was killed
-            self._file.truncate(self._file.tell() - len(rest))
-        if not lines:
+        earlier, trials, whole = read_trials(self._path)
+        self._file.truncate(whole)
+        if earlier is None:
             self._append(about)
             return
-        try:
-            earlier, *trials = map(json.loads, lines)
-            for content in trials:
-                trial = _trial(content)
-                self._earlier.setdefault(_key(trial.candidate, trial.split, trial.reestimated), []).append(trial)
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{self._path} is damaged ({type(error).__name__}: {error}); move it away") from None
+        for trial in trials:
+            self._earlier.setdefault(_key(trial.candidate, trial.split, trial.reestimated), []).append(trial)
         different = [key for key in {**about, **earlier} if about.get(key) != earlier.get(key)]
         if different:
             raise RunError(
@@ -133,6 +126,21 @@ class Trials:
     def close(self) -> None:
         """Let another process have the file."""
         self._file.close()
+
+
+def read_trials(path: Path) -> tuple[dict[str, Any] | None, list[Trial], int]:
+    """What is searched and how, the trials, and the bytes of whole lines: the last may be half, of a killed process.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    *lines, rest = path.read_bytes().split(b"\n")
+    try:
+        contents = [json.loads(line) for line in lines]
+        trials = [_trial(content) for content in contents[1:]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
+    return (contents[0] if contents else None), trials, path.stat().st_size - len(rest)
 
 
 def _key(candidate: Candidate, split: str, reestimated: bool) -> tuple[Any, ...]:

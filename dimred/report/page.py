@@ -54,7 +54,7 @@ def write_report(
     Returns:
         The page's path.
     """
-    page, result, last = _Page(out), run.result, run.stage_1.last_epoch
+    page, result, last = Page(out), run.result, run.stage_1.last_epoch
     by_epoch = {"0": result["accuracy_start"]} | result["accuracy_by_epoch"]
     searched = {last + int(epoch): accuracy for epoch, accuracy in by_epoch.items()}
     _add_curves(page, run.stage_1, run.stage_1.snapshot_epochs(run.basis), searched)
@@ -70,7 +70,7 @@ def write_report(
 
 def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
     """Write ``report.html`` of a stage 1 alone, while it runs or after it; otherwise as ``write_report``."""
-    page = _Page(out)
+    page = Page(out)
     _add_curves(page, run, run.snapshot_epochs(), {})
     _add_spectrum(page, run.variance_shares())
     _add_configuration(page, {}, {"stage 1": run.folder})
@@ -81,22 +81,28 @@ def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
     return page.write(f"Stage 1: {run.folder.name}", key_figures(facts))
 
 
-class _Picture(NamedTuple):
+class Picture(NamedTuple):
     name: str
     drawn: Figure
     says: str  # for readers who can't see it
     caption: str
 
 
-class _Page:
-    """Writes the pictures of each section that is added, and in the end the page that shows them."""
+class Page:
+    """Writes the pictures of each section that is added, and in the end the page that shows them.
 
-    def __init__(self, out: Path):
-        self._out = out
+    Args:
+        out: the folder.
+        name: of the page.
+        pictures: that an earlier page in the folder may have left.
+    """
+
+    def __init__(self, out: Path, name: str = PAGE, pictures: Sequence[str] = _PICTURES):
+        self._out, self._name, self._pictures = out, name, pictures
         self._sections: list[tuple[str, str]] = []
         self._shown: set[str] = set()
 
-    def add(self, heading: str, pictures: Sequence[_Picture], before: str = "", after: str = "") -> None:
+    def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
         """A section of pictures, with HTML before and after them."""
         shown = ""
         for name, drawn, says, caption in pictures:
@@ -108,11 +114,11 @@ class _Page:
 
     def write(self, title: str, summary: str) -> Path:
         """Write the page; remove the pictures of an earlier report that it does not show."""
-        atomic_write(self._out / PAGE, document(title, summary, self._sections))
-        for name in set(_PICTURES) - self._shown:
+        atomic_write(self._out / self._name, document(title, summary, self._sections))
+        for name in set(self._pictures) - self._shown:
             for suffix in ("png", "svg"):
                 (self._out / f"{name}.{suffix}").unlink(missing_ok=True)
-        return self._out / PAGE
+        return self._out / self._name
 
 
 def _summary(run: StageTwoRecord) -> str:
@@ -137,9 +143,7 @@ def _summary(run: StageTwoRecord) -> str:
     return key_figures(facts) + "".join(f"<p>{escape(text)}</p>" for text in words)
 
 
-def _add_curves(
-    page: _Page, run: StageOneRecord, snapshot_epochs: Sequence[int], searched: Mapping[int, float]
-) -> None:
+def _add_curves(page: Page, run: StageOneRecord, snapshot_epochs: Sequence[int], searched: Mapping[int, float]) -> None:
     """Accuracy of stage 1, and of stage 2 by epoch where there is one, from its start on; stage 1's loss."""
     pictures, plain = [], run.accuracies
     if plain:
@@ -152,19 +156,19 @@ def _add_curves(
             says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
         drawn = plots.plot_accuracy(plain, searched, taken, size=plots.NARROW)
         caption = "Accuracy over epochs. The axis begins at the 10th percentile of late training."
-        pictures.append(_Picture("accuracy", drawn, f"{says}.", caption))
+        pictures.append(Picture("accuracy", drawn, f"{says}.", caption))
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
     drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
-    page.add("Curves", [*pictures, _Picture("loss", drawn, says, "Stage 1's training loss.")])
+    page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")])
 
 
-def _add_spectrum(page: _Page, shares: np.ndarray | None) -> None:
+def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:
     """The share (k,) of the snapshots' variance along each direction; nothing where it is not known."""
     if shares is None:
         return
     needed, k = int(np.searchsorted(np.cumsum(shares), 0.9 * shares.sum())) + 1, len(shares)
-    page.add("Subspace", [_Picture(
+    page.add("Subspace", [Picture(
         "spectrum", plots.plot_spectrum(shares),
         f"Share of the snapshots' variance along each of {k} directions: the first has {_percent(shares[0])}, all "
         f"together {_percent(shares.sum())}.",
@@ -173,23 +177,23 @@ def _add_spectrum(page: _Page, shares: np.ndarray | None) -> None:
     )])  # fmt: skip
 
 
-def _add_plane(page: _Page, plane: plots.PlaneView) -> None:
+def _add_plane(page: Page, plane: plots.PlaneView) -> None:
     whole, near = plane.whole.loss, plane.near.loss
     off = [f"{points.off.min():.3g} to {points.off.max():.3g}" for points in (plane.snapshots, plane.stops)]
     page.add("Where it went", [
-        _Picture(
+        Picture(
             "plane", plots.plot_plane(plane.whole, plane),
             f"Loss surface with the path of both stages. The lowest loss on the grid is {np.nanmin(whole):.3g}.",
             "The true loss of the plane through the snapshots' mean and the first two directions: the network at each "
             f"of {whole.size} points, on the same {plane.n_images:,} training images, with BatchNorm statistics of "
             "these images. The points are projections: their own loss is not that of the plane below them.",
         ),
-        _Picture(
+        Picture(
             "plane-near", plots.plot_plane(plane.near, plane),
             f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
             "The same plane, the part around stage 2.",
         ),
-        _Picture(
+        Picture(
             "distance", plots.plot_distances(plane),
             f"Distance off the plane: stage 1's snapshots {off[0]}, stage 2's points {off[1]}.",
             "How far each point lies off the plane that is shown.",
@@ -197,17 +201,17 @@ def _add_plane(page: _Page, plane: plots.PlaneView) -> None:
     ])  # fmt: skip
 
 
-def _add_search(page: _Page, run: StageTwoRecord) -> None:
+def _add_search(page: Page, run: StageTwoRecord) -> None:
     result, shares = run.result, [share for step in run.steps if (share := step["captured_share"]) is not None]
     mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
     page.add("The search, step by step", [
-        _Picture(
+        Picture(
             "steps", plots.plot_steps(run.steps),
             f"Loss of each step's batch; {result['accepted_steps']} of {result['steps']} steps were accepted, with "
             f"{result['trials']} trials.",
             "Each step's batch before and after the step, and the trials it took.",
         ),
-        _Picture(
+        Picture(
             "captured", plots.plot_captured(run.steps),
             f"Share of the gradient inside the subspace, {mean} in the mean.",
             "Share of the gradient's squared length that lies inside the subspace.",
@@ -215,7 +219,7 @@ def _add_search(page: _Page, run: StageTwoRecord) -> None:
     ])  # fmt: skip
 
 
-def _add_comparison(page: _Page, summary: dict[str, Any]) -> None:
+def _add_comparison(page: Page, summary: dict[str, Any]) -> None:
     rows = {TITLES[row["method"]].replace("**", ""): row for row in summary["rows"]}
     best, chosen = (
         max(rows, key=lambda name: rows[name][key]["mean"]) for key in ("test_reestimated", "val_reestimated")
@@ -226,7 +230,7 @@ def _add_comparison(page: _Page, summary: dict[str, Any]) -> None:
         f"reports; by val alone one would have taken: {chosen}. Costs are those after stage 1, passes in epochs of the "
         "training split."
     )
-    drawn = _Picture(
+    drawn = Picture(
         "comparison", plots.plot_comparison(scores), f"Test accuracy of {len(rows)} methods; the best is {best} with "
         f"{_percent(rows[best]['test_reestimated']['mean'])}.",
         "Test accuracy, BatchNorm re-estimated; bars are the spread over the seeds.",
@@ -234,7 +238,7 @@ def _add_comparison(page: _Page, summary: dict[str, Any]) -> None:
     page.add("Comparison", [drawn], before=f"<p>{escape(words)}</p>{table(HEADINGS, table_rows(summary))}")
 
 
-def _add_configuration(page: _Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
+def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
     """What the run was made from, the versions that the last stage ran with, and each stage's configuration."""
     versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
     texts = [

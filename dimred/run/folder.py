@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.errors import ConfigError
-from dimred.files.atomic import atomic_write, remove_leftovers
+from dimred.files.atomic import atomic_write, is_temporary, remove_leftovers
 from dimred.files.lock import FolderLock
 from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
 
-__all__ = ["check_run_folder", "run_folder", "versions", "write_versions"]
+__all__ = ["check_run_folder", "run_folder", "write_versions"]
 
 # What a run writes first; the basis may be fitted before the rest begins.
 _BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
@@ -60,8 +60,8 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
 
 
 def _results(out: Path) -> bool:
-    """Whether a run has written something."""
-    return any(entry.name not in NOT_RESULTS for entry in out.iterdir())
+    """Whether a run has written something; what it was writing when it died does not count."""
+    return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in out.iterdir())
 
 
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
@@ -69,17 +69,12 @@ _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 def write_versions(folder: Path) -> None:
     """Write ``versions.json``: packages, Python, operating system, processors."""
-    atomic_write(folder / VERSIONS, json.dumps(versions(), indent=2) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Name -> version."""
-    found = {name: _version(name) for name in _PACKAGES}
-    return found | {
+    found = {name: _version(name) for name in _PACKAGES} | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processors": str(os.cpu_count()),
     }
+    atomic_write(folder / VERSIONS, json.dumps(found, indent=2) + "\n")
 
 
 def _version(package: str) -> str:

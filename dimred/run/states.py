@@ -1,7 +1,4 @@
-"""The checkpoints of a run that are more than weights: states to resume from, and stage 1's full checkpoints.
-
-A state is one whole, checksummed file, ``OUT/resume/state-STEP.ckpt``.
-"""
+"""Checkpoints that hold more than weights: the states a run resumes from, and stage 1's full checkpoints."""
 
 import errno
 import json
@@ -19,19 +16,43 @@ from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
 __all__ = ["FullCheckpoints", "RunState", "RunStates", "check_finite", "read_full_checkpoint", "read_state"]
 
-_KEEP = 2  # the newest, and one to go back to if that is damaged later
-_PROGRESS = "dimred_progress"
-_NAME = re.compile(r"state-(\d{1,18})\.ckpt")
-_EPOCH = "epoch"
+_STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
+_PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names beside the arrays
+
+
+class _NumberedFiles:
+    """The files of a folder whose names hold a number, which is the first group of ``name``; the newest stay."""
+
+    def __init__(self, directory: Path, name: str, keep: int):
+        self.directory, self.keep = directory, keep
+        self._name = re.compile(name)
+
+    def forget_after(self, number: int) -> None:
+        """Remove the files of later numbers: the run goes on from an earlier one and writes them again."""
+        for found, path in self._files():
+            if found > number:
+                path.unlink(missing_ok=True)
+        self._remove_all_but(self.keep)
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """(number, file), by number."""
+        paths = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted((int(match[1]), path) for path in paths if (match := self._name.fullmatch(path.name)))
+
+    def _remove_all_but(self, keep: int) -> bool:
+        old = self._files()[:-keep]
+        for _, path in old:
+            path.unlink(missing_ok=True)
+        return bool(old)
 
 
 class RunState(NamedTuple):
     """Everything a run goes on with.
 
     Attributes:
-        arrays: name -> value of every parameter and whatever else is an array.
+        arrays: name -> value of every parameter, and of whatever else is an array.
         progress: the rest, as plain JSON values.
-        path: the file it stands in.
+        path: the file it was read from.
     """
 
     arrays: dict[str, np.ndarray]
@@ -39,23 +60,21 @@ class RunState(NamedTuple):
     path: Path
 
 
-class RunStates:
-    """The newest states of a run; an older one is removed only when a newer one is safe.
+class RunStates(_NumberedFiles):
+    """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one goes only when a newer one is safe.
 
     Args:
         out: folder of the run.
     """
 
     def __init__(self, out: Path):
-        self.directory = out / STATES
+        super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> Path:
-        """Write the state after ``step`` updates.
-
-        Where the disk is full, the older states but the newest give way first.
+        """Write the state after ``step`` updates. On a full disk all older states but the newest make room.
 
         Raises:
-            FaultError: a number is not finite; a state with such numbers is worth nothing.
+            FaultError: a number is not finite.
             OSError: it can't be written; the states before are still there.
         """
         check_finite(arrays, step)
@@ -69,16 +88,12 @@ class RunStates:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._remove_all_but(1):
                 raise
             write_checkpoint(path, arrays, extra)
-        self._remove_all_but(_KEEP)
+        self._remove_all_but(self.keep)
         return path
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
-        """The newest state that is whole; None where there is none.
-
-        Args:
-            note: is told of each file that is damaged, and left alone.
-        """
-        for path in reversed(self._paths()):
+        """The newest state that is whole, or None; ``note`` is told of each damaged one, which is left alone."""
+        for _, path in reversed(self._files()):
             try:
                 return read_state(path)
             except CheckpointError as error:
@@ -87,27 +102,31 @@ class RunStates:
 
     def newest_in_words(self) -> str:
         """Which state a run would go on from, for an error's text."""
-        paths = self._paths()
-        return f"the last good state is {paths[-1]}" if paths else "no state was saved yet"
+        files = self._files()
+        return f"the last good state is {files[-1][1]}" if files else "no state was saved yet"
 
-    def forget_after(self, step: int) -> None:
-        """Remove the states after ``step``, from which the run goes on, and older ones a killed run left over."""
-        for path in self._paths():
-            if _step(path) > step:
-                path.unlink(missing_ok=True)
-        self._remove_all_but(_KEEP)
 
-    def _paths(self) -> list[Path]:
-        """The files, by step."""
-        if not self.directory.is_dir():
-            return []
-        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_step)
+class FullCheckpoints(_NumberedFiles):
+    """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
 
-    def _remove_all_but(self, keep: int) -> bool:
-        old = self._paths()[:-keep]
-        for path in old:
-            path.unlink(missing_ok=True)
-        return bool(old)
+    They hold all parameters and the optimizer's state, so that another run can begin with one.
+
+    Args:
+        directory: made when missing.
+        prefix: begins the names.
+        keep: how many stay.
+    """
+
+    def __init__(self, directory: Path, prefix: str, keep: int):
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(directory)
+        super().__init__(directory, rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt", keep)
+        self.prefix = prefix
+
+    def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the checkpoint of an epoch's end; then remove the oldest ones that are too many."""
+        write_checkpoint(self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt", arrays, {_EPOCH: epoch})
+        self._remove_all_but(self.keep)
 
 
 def read_state(path: Path) -> RunState:
@@ -126,58 +145,6 @@ def read_state(path: Path) -> RunState:
     return RunState(arrays, progress, path)
 
 
-def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
-    """Refuse numbers that are not finite: a diverged training must not push good snapshots and states out.
-
-    Raises:
-        FaultError: names the first parameter that has one.
-    """
-    for name, value in arrays.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise FaultError(f"after step {step} {name!r} has numbers that are not finite: the training diverged")
-
-
-def _step(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else -1
-
-
-class FullCheckpoints:
-    """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
-
-    Args:
-        directory: made when missing.
-        prefix: begins the names.
-        keep: how many stay.
-    """
-
-    def __init__(self, directory: Path, prefix: str, keep: int):
-        directory.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(directory)
-        self.directory = directory
-        self.prefix = prefix
-        self.keep = keep
-        self._name = re.compile(rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt")
-
-    def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the checkpoint of an epoch's end; then remove those that are too many, the oldest first."""
-        path = self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt"
-        write_checkpoint(path, arrays, {_EPOCH: epoch})
-        for _, old in self._written()[: -self.keep]:
-            old.unlink(missing_ok=True)
-
-    def forget_after(self, epoch: int) -> None:
-        """Remove the checkpoints of later epochs: the run goes on from an earlier one, and writes them again."""
-        for written, path in self._written():
-            if written > epoch:
-                path.unlink(missing_ok=True)
-
-    def _written(self) -> list[tuple[int, Path]]:
-        """(epoch, file), by epoch."""
-        matches = ((self._name.fullmatch(path.name), path) for path in self.directory.iterdir())
-        return sorted((int(match[1]), path) for match, path in matches if match)
-
-
 def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:
     """The arrays of a full checkpoint, and the epoch it was written after.
 
@@ -189,3 +156,14 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
     if epoch is None or epoch.shape or epoch.dtype.kind != "i" or not 0 < int(epoch) < 1 << 31:
         raise CheckpointError(f"{source} is not a full checkpoint of stage 1")
     return arrays, int(epoch)
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
+    """Refuse numbers that are not finite: a diverged training must not push good snapshots and states out.
+
+    Raises:
+        FaultError: names the first parameter that has one.
+    """
+    for name, value in arrays.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise FaultError(f"after step {step} {name!r} has numbers that are not finite: the training diverged")

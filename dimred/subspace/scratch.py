@@ -84,9 +84,9 @@ class Scratch:
         atomic_write(self._state, buffer.getvalue(), durable=phase == "publish")
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it, the lock last."""
+        """Remove all that is in the folder; then the state, by which a killed removal is resumed; then the lock."""
         with suppress(OSError):
-            for path in self.directory.iterdir():
+            for path in sorted(self.directory.iterdir(), key=lambda path: path == self._state):
                 if path.name != LOCK:
                     path.unlink()
         self._lock.remove()

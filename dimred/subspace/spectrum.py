@@ -33,12 +33,10 @@ class Directions(NamedTuple):
 
     Attributes:
         coefficients: float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
-        singular_values: float64 (k,), the norms of the centred snapshots' coordinates along each row.
         total_variance: the variance of the snapshots about their mean, summed over all weights.
     """
 
     coefficients: np.ndarray
-    singular_values: np.ndarray
     total_variance: float
 
 
@@ -101,9 +99,8 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)
     signs = np.sign(scores[large.argmax(axis=0), np.arange(k)])
-    singular_values = np.sqrt(values[:k])
-    coefficients = np.ascontiguousarray((scores * signs / singular_values).T)
-    return Directions(coefficients, singular_values, float(np.trace(gram)) / (len(gram) - 1))
+    coefficients = (scores * signs / np.sqrt(values[:k])).T
+    return Directions(np.ascontiguousarray(coefficients), float(np.trace(gram)) / (len(gram) - 1))
 
 
 def _components_for_share(values: np.ndarray, share: float) -> int:
@@ -138,7 +135,7 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
         )
     coefficients = np.zeros((n_components, len(gram)))
     coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))
-    return Directions(coefficients, spread_along(gram, coefficients), total_variance)
+    return Directions(coefficients, total_variance)
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:

@@ -8,7 +8,8 @@
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from itertools import groupby
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -92,29 +93,28 @@ def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredT
     """
     cursor = _Cursor(file, path)
     index: dict[str, StoredTensor] = {}
-    last: tuple[str, tuple[int, ...], str] | None = None
-    pieces: list[tuple[int, int]] = []
-
-    def close() -> None:
-        if last is not None:
-            index[last[0]] = tensor_of(path, *last[:2], _TYPES[last[2]], tuple(pieces))
-
-    for number, (name, shape, type_name, piece) in enumerate(_records(cursor)):
-        if number == _MOST_RECORDS:
-            raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
-        if last is not None and name != last[0]:
-            close()
-            pieces = []
+    for name, records in groupby(_records(cursor), key=lambda record: record.name):  # a long tensor has several
         if name in index:
             raise cursor.error(f"the parameter {shown(name)} appears twice")
-        last = (name, shape, type_name)
-        pieces.append(piece)
-    close()
+        pieces = list(records)
+        places = tuple(piece.place for piece in pieces)
+        index[name] = tensor_of(path, name, pieces[0].shape, _TYPES[pieces[0].type_name], places)
     return index
 
 
-def _records(cursor: _Cursor) -> Iterator[tuple[str, tuple[int, ...], str, tuple[int, int]]]:
+class _Record(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+    place: tuple[int, int]
+
+
+def _records(cursor: _Cursor) -> Iterator[_Record]:
+    number = 0
     while cursor.position < cursor.size:
+        number += 1
+        if number > _MOST_RECORDS:
+            raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
         start = cursor.position
         if cursor.size - start == _CRC_BYTES and cursor.take(len(_CRC_MARK)) == _CRC_MARK:
             return
@@ -125,7 +125,7 @@ def _records(cursor: _Cursor) -> Iterator[tuple[str, tuple[int, ...], str, tuple
         yield _record(cursor, end)
 
 
-def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple[int, int]]:
+def _record(cursor: _Cursor, end: int) -> _Record:
     if cursor.take(1)[0] != _TAG:
         raise cursor.error("a record does not start with its name")
     name = cursor.text(end)
@@ -134,7 +134,7 @@ def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple
     if cursor.length(end) + cursor.position != end:
         raise cursor.error(f"the lengths in the record {shown(name)} contradict each other")
     shape: list[int] = []
-    type_name, piece = "", None
+    type_name, place = "", None
     while cursor.position < end:
         if len(shape) > MOST_DIMENSIONS:
             raise cursor.error(f"the parameter {shown(name)} claims more than {MOST_DIMENSIONS} dimensions")
@@ -149,15 +149,15 @@ def _record(cursor: _Cursor, end: int) -> tuple[str, tuple[int, ...], str, tuple
             type_name = cursor.text(end)
         elif field == _CONTENT:
             length = cursor.length(end)
-            piece = (cursor.position, length)
+            place = (cursor.position, length)
             cursor.position += length
         else:
             raise cursor.error(f"the record {shown(name)} has an unknown field")
     if type_name not in _TYPES:
         raise cursor.error(f"the parameter {shown(name)} has the type {shown(type_name)}, which dimred can't read")
-    if piece is None or cursor.position != end:
+    if place is None or cursor.position != end:
         raise cursor.error(f"the record {shown(name)} is incomplete")
-    return name, tuple(shape), type_name, piece
+    return _Record(name, tuple(shape), type_name, place)
 
 
 def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:

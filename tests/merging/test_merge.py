@@ -286,7 +286,7 @@ def test_the_table_and_the_json(planted: Path) -> None:
     assert lines[0].split() == ["kept", "kind", "candidate", "search", "select", "test"]
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in done.stdout
-    assert done.stderr.splitlines()[0].startswith("1/30 window 9-9: ")
+    assert done.stderr.splitlines()[0].startswith("1/30 window 9: ")
     done = command(*arguments, "--out", planted / "b.safetensors", "--json")
     record = json.loads(done.stdout)
     assert record["format"] == "dimred merge"

@@ -52,7 +52,7 @@ def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: boo
     count = folder / "count"
     count.unlink(missing_ok=True)
     options = phase.resume if resumed else []
-    command = [sys.executable, "-m", "tests.pipelines.killed_run", event, delay, how, count, *phase.command]
+    command = [sys.executable, "-m", "tests.helpers.killed_run", event, delay, how, count, *phase.command]
     command += ["--out", folder / "run" / phase.out_name, *options]
     done = subprocess.run(
         [str(part) for part in command],

@@ -1,0 +1,73 @@
+"""Whatever changes the disk below a folder, as numbered events at which a test can act.
+
+An event is: opening a file to write, flushing it to the disk, renaming, removing, truncating, making a folder.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+_watched: list["WriteEvents"] = []
+
+
+class WriteEvents:
+    """Counts the events below a folder.
+
+    Args:
+        below: part of the paths that count.
+        act: called with the number of each event, from 1; what it raises, the event raises.
+
+    Attributes:
+        seen: events so far.
+    """
+
+    def __init__(self, below: str, act: Callable[[int], object]):
+        self.below, self.act = below, act
+        self.seen = 0
+        self._lock = threading.Lock()
+
+    def happened(self) -> None:
+        with self._lock:
+            self.seen += 1
+            number = self.seen
+        self.act(number)
+
+    @contextmanager
+    def watched(self) -> Iterator["WriteEvents"]:
+        """Count while the block lasts."""
+        _watched.append(self)
+        try:
+            yield self
+        finally:
+            _watched.remove(self)
+
+
+def _audit(name: str, arguments: tuple[Any, ...]) -> None:
+    if not _watched:
+        return
+    opened = name == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES
+    if opened or name in _CHANGES:
+        for events in list(_watched):
+            if isinstance(arguments[0], int) or events.below in os.fsdecode(arguments[0]):
+                events.happened()
+
+
+def _counted(function: Callable[[int], None]) -> Callable[[int], None]:
+    def call(descriptor: int) -> None:
+        for events in list(_watched):
+            events.happened()
+        function(descriptor)
+        for events in list(_watched):
+            events.happened()
+
+    return call
+
+
+os.fsync, os.fdatasync = _counted(os.fsync), _counted(os.fdatasync)
+sys.addaudithook(_audit)

@@ -1,0 +1,154 @@
+"""A run that dies at any one of its write events is resumed to the bytes of the uninterrupted run.
+
+From that event on nothing reaches the disk any more, whatever the dying run still tries. ``tests/pipelines`` kills real
+processes at a few of these moments; here it is all of them, on a task that trains in milliseconds.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+
+from dimred.build import build_data, build_network, build_search_step, build_train_step
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.distributed.ranks import ALONE
+from dimred.run.search import Search
+from dimred.run.session import open_session
+from dimred.run.training import Training, parameters_to_save
+from dimred.subspace.basis import load_basis
+from dimred.subspace.fit import fit_basis
+from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.weights.series import CheckpointSeries
+from tests.helpers.results import differences, results
+from tests.helpers.write_events import WriteEvents
+
+TASK: dict[str, Any] = {
+    "seed": 3,
+    "model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3},
+    "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
+}
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
+    "checkpoints": {"every_epochs": 1, "keep": 1},
+    "snapshots": {"keep": 1},
+    "evaluate_every": 2,
+}
+ONE = StageOneConfig.model_validate(TASK | STAGE_1)
+TWO = StageTwoConfig.model_validate(
+    TASK | {"epochs": 2, "n_components": 2, "start": "mean", "alpha": 0, "reestimate_batches": 1}
+)
+
+Run = Callable[[Path, bool], object]
+
+
+class DeadError(BaseException):
+    """The process is taken for dead."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _graph_mode() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.fixture(scope="module")
+def dead_pid() -> int:
+    """Of a process that has ended, as which the dying runs write."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def stage_1() -> Run:
+    """Every run uses the same cells, so that they are compiled once; it begins with the same values in them."""
+    ms.set_seed(ONE.seed)
+    network = build_network(ONE)
+    images = {split: build_data(ONE.data, Path(), split) for split in ("train", "val")}
+    step = build_train_step(ONE, network, images["train"].steps_per_epoch)
+    first = to_arrays(parameters_to_save(step))
+
+    def run(out: Path, resume: bool) -> None:
+        from_arrays(parameters_to_save(step), first, "the beginning")
+        with open_session(out, ONE, ALONE, resume=resume) as session:
+            training = Training(session, ONE, network, step, images["train"], images["val"])
+            training.restore(None, [])
+            training.run()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stage 1, and the basis of its snapshots."""
+    out = tmp_path_factory.mktemp("finished") / "stage_1"
+    stage_1()(out, False)
+    series = CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")
+    fit_basis(series, 2, out=out.parent / "pca_mat.npy")
+    return out
+
+
+def pca(finished: Path) -> Run:
+    series = CheckpointSeries.open(finished / "checkpoint_stage_1" / "checkpoint_pca")
+    return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
+
+
+def stage_2(finished: Path) -> Run:
+    weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
+    network = build_network(TWO)
+    images = {split: build_data(TWO.data, Path(), split) for split in ("train", "val")}
+    basis = load_basis(finished.parent / "pca_mat.npy", network=network)
+    step = build_search_step(TWO, network, basis, images["train"].steps_per_epoch)
+    first, start = step.state, read_checkpoint(weights)
+
+    def run(out: Path, resume: bool) -> None:
+        from_arrays(network.get_parameters(), start, "WEIGHTS")
+        step.state = first
+        with open_session(out, TWO, ALONE, resume=resume) as session:
+            search = Search(session, TWO, network, step, images, basis, {}, 1_000_000)
+            if not search.restore([]):
+                search.put_start(weights.parent / "checkpoint_pca")
+            search.run()
+
+    return run
+
+
+def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:
+    """How many events an uninterrupted run has, and what it leaves."""
+    out.parent.mkdir()
+    with WriteEvents(str(out.parent), lambda number: None).watched() as events:
+        run(out, False)
+    return events.seen, results(out.parent)
+
+
+def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
+    """Run until this event, from which on nothing reaches the disk."""
+
+    def act(number: int) -> None:
+        if number >= event:
+            raise DeadError
+
+    with pytest.MonkeyPatch.context() as patch, WriteEvents(str(out.parent), act).watched():
+        patch.setattr(os, "getpid", lambda: dead_pid)
+        with pytest.raises(DeadError):
+            run(out, False)
+
+
+@pytest.mark.parametrize("phase", ["stage_1", "pca", "stage_2"])
+def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
+    phase: str, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
+    run: Run = {"stage_1": lambda finished: stage_1(), "pca": pca, "stage_2": stage_2}[phase](finished)
+    n_events, expected = events_of(run, tmp_path / "whole" / "out")
+    assert n_events > 20
+    for event in range(1, n_events + 1):
+        out = tmp_path / str(event) / "out"
+        out.parent.mkdir()
+        die_at(event, run, out, dead_pid)
+        run(out, True)
+        assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
