@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-NOT_QUICK = {"slow", "benchmark", "browser"}
-# Files and folders that start no training run and no job.
+NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
+# Folders and files that start no training run, but for those that take many seconds.
 QUICK = (
     "build", "cli", "config", "data", "evaluate", "files", "launch", "merging", "models", "report", "run", "search",
     "subspace", "vectors", "weights", "test_console.py", "test_errors.py", "test_installed.py", "test_onednn.py",
     "test_packages.py",
+)  # fmt: skip
+LONGER = (
+    "cli/test_summary.py", "data/test_digits.py", "data/test_photos.py", "run/test_every_write_event.py",
+    "search/test_against_twin.py", "search/test_dropout.py", "search/test_safety.py",
 )  # fmt: skip
 
 
@@ -18,6 +22,6 @@ QUICK = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them, before ``-m`` chooses."""
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if item.path.relative_to(TESTS).parts[0] in QUICK and not marks & NOT_QUICK:
+        file, marks = item.path.relative_to(TESTS), {mark.name for mark in item.iter_markers()}
+        if file.parts[0] in QUICK and file.as_posix() not in LONGER and not marks & NOT_QUICK:
             item.add_marker("quick")
