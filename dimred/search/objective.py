@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
@@ -26,10 +25,6 @@ class Evaluation(NamedTuple):
     grad: Tensor
     grad_square: float
     raw_norm: float
-
-    def share_of(self, subspace_grad: np.ndarray) -> float:
-        """|g_k|^2 / |g|^2; nan where g is 0."""
-        return float(subspace_grad @ subspace_grad) / self.grad_square if self.grad_square > 0 else math.nan
 
 
 class Objective:

@@ -198,7 +198,7 @@ class SubspaceTrainStep(nn.Cell):
             curvature=proposal.curvature,
             pair_used=proposal.pair_used,
             condition=proposal.condition,
-            captured_share=here.share_of(subspace_grad),
+            captured_share=float(subspace_grad @ subspace_grad) / (here.grad_square or math.nan),
             moved_inside=found.step_size * float(np.linalg.norm(proposal.direction)),
             moved_outside=moved_outside,
             decayed=decayed,

@@ -77,11 +77,11 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
     with threadpool_limits(1, user_api="blas"):
         multiplying = [n_weights / STRIP * seconds for seconds in _strip_seconds(n_snapshots, n_components)]
-    hashing = _hash_seconds_per_byte()
+    reading, writing, hashing = _disk_and_hash_seconds(matrix, folder)
     # A pass takes as long as the slowest of its threads, or as the arithmetic of all of them on the cores there are.
     passes = [
-        (read_bytes / _read_rate(matrix), read_bytes * hashing, multiplying[0]),
-        (rows_bytes / _write_rate(folder), rows_bytes * hashing, multiplying[1]),
+        (read_bytes * reading, read_bytes * hashing, multiplying[0]),
+        (rows_bytes * writing, rows_bytes * hashing, multiplying[1]),
     ]
     return Plan(
         n_snapshots=n_snapshots,
@@ -89,36 +89,19 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
         read_bytes=read_bytes,
         disk_bytes=result_bytes(n_weights, n_components),
         memory_bytes=working_bytes(n_snapshots, n_weights, n_components, width),
-        seconds=sum(max(disk, cpu, other, (cpu + other) / (os.cpu_count() or 1)) for disk, cpu, other in passes),
+        seconds=sum(max(disk, *busy, sum(busy) / (os.cpu_count() or 1)) for disk, *busy in passes),
         advice=advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None,
     )
 
 
-def _read_rate(matrix: WeightMatrix) -> float:
-    with open_checkpoint(matrix.paths[0]) as file:
-        size = 0
-
-        def read() -> None:
-            nonlocal size
-            size = len(file.read(_PROBE_BYTES))
-
-        seconds = _seconds(read)
-        return size / seconds
-
-
-def _write_rate(folder: Path) -> float:
-    def write() -> None:
-        file.write(bytes(_PROBE_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-
-    with tempfile.TemporaryFile(dir=folder) as file:
-        return _PROBE_BYTES / _seconds(write)
-
-
-def _hash_seconds_per_byte() -> float:
+def _disk_and_hash_seconds(matrix: WeightMatrix, folder: Path) -> tuple[float, float, float]:
+    """Seconds for a byte of reading a snapshot, of writing a file to the disk, of hashing."""
     data = bytes(_PROBE_BYTES)
-    return _seconds(lambda: hashlib.sha256(data)) / _PROBE_BYTES
+    with open_checkpoint(matrix.paths[0]) as file:
+        reading = _seconds(lambda: file.read(_PROBE_BYTES)) / min(_PROBE_BYTES, matrix.entries[0].bytes)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        writing = (_seconds(lambda: file.write(data)) + _seconds(lambda: os.fsync(file.fileno()))) / _PROBE_BYTES
+    return reading, writing, _seconds(lambda: hashlib.sha256(data)) / _PROBE_BYTES
 
 
 def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:

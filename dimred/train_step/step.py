@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import mindspore as ms
 from mindspore import Parameter, Tensor, amp, nn, ops
 
 from dimred.distributed.ranks import KeepLocal
@@ -12,7 +11,7 @@ from dimred.train_step.ema import NoEMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import NoLossScale
 from dimred.vectors.base import make_vectors
-from dimred.vectors.graph import CopyOf, Unflatten
+from dimred.vectors.graph import GraphCopies, Unflatten
 
 
 class StepResult(NamedTuple):
@@ -172,19 +171,17 @@ class _UpdateIfFinite(nn.Cell):
         super().__init__(auto_prefix=False)
         self.update = update
         self.loss_scale = loss_scale
-        self.untrained = ms.ParameterTuple(untrained)
-        self.copy_of_untrained = CopyOf(untrained)
+        self.untrained = GraphCopies(untrained)
 
     def saved(self) -> tuple[Tensor, ...]:
         """Copies to be put back."""
-        return self.copy_of_untrained()
+        return self.untrained()
 
     def construct(self, raw: tuple[Tensor, ...], clipped: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
         all_finite = amp.all_finite(raw)
         if all_finite:
             self.update(raw, clipped, saved)
         else:
-            for parameter, value in zip(self.untrained, saved):  # noqa: B905  (a graph's zip knows no strict)
-                ops.assign(parameter, value)
+            self.untrained.restore(saved)
         self.loss_scale.observe(all_finite)
         return all_finite

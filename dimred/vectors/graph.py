@@ -88,8 +88,8 @@ class _Write(nn.Cell):
         return True
 
 
-class CopyOf(nn.Cell):
-    """Copies of parameters, as a tuple."""
+class GraphCopies(nn.Cell):
+    """``HostCopies`` by graphs, also within a graph; at least one parameter."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
@@ -98,19 +98,11 @@ class CopyOf(nn.Cell):
     def construct(self) -> tuple[Tensor, ...]:
         return tuple([parameter.copy() for parameter in self.parameters])
 
-
-class GraphCopies:
-    """``HostCopies`` on a device; at least one parameter."""
-
-    def __init__(self, parameters: Sequence[Parameter]):
-        self._parameters = list(parameters)
-        self._copy = CopyOf(parameters)
-
-    def save(self) -> list[Tensor]:
-        return [Tensor(value) for value in self._copy()]
+    def save(self) -> tuple[Tensor, ...]:
+        return self()
 
     def restore(self, saved: Sequence[Tensor]) -> None:
-        for parameter, value in zip(self._parameters, saved, strict=True):
+        for parameter, value in zip(self.parameters, saved):  # noqa: B905  (a graph's zip knows no strict)
             ops.assign(parameter, value)
 
 
