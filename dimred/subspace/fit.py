@@ -12,7 +12,8 @@ import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, SeriesError
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.job import BadSnapshotError, Job, Progress, finish_publishing, run_job
+from dimred.subspace.gram_and_rows import BadSnapshotError
+from dimred.subspace.job import Job, Progress, finish_publishing, run_job
 from dimred.subspace.metadata import KINDS, metadata_path
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.spectrum import check_enough

@@ -20,7 +20,7 @@ from dimred.files.digest import CHUNK, chunk_digests
 from dimred.subspace.scratch import Scratch
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["LOST", "SAVE_EVERY", "STRIP", "NonFiniteError", "RowsResult", "add_products", "block_width",
+__all__ = ["LOST", "SAVE_EVERY", "STRIP", "BadSnapshotError", "RowsResult", "add_products", "block_width",
            "gram_pass", "make_rows", "rows_pass", "working_bytes"]  # fmt: skip
 
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
@@ -31,12 +31,12 @@ LOST = 3 + 2 * SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on,
 Report = Callable[[int], None]  # is told how many columns are done
 
 
-class NonFiniteError(Exception):
-    """Row ``row`` of the matrix holds an infinite number or NaN at column ``column``."""
+class BadSnapshotError(Exception):
+    """Row ``row`` of the matrix can't be used, for ``reason``."""
 
-    def __init__(self, row: int, column: int) -> None:
-        super().__init__(row, column)
-        self.row, self.column = row, column
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row, reason)
+        self.row, self.reason = row, reason
 
 
 class RowsResult(NamedTuple):
@@ -87,7 +87,7 @@ def gram_pass(
         The Gram matrix, float64 (N, N), and uint8 (N, chunks, 32).
 
     Raises:
-        NonFiniteError: a row holds an infinite number or NaN.
+        BadSnapshotError: a row holds an infinite number or NaN.
     """
     n_rows, n_columns = matrix.shape
     gram, start = np.zeros((n_rows, n_rows)), 0
@@ -104,7 +104,7 @@ def gram_pass(
         with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
             add_products(gram, block, buffer, centred=centred)
         if not np.isfinite(gram).all():
-            raise NonFiniteError(*_first_non_finite(block, first))
+            raise _non_finite(matrix, block, first)
         report(first + block.shape[1])
     return gram, digests
 
@@ -163,12 +163,14 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
         yield columns, strip, mean
 
 
-def _first_non_finite(block: np.ndarray, first: int) -> tuple[int, int]:
-    for row, values in enumerate(block):
-        wrong = ~np.isfinite(values)
-        if wrong.any():
-            return row, first + int(wrong.argmax())
-    raise AssertionError("finite float32 numbers have finite products in float64")
+def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
+    """The first number that is not finite; finite float32 numbers have finite products in float64, so there is one."""
+    row, column = np.argwhere(~np.isfinite(block))[0]
+    layout = matrix.layout
+    number = int(np.searchsorted(layout.offsets, first + column, side="right")) - 1
+    place = first + column - layout.offsets[number]
+    where = f"in the parameter {layout.names[number]!r} (entry {place})"
+    return BadSnapshotError(int(row), f"{matrix.paths[row]} has a number that is not finite {where}.")
 
 
 def rows_pass(

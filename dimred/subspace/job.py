@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dimred.errors import ConfigError, DimredError, SeriesError
 from dimred.files.atomic import rename_durably
 from dimred.files.digest import digest_of_chunks
-from dimred.subspace.gram_and_rows import NonFiniteError, RowsResult, block_width, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import BadSnapshotError, RowsResult, block_width, gram_pass, rows_pass
 from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, write_metadata
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.spectrum import (
@@ -26,19 +26,11 @@ from dimred.subspace.spectrum import (
 )
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["BadSnapshotError", "Job", "Progress", "finish_publishing", "result_bytes", "run_job"]
+__all__ = ["Job", "Progress", "finish_publishing", "result_bytes", "run_job"]
 
 _REPAIRS = 3
 # Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]
-
-
-class BadSnapshotError(Exception):
-    """Row ``row`` of the matrix can't be used, for ``reason``."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(row, reason)
-        self.row, self.reason = row, reason
 
 
 @dataclass(frozen=True)
@@ -151,16 +143,13 @@ def _gram(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[n
     if str(state.get("phase")) == "rows":
         gram, digests = state["gram"], [str(digest) for digest in state["sources"]]
     else:
-        try:
-            gram, chunks = gram_pass(
-                matrix,
-                width,
-                scratch,
-                lambda done: progress("reading snapshots", done, matrix.shape[1]),
-                centred=job.kind == "pca",
-            )
-        except NonFiniteError as error:
-            raise BadSnapshotError(error.row, _non_finite(matrix, error)) from None
+        gram, chunks = gram_pass(
+            matrix,
+            width,
+            scratch,
+            lambda done: progress("reading snapshots", done, matrix.shape[1]),
+            centred=job.kind == "pca",
+        )
         digests = [digest_of_chunks(row) for row in chunks]
     for row, (found, expected) in enumerate(zip(digests, job.digests, strict=True)):
         if expected and found != expected:
@@ -170,15 +159,6 @@ def _gram(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[n
                 "for it.",
             )
     return gram, digests
-
-
-def _non_finite(matrix: WeightMatrix, error: NonFiniteError) -> str:
-    layout = matrix.layout
-    number = int(np.searchsorted(layout.offsets, error.column, side="right")) - 1
-    return (
-        f"{matrix.paths[error.row]} has a number that is not finite in the parameter {layout.names[number]!r} (entry "
-        f"{error.column - layout.offsets[number]})."
-    )
 
 
 def _rows(
