@@ -12,7 +12,7 @@ import typer
 from dimred.console import AsJson
 
 if TYPE_CHECKING:
-    from dimred.merging.contest import Progress
+    from dimred.merging.trials import Progress
 
 
 def merge(
@@ -46,14 +46,11 @@ def merge(
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[int, typer.Option(help="Evaluations on the split search.")] = 300,
-    methods: Annotated[str, typer.Option(help="Of plain, soup and search, with commas between.")] = "plain,soup,search",
-    margin: Annotated[float, typer.Option(help="Standard errors by which the search must win.")] = 2.0,
     timeout: Annotated[float, typer.Option(help="Seconds for one evaluation.")] = 3600.0,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 1,
     components: Annotated[int, typer.Option(help="Directions to search in.")] = 8,
-    sigma: Annotated[float, typer.Option(help="First spread, in units of the checkpoints' own.")] = 0.5,
-    bound: Annotated[float, typer.Option(help="On each coordinate, in the same units.")] = 3.0,
-    prior: Annotated[float, typer.Option(help="Standard errors that being as far as the checkpoints costs.")] = 0.5,
+    bound: Annotated[float, typer.Option(help="On each coordinate, in units of the checkpoints' own spread.")] = 3.0,
+    prior: Annotated[float, typer.Option(help="Standard errors that one such unit in each direction costs.")] = 0.5,
     population: Annotated[int | None, typer.Option(help="Candidates a generation; default 4 + 3 ln k.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,11 +70,11 @@ def merge(
         record = run(
             checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
             dtype=dtype, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize,
-            budget=budget, methods=methods.split(","), margin=margin, timeout=timeout, seed=seed,
-            components=components, sigma=sigma, bound=bound, prior=prior, population=population, on_trial=on_trial,
+            budget=budget, timeout=timeout, seed=seed, components=components, bound=bound, prior=prior,
+            population=population, on_trial=on_trial,
         )  # fmt: skip
     if record.get("table"):
-        from dimred.merging.contest import work_folder
+        from dimred.merging.merge import work_folder
         from dimred.report.merge_page import write_merge_page
 
         write_merge_page(record, work_folder(out))

@@ -12,7 +12,6 @@ import numpy as np
 
 from dimred.errors import ConfigError, SeriesError
 from dimred.files.atomic import atomic_write
-from dimred.merging.combine import Report
 from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
 from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
@@ -38,7 +37,6 @@ def average(
     order: str = "step",
     dtype: str | None = None,
     rest: str | os.PathLike[str] | None = None,
-    report: Report = lambda read: None,
 ) -> dict[str, Any]:
     """Average checkpoints into one network, in their own format; a record goes beside it as ``OUT.json``.
 
@@ -51,7 +49,6 @@ def average(
         order: ``step``, ``name`` or ``mtime``.
         dtype: of the weights written, such as ``float32``; default the checkpoints' own.
         rest: the checkpoint that gives all that isn't averaged; default the last one.
-        report: is told how many weights were read since it was told last.
 
     Returns:
         The record.
@@ -70,7 +67,7 @@ def average(
         raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
     check_target(target, template, dtype)
     coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
-    write_network(chosen, coefficients, target, template, dtype, report=report)
+    write_network(chosen, coefficients, target, template, dtype)
     record = record_of(chosen, coefficients, template, dtype) | {"profile": profile}
     write_record(target, record)
     return record

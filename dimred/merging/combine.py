@@ -19,12 +19,11 @@ from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
 from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
 
-__all__ = ["Report", "Target", "gram_matrix", "round_to", "write_means", "write_part"]
+__all__ = ["Target", "gram_matrix", "round_to", "write_means", "write_part"]
 
 BLOCK = 65_536
 _PART = 16 * BLOCK
 _THREADS = min(4, len(os.sched_getaffinity(0)))
-Report = Callable[[int], None]  # is told how many weights were read since the last time
 
 
 class Target(NamedTuple):
@@ -43,9 +42,7 @@ class _Part(NamedTuple):
     size: int
 
 
-def write_means(
-    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, targets: Mapping[str, Target], report: Report
-) -> None:
+def write_means(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, targets: Mapping[str, Target]) -> None:
     """Write sum(c_i x_i) / sum(c_i) of each tensor in ``targets``, summed in order and in float64, rounded once.
 
     Of statistics, negative coefficients count as 0, so that a variance stays one.
@@ -61,16 +58,15 @@ def write_means(
     chosen = [(checkpoint, c) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
     used = np.array([c for _, c in chosen])
 
-    def run(part: _Part) -> int:
+    def run(part: _Part) -> None:
         mean = _mean(part, np.maximum(used, 0) if part.name in statistics else used)
         write_part(targets[part.name], part.start, mean)
-        return part.size * len(chosen)
 
-    for read in _each_block([checkpoint for checkpoint, _ in chosen], tuple(targets), BLOCK, run):
-        report(sum(read))
+    for _ in _each_block([checkpoint for checkpoint, _ in chosen], tuple(targets), BLOCK, run):
+        pass
 
 
-def gram_matrix(checkpoints: Sequence[Checkpoint], report: Report) -> np.ndarray:
+def gram_matrix(checkpoints: Sequence[Checkpoint]) -> np.ndarray:
     """The inner products (x_i - mean) . (x_j - mean) over all weights, float64 (N, N); each file is read once.
 
     Raises:
@@ -80,7 +76,7 @@ def gram_matrix(checkpoints: Sequence[Checkpoint], report: Report) -> np.ndarray
     gram = np.zeros((n, n))
     width = max(4096, min(BLOCK, (32 << 20) // (8 * n)))
 
-    def run(part: _Part) -> tuple[int, np.ndarray]:
+    def run(part: _Part) -> np.ndarray:
         rows = _buffer("rows", (n, width))[:, : part.size]
         for row, source in zip(rows, part.sources, strict=True):
             np.copyto(row, _load(source, part.start, part.size))
@@ -88,12 +84,13 @@ def gram_matrix(checkpoints: Sequence[Checkpoint], report: Report) -> np.ndarray
         products = rows @ rows.T
         if not np.isfinite(products).all():
             raise _not_finite(part)
-        return part.size * n, products
+        return products
 
     with threadpool_limits(1, "blas"):
-        for results in _each_block(checkpoints, checkpoints[-1].layout.names, width, run):
-            gram += sum(products for _, products in results)
-            report(sum(read for read, _ in results))
+        for number in range(len(checkpoints[-1].files)):  # one after the other: descriptors are few
+            names = set(checkpoints[-1].names_in(number)) & set(checkpoints[-1].layout.names)
+            for products in _each_block(checkpoints, sorted(names), width, run):
+                gram += sum(products)
     return gram
 
 

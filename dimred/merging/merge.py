@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError, StoppedError, check_number
-from dimred.files.atomic import remove_leftovers
+from dimred.files.atomic import open_atomic, remove_leftovers, rename_durably
 from dimred.merging.average import (
     Sources,
     average,
@@ -25,29 +26,18 @@ from dimred.merging.average import (
     record_path,
     write_record,
 )  # fmt: skip
-from dimred.merging.contest import PLAIN, Contest, Progress, final, table, work_folder
-from dimred.merging.inputs import select
-from dimred.merging.metric import FunctionMetric, Metric
-from dimred.merging.metric_process import CommandMetric, FileMetric
-from dimred.merging.output import check_target
-from dimred.merging.search import (
-    BudgetSpentError,
-    Coordinates,
-    SearchOptions,
-    check_options,
-    greedy_soup,
-    profile_candidates,
-    search,
-    soup_members,
-    window_candidate,
-    window_candidates,
-)  # fmt: skip
-from dimred.merging.trials import Candidate
+from dimred.merging.combine import gram_matrix
+from dimred.merging.final import final, table
+from dimred.merging.inputs import Checkpoint, select
+from dimred.merging.metric import FunctionMetric, Score
+from dimred.merging.metric_process import ProcessMetric
+from dimred.merging.output import check_target, write_network
+from dimred.merging.search import SearchOptions, run_plain, run_search, run_soup
+from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Progress, Trials
 
-__all__ = ["METHODS", "merge"]
+__all__ = ["merge", "work_folder"]
 
-METHODS = ("plain", "soup", "search")
-_FINALISTS = 3
+_FINALISTS = 3  # windows and profiles that are scored again
 
 
 def merge(
@@ -59,8 +49,6 @@ def merge(
     minimize: bool = False,
     maximize: bool = False,
     budget: int = 300,
-    methods: Sequence[str] = METHODS,
-    margin: float = 2.0,
     timeout: float = 3600.0,
     profile: str | None = None,
     last: int | None = None,
@@ -80,11 +68,9 @@ def merge(
         checkpoints: a folder, or files, folders of shards, globs.
         out: the file, or for shards the folder, to write; must not exist.
         metric: ``FILE.py:NAME``; or a function, which runs in this process, without a timeout. See ``FunctionMetric``.
-        metric_command: a command instead; see ``CommandMetric``.
+        metric_command: a command instead; see ``command_metric``.
         minimize, maximize: which is better, lower or higher; one of them.
         budget: evaluations on ``search``.
-        methods: of ``plain``, ``soup``, ``search``; ``plain`` is always there.
-        margin: standard errors by which soup or search must beat the best plain candidate on ``select``.
         timeout: seconds for one evaluation.
         profile, last, from_step, to_step, order, dtype: as ``average``.
         on_trial: is told of each trial.
@@ -106,16 +92,15 @@ def merge(
         window: dict[str, Any] = {"last": last, "from_step": from_step, "to_step": to_step, "order": order}
         return average(checkpoints, out, profile=profile or "uniform", dtype=dtype, **window)
     target, settings = Path(out), SearchOptions(**options)
-    check_options(settings)
+    settings.check()
     check_number("--budget", budget, at_least=1, whole=True)
-    check_number("--margin", margin, at_least=0)
     check_number("--timeout", timeout, above=0)
+    if metric is not None and metric_command is not None:
+        raise ConfigError("--metric and --metric-command can't both be given")
     if profile is not None:
         raise ConfigError(f"--profile is {profile!r}; with a metric, windows and profiles are chosen by it")
     if minimize == maximize:
         raise ConfigError("say which is better: --minimize or --maximize, one of them")
-    if not {*methods} <= {*METHODS}:
-        raise ConfigError(f"--methods is {','.join(methods)!r}; allowed: {', '.join(METHODS)}")
     if not _was_interrupted(target):
         check_is_new(target)
     chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
@@ -123,94 +108,118 @@ def merge(
     work = work_folder(target)
     work.mkdir(exist_ok=True)
     remove_leftovers(work)
-    inputs = record_of(chosen, np.ones(len(chosen)), chosen[-1], dtype)
     described = {
         "metric": _identity(metric) if metric_command is None else metric_command,
         "better": "lower" if minimize else "higher",
         "options": settings._asdict(),
     }
-    about = described | {"dtype": dtype, "checkpoints": [one["sample_sha256"] for one in inputs["checkpoints"]]}
-    judge = _metric(metric, metric_command, timeout, work / "metric.log")
-    contest = Contest(chosen, target, dtype, judge, -1 if minimize else 1, budget, about, on_trial)
-    with contextlib.closing(contest):
-        stopped = None
-        try:
-            found = _run(contest, settings, methods, margin)
-        except KeyboardInterrupt:
-            best = contest.best()
-            if best is None:
-                raise StoppedError(2, "nothing was scored yet") from None
-            found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
-            stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
-        contest.write(found["kept"])
+    inputs = [one["sample_sha256"] for one in record_of(chosen, np.ones(len(chosen)), chosen[-1], dtype)["checkpoints"]]
+    about = described | {"dtype": dtype, "checkpoints": inputs}
+    judge = _judge(metric, metric_command, timeout, work / "metric.log")
+    with contextlib.closing(_Maker(chosen, target, dtype, judge)) as maker:
+        trials = Trials(work / "trials.jsonl", about, maker.score, -1 if minimize else 1, budget, on_trial)
+        with contextlib.closing(trials):
+            stopped = None
+            try:
+                found = _run(trials, maker, settings)
+            except KeyboardInterrupt:
+                best = trials.best()
+                if best is None:
+                    raise StoppedError(2, "nothing was scored yet") from None
+                found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
+                stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
+            maker.write(found["kept"])
     record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], dtype) | described | found
     if judge.reestimates:
         record["batch_norm"] = "statistics re-estimated by the metric's hook"
-    record |= {"kept": found["kept"]._asdict(), "evaluations": len(contest.trials.done), "interrupted": bool(stopped)}
+    record |= {"kept": found["kept"]._asdict(), "evaluations": len(trials), "interrupted": stopped is not None}
     write_record(target, record)
     if stopped:
         raise stopped
     return record
 
 
-def _run(contest: Contest, settings: SearchOptions, methods: Sequence[str], margin: float) -> dict[str, Any]:
+def work_folder(out: Path) -> Path:
+    """Where the trials of a result are."""
+    return out.with_name(out.name + ".merge")
+
+
+def _run(trials: Trials, maker: "_Maker", settings: SearchOptions) -> dict[str, Any]:
     """All methods, then the final: what is kept, why, and the table."""
-    steps = [checkpoint.step for checkpoint in contest.checkpoints]
+    steps = [checkpoint.step for checkpoint in maker.checkpoints]
     searched: list[Candidate] = []
-    ended = "all candidates were tried"
     try:
-        for candidate in window_candidates(steps):
-            contest.on_search(candidate)
-        members = np.flatnonzero(contest.ranked("window")[0].candidate.coefficients)
-        for candidate in profile_candidates(steps, int(members[0]), int(members[-1]) + 1):
-            contest.on_search(candidate)
-        if "soup" in methods:
-            _soup(contest, steps)
-        if "search" in methods:
-            searched, ended = _search(contest, settings)
+        run_plain(trials, steps)
+        run_soup(trials, steps)
+        searched, ended = run_search(trials, maker.gram(), settings)
     except BudgetSpentError:
         ended = "the budget is spent"
-    finalists = [trial.candidate for trial in [*contest.ranked(*PLAIN)[:_FINALISTS], *contest.ranked("soup")[:1]]]
-    finalists += searched
-    kept, reference, why = final(contest, finalists, margin)
-    return {"kept": kept, "why": why, "ended": ended, "table": table(contest, finalists, kept, reference)}
+    best = [*trials.ranked(*PLAIN)[:_FINALISTS], *trials.ranked("soup")[:1]]
+    finalists = [*(trial.candidate for trial in best), *searched]
+    kept, reference, why = final(trials, finalists)
+    newest = Candidate("window", "the last checkpoint", tuple(np.eye(len(steps))[-1].tolist()))
+    tested = [kept, reference, newest] if maker.judge.has_splits else []
+    rows = table(trials, [kept, *finalists, newest], tested, kept if maker.judge.reestimates else None)
+    return {"kept": kept, "why": why, "ended": ended, "table": rows}
 
 
-def _soup(contest: Contest, steps: Sequence[int]) -> None:
-    members = soup_members(len(steps))
+class _Maker:
+    """Writes candidates, one at a time in one place, and asks the judge."""
 
-    def score(chosen: tuple[float, ...]) -> float:
-        whole = np.zeros(len(steps))
-        whole[members] = chosen
-        numbers = np.flatnonzero(whole)
-        candidate = Candidate("soup", f"soup of {len(numbers)}", tuple(whole.tolist()))
-        if len(numbers) == 1:
-            candidate = window_candidate(steps, int(numbers[0]), int(numbers[0]) + 1)
-        return contest.signed(contest.on_search(candidate))
+    def __init__(
+        self, checkpoints: Sequence[Checkpoint], out: Path, dtype: str | None, judge: FunctionMetric | ProcessMetric
+    ) -> None:
+        self.checkpoints, self.judge = checkpoints, judge
+        self._out, self._dtype = out, dtype
+        self._candidate = work_folder(out) / f"candidate{out.suffix}"
 
-    greedy_soup(len(members), score)
+    def score(self, candidate: Candidate, split: str, reestimate: bool) -> Score:
+        """What the judge says of a candidate on a split."""
+        self._make(candidate, reestimate=reestimate, durable=False)
+        return self.judge.score(self._candidate, split)
+
+    def write(self, candidate: Candidate) -> None:
+        """The candidate as the result."""
+        self._make(candidate, reestimate=True, durable=True)
+        _remove(self._out)  # of an interrupted call
+        rename_durably(self._candidate, self._out)
+
+    def gram(self) -> np.ndarray:
+        """The Gram matrix of the checkpoints, which is kept in a file."""
+        path = work_folder(self._out) / "gram.npy"
+        if not path.exists():
+            gram = gram_matrix(self.checkpoints)
+            with open_atomic(path) as file:
+                np.save(file, gram)
+        return np.asarray(np.load(path, allow_pickle=False))
+
+    def close(self) -> None:
+        """Remove the last candidate, and end the judge."""
+        _remove(self._candidate)
+        self.judge.close()
+
+    def _make(self, candidate: Candidate, *, reestimate: bool, durable: bool) -> None:
+        _remove(self._candidate)
+        coefficients, template = np.array(candidate.coefficients), self.checkpoints[-1]
+        write_network(self.checkpoints, coefficients, self._candidate, template, self._dtype, durable=durable)
+        if reestimate and self.judge.reestimates:
+            self.judge.reestimate(self._candidate)
 
 
-def _search(contest: Contest, settings: SearchOptions) -> tuple[list[Candidate], str]:
-    """The finalists of the search around the best plain candidate, and why it ended."""
-    plain = contest.ranked(*PLAIN)
-    coefficients = np.array(plain[0].candidate.coefficients)
-    coordinates = Coordinates(contest.gram(), coefficients / coefficients.sum(), settings.components)
-    if coordinates.k == 0:
-        return [], "the checkpoints are all equal"
-    error = (plain[0].score.error if plain[0].score else None) or 0.0
-    # Where a metric gives no error, a tenth of the spread of the plain candidates is the unit of the prior.
-    unit = error or (float(np.std([contest.signed(trial) for trial in plain])) / 10)
-    found = search(coordinates, settings, contest.on_search, contest.signed, unit, error)
-    return [*(trial.candidate for trial in found.best[: _FINALISTS - 1]), found.centre], found.ended
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _metric(metric: str | Callable[..., Any] | None, command: str | None, timeout_seconds: float, log: Path) -> Metric:
-    if command is not None:
-        if metric is not None:
-            raise ConfigError("--metric and --metric-command can't both be given")
-        return CommandMetric(command, timeout_seconds, log)
-    return FileMetric(metric, timeout_seconds, log) if isinstance(metric, str) else FunctionMetric(metric)  # type: ignore[arg-type]
+def _judge(
+    metric: str | Callable[..., Any] | None, command: str | None, timeout_seconds: float, log: Path
+) -> FunctionMetric | ProcessMetric:
+    if callable(metric):
+        return FunctionMetric(metric)
+    option, source = ("--metric", metric) if metric is not None else ("--metric-command", command)
+    return ProcessMetric(option, str(source), timeout_seconds, log)
 
 
 def _identity(metric: str | Callable[..., Any] | None) -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import inspect
 import math
+import shlex
+import subprocess
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.errors import DimredError, shown
+from dimred.errors import ConfigError, DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
 
-__all__ = ["FunctionMetric", "Metric", "MetricError", "Score", "as_score"]
+__all__ = ["FunctionMetric", "MetricError", "Score", "command_metric"]
 
 
 class MetricError(DimredError):
@@ -29,45 +31,19 @@ class Score(NamedTuple):
     samples: tuple[float, ...] | None = None
 
 
-class Metric:
-    """Scores candidates.
-
-    Attributes:
-        has_splits: whether it tells the splits ``search``, ``select`` and ``test`` apart.
-        reestimates: whether it has a hook that gives a candidate BatchNorm statistics of its own.
-    """
-
-    has_splits = False
-    reestimates = False
-
-    def reestimate(self, candidate: Path) -> None:
-        """Write statistics of its own into the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: as ``score``.
-        """
-
-    def score(self, candidate: Path, split: str) -> Score:
-        """The score of the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: it failed, hung, or gave no number.
-        """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """End its process, if it has one."""
-
-
-class FunctionMetric(Metric):
+class FunctionMetric:
     """A Python function: ``score(candidate)`` or ``score(candidate, split)``, of a path.
 
     A function whose first parameter is called ``tensors`` gets name -> array in place of the path. It returns a number;
-    a tuple (number, standard error); or a list of one number a sample.
+    a tuple (number, standard error); or a list of one number a sample. The splits are ``search``, ``select``, ``test``.
 
     Args:
         function: the metric.
         hook: ``reestimate(candidate)`` -> name -> array of new statistics, which are written into the candidate.
+
+    Attributes:
+        has_splits: whether it tells the splits apart.
+        reestimates: whether it has the hook.
     """
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
@@ -77,14 +53,52 @@ class FunctionMetric(Metric):
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
+        """Write statistics of its own into the checkpoint at ``candidate``.
+
+        Raises:
+            MetricError: the hook failed, or returned something else.
+        """
         with _failures():
             if self._hook is not None:
                 put_statistics(candidate, self._hook(str(candidate)))
 
     def score(self, candidate: Path, split: str) -> Score:
+        """The score of the checkpoint at ``candidate``.
+
+        Raises:
+            MetricError: it failed, or gave no number.
+        """
         with _failures():
             argument = _tensors(candidate) if self._takes_tensors else str(candidate)
-            return as_score(self._function(argument, *([split] if self.has_splits else [])))
+            return _as_score(self._function(argument, *([split] if self.has_splits else [])))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def command_metric(command: str) -> FunctionMetric:
+    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split.
+
+    Raises:
+        ConfigError: it has no ``{}``.
+    """
+    if "{}" not in command:
+        raise ConfigError("put {} where the candidate's path is to stand")
+    words = shlex.split(command)
+
+    def with_split(candidate: str, split: str) -> float:
+        filled = [word.replace("{}", candidate).replace("{split}", split) for word in words]
+        done = subprocess.run(filled, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        lines = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        last = lines[-1] if lines else ""
+        if done.returncode != 0:
+            raise MetricError(f"it ended with status {done.returncode}; its last line was {shown(last)}")
+        try:
+            return float(last)
+        except ValueError:
+            raise MetricError(f"its last line is {shown(last)}, not a number") from None
+
+    return FunctionMetric(with_split if "{split}" in command else lambda candidate: with_split(candidate, ""))
 
 
 @contextlib.contextmanager
@@ -109,12 +123,7 @@ def _tensors(candidate: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def as_score(returned: Any) -> Score:
-    """What a metric returned, as a score.
-
-    Raises:
-        MetricError: it is not a finite number, not a tuple (number, standard error), and not a list of numbers.
-    """
+def _as_score(returned: Any) -> Score:
     try:
         array = np.asarray(returned, np.float64)
         if isinstance(returned, str | bytes | bool) or returned is None or array.ndim > 1 or array.size == 0:

@@ -1,14 +1,13 @@
-"""The user's metric in a process of its own, which may fail, hang or die: a function in a file, or a command.
+"""The user's metric in a process of its own, which may fail, hang or die.
 
-``python -m dimred.merging.metric_process FILE NAME DESCRIPTOR`` loads the file once and answers questions over a
-socket, in JSON.
+``python -m dimred.merging.metric_process DESCRIPTOR SOURCE [NAME]`` loads a function of a file, or takes a command, and
+answers questions over a socket, in JSON.
 """
 
 import contextlib
 import importlib.util
 import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,53 +17,60 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from dimred.errors import ConfigError, shown
-from dimred.merging.metric import FunctionMetric, Metric, MetricError, Score, as_score
+from dimred.errors import ConfigError, DimredError
+from dimred.merging.metric import FunctionMetric, MetricError, Score, command_metric
 
-__all__ = ["CommandMetric", "FileMetric"]
+__all__ = ["ProcessMetric"]
 
 
-class FileMetric(Metric):
-    """A function in a Python file, with the file's function ``reestimate`` as hook, if it has one.
+class ProcessMetric:
+    """A ``FunctionMetric`` of a file or a command, in a process that is started again where it was lost.
 
     Args:
-        spec: ``FILE.py:NAME``.
-        timeout_seconds: for one evaluation; a process that takes longer is ended, and another started.
+        option: ``--metric`` or ``--metric-command``.
+        source: ``FILE.py:NAME``, whose hook is the file's function ``reestimate``, if it has one; or the command.
+        timeout_seconds: for one evaluation; a process that takes longer is ended.
         log: the file for what the process prints.
 
     Raises:
-        ConfigError: there is no such file, or no such function in it.
+        ConfigError: there is no such file, no such function in it, or no place for the candidate in the command.
     """
 
-    def __init__(self, spec: str, timeout_seconds: float, log: Path) -> None:
-        file, _, self._name = spec.rpartition(":")
-        self._file, self._timeout_seconds, self._log = Path(file), timeout_seconds, log
+    def __init__(self, option: str, source: str, timeout_seconds: float, log: Path) -> None:
+        self._timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
-        if not file or not self._file.is_file():
-            raise ConfigError(f"--metric is {spec!r}; give a Python file and a function, such as my_metric.py:score")
+        file, _, name = source.rpartition(":")
+        if option == "--metric" and not (file and Path(file).is_file()):
+            raise ConfigError(f"--metric is {source!r}; give a Python file and a function, such as my_metric.py:score")
+        self._words = [file, name] if option == "--metric" else [source]
         try:
             about = self._start()
         except MetricError as error:
             self.close()
-            raise ConfigError(f"--metric is {spec!r}, which can't be used: {error}; {log} has all it printed") from None
+            raise ConfigError(f"{option} is {source!r}, which can't be used: {error} (see {log})") from None
         self.has_splits, self.reestimates = bool(about["has_splits"]), bool(about["reestimates"])
 
     def reestimate(self, candidate: Path) -> None:
+        """As ``FunctionMetric``; fails also where the process hangs or dies."""
         self._ask({"candidate": str(candidate), "split": None})
 
     def score(self, candidate: Path, split: str) -> Score:
-        answer = self._ask({"candidate": str(candidate), "split": split})
-        return Score(answer["value"], answer["error"], None if answer["samples"] is None else tuple(answer["samples"]))
+        """As ``FunctionMetric``; fails also where the process hangs or dies."""
+        value, error, samples = self._ask({"candidate": str(candidate), "split": split})["score"]
+        return Score(value, error, samples and tuple(samples))
 
     def close(self) -> None:
+        """End the process, and all it started."""
         if self._process is not None:
-            _end(self._process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
             self._connection.close()
             self._process = None
 
     def _start(self) -> dict[str, Any]:
         here, there = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(self._file), self._name, str(there.fileno())]
+        command = [sys.executable, "-m", __name__, str(there.fileno()), *self._words]
         with there, self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
@@ -83,7 +89,7 @@ class FileMetric(Metric):
     def _answer(self) -> dict[str, Any]:
         try:
             if not self._connection.poll(self._timeout_seconds):
-                raise _too_slow(self._timeout_seconds)
+                raise MetricError(f"it took longer than --timeout {self._timeout_seconds:g} s")
             answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             status = self._process.wait() if self._process else 0
@@ -96,61 +102,6 @@ class FileMetric(Metric):
         if "failed" in answer:
             raise MetricError(answer["failed"])
         return answer
-
-
-class CommandMetric(Metric):
-    """A command whose last line is a number; ``{}`` in it stands for the candidate's path, ``{split}`` for the split.
-
-    Args:
-        command: words, quoted as in a shell, which does not see them.
-        timeout_seconds, log: as ``FileMetric``.
-
-    Raises:
-        ConfigError: it has no ``{}``.
-    """
-
-    def __init__(self, command: str, timeout_seconds: float, log: Path) -> None:
-        self._words, self._timeout_seconds, self._log = shlex.split(command), timeout_seconds, log
-        self.has_splits = "{split}" in command
-        if "{}" not in command:
-            raise ConfigError(f"--metric-command is {command!r}; put {{}} where the candidate's path is to stand")
-
-    def score(self, candidate: Path, split: str) -> Score:
-        words = [word.replace("{}", str(candidate)).replace("{split}", split) for word in self._words]
-        try:
-            with self._log.open("ab") as log:
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-                )
-        except OSError as error:
-            raise MetricError(f"{words[0]} can't be started: {error.strerror}") from None
-        try:
-            output, _ = process.communicate(timeout=self._timeout_seconds)
-        except subprocess.TimeoutExpired:
-            raise _too_slow(self._timeout_seconds) from None
-        finally:
-            _end(process)
-        lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1] if lines else ""
-        if process.returncode != 0:
-            raise MetricError(f"it ended with status {process.returncode}; its last line was {shown(last)}")
-        try:
-            return as_score(float(last))
-        except ValueError:
-            raise MetricError(f"its last line is {shown(last)}, not a number") from None
-
-
-def _too_slow(seconds: float) -> MetricError:
-    return MetricError(f"it took longer than --timeout {seconds:g} s")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def _load(file: Path, name: str) -> FunctionMetric:
@@ -167,19 +118,19 @@ def _load(file: Path, name: str) -> FunctionMetric:
     return FunctionMetric(function, getattr(module, "reestimate", None))
 
 
-def _serve(file: Path, name: str, connection: Connection) -> None:
+def _serve(connection: Connection, source: str, name: str = "") -> None:
     """Load the metric, say what it can, and answer questions until the other side goes away."""
 
-    def answer(content: dict[str, Any]) -> None:
+    def answer(**content: Any) -> None:
         connection.send_bytes(json.dumps(content).encode())
 
     try:
-        metric = _load(file, name)
+        metric = _load(Path(source), name) if name else command_metric(source)
     except BaseException as error:
         traceback.print_exc()
-        answer({"failed": str(error) if isinstance(error, MetricError) else f"{type(error).__name__}: {error}"})
+        answer(failed=str(error) if isinstance(error, DimredError) else f"{type(error).__name__}: {error}")
         return
-    answer({"has_splits": metric.has_splits, "reestimates": metric.reestimates})
+    answer(has_splits=metric.has_splits, reestimates=metric.reestimates)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             question = json.loads(connection.recv_bytes())
@@ -187,10 +138,10 @@ def _serve(file: Path, name: str, connection: Connection) -> None:
             try:
                 if split is None:
                     metric.reestimate(candidate)
-                answer({} if split is None else metric.score(candidate, split)._asdict())
+                answer(score=None if split is None else metric.score(candidate, split))
             except MetricError as error:
-                answer({"failed": str(error)})
+                answer(failed=str(error))
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), sys.argv[2], Connection(int(sys.argv[3])))
+    _serve(Connection(int(sys.argv[1])), *sys.argv[2:])

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from dimred.errors import ConfigError, FaultError, shown
 from dimred.files.atomic import atomic_folder, describe_os_error, open_atomic
-from dimred.merging.combine import Report, Target, write_means, write_part
+from dimred.merging.combine import Target, write_means, write_part
 from dimred.merging.inputs import Checkpoint, read_one
 from dimred.weights.ckpt_format import renew_ckpt_crc
 from dimred.weights.safetensors_format import safetensors_header
@@ -61,7 +61,6 @@ def write_network(
     dtype: str | None = None,
     *,
     durable: bool = True,
-    report: Report = lambda read: None,
 ) -> None:
     """Write sum(c_i x_i) / sum(c_i) in place of the template's weights, and its other entries as they are.
 
@@ -100,7 +99,7 @@ def write_network(
                 file.flush()
                 targets = places
             means = {name: Target(descriptor, place) for name, place in targets.items() if name in averaged}
-            write_means(checkpoints, coefficients, means, report)
+            write_means(checkpoints, coefficients, means)
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 

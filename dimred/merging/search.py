@@ -13,81 +13,64 @@ from cmaes import CMA  # type: ignore[import-untyped]
 
 from dimred.errors import check_number
 from dimred.merging.profiles import profile_coefficients
-from dimred.merging.trials import Candidate, Trial
+from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Trial, Trials
 from dimred.subspace.spectrum import effective_rank, principal_directions
 
-__all__ = [
-    "BudgetSpentError", "Coordinates", "Outcome", "SearchOptions", "check_options", "greedy_soup", "profile_candidates",
-    "search", "soup_members", "window_candidate", "window_candidates",
-]  # fmt: skip
+__all__ = ["Coordinates", "SearchOptions", "greedy_soup", "run_plain", "run_search", "run_soup"]
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
+_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+_PROFILES = ("linear", "merge-decay=cosine", "merge-decay=1-sqrt")
+_AVERAGES = ("ema=0.03", "ema=0.05", "ema=0.1", "ema=0.15", "ema=0.2")
 _SOUP = 16  # checkpoints a soup is made of, at most
-_WIDTHS = (0.03, 0.05, 0.1, 0.15, 0.2)
+_SIGMA = 0.5  # spread of the first generation, in units of the checkpoints' own
 _PATIENCE = 3  # generations
-Evaluate = Callable[[Candidate], Trial]
+_BEST = 2  # points of the search that go into the final, and its centre
 
 
-class BudgetSpentError(Exception):
-    """No more evaluations."""
+def run_plain(trials: Trials, steps: Sequence[int]) -> None:
+    """Score uniform windows; then other profiles of the best one, and EDM2's averages of all up to its end."""
+    for first, end in windows(len(steps)):
+        trials.get(window_candidate(steps, first, end))
+    members = np.flatnonzero(trials.ranked("window")[0].candidate.coefficients)
+    first, end = int(members[0]), int(members[-1]) + 1
+    starts = dict.fromkeys(_PROFILES, first) | dict.fromkeys(_AVERAGES, 0)
+    for profile, start in starts.items():
+        if end - start < 3:
+            continue
+        coefficients = np.zeros(len(steps))
+        coefficients[start:end] = profile_coefficients(profile, steps[start:end])
+        name = f"{profile} {steps[start]}-{steps[end - 1]}"
+        trials.get(Candidate("profile", name, tuple(coefficients.tolist())))
 
 
-class SearchOptions(NamedTuple):
-    """How CMA-ES searches.
-
-    Attributes:
-        components: k, directions; fewer where the checkpoints span fewer.
-        sigma: spread of the first generation, in units of the checkpoints' own spread along each direction.
-        bound: on each |z_i|, in the same units.
-        prior: standard errors to gain for being as far from the start as the checkpoints are from their mean.
-        population: candidates a generation; default CMA-ES's own, 4 + 3 ln k.
-        seed: of its random numbers.
-    """
-
-    components: int = 8
-    sigma: float = 0.5
-    bound: float = 3.0
-    prior: float = 0.5
-    population: int | None = None
-    seed: int = 1
-
-
-def window_candidates(steps: Sequence[int]) -> Iterator[Candidate]:
-    """Uniform means of windows: 1, 2, 3, 5, 8, ... checkpoints, which end at one of four."""
-    n = len(steps)
-    lengths, following = [1], 2
-    while following < n:
-        lengths, following = [*lengths, following], following + lengths[-1]
-    lengths += [n] if n > 1 else []
+def windows(n: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of windows of 1, 2, 3, 5, 8, ... of n checkpoints, and of all, which end at one of four places."""
+    lengths = [length for length in _LENGTHS if length < n] + [n]
     for end in dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS)):
-        for length in lengths:
-            if length <= end:
-                yield window_candidate(steps, end - length, end)
+        yield from ((end - length, end) for length in lengths if length <= end)
 
 
 def window_candidate(steps: Sequence[int], first: int, end: int) -> Candidate:
     """The uniform mean of the checkpoints from number ``first`` to before ``end``."""
     name = f"{steps[first]}-{steps[end - 1]}" if end - first > 1 else f"{steps[first]}"
-    return Candidate("window", name, _window(len(steps), first, np.ones(end - first)))
+    return Candidate("window", name, tuple(float(first <= number < end) for number in range(len(steps))))
 
 
-def profile_candidates(steps: Sequence[int], first: int, end: int) -> Iterator[Candidate]:
-    """Other profiles of the window from ``first`` to before ``end``, and EDM2's averages of all up to there."""
+def run_soup(trials: Trials, steps: Sequence[int]) -> None:
+    """Score a greedy soup of all checkpoints; of more than 16, of 16 evenly spread ones with the newest."""
     n = len(steps)
-    if end - first > 2:
-        for profile in ("linear", "merge-decay=cosine", "merge-decay=1-sqrt"):
-            coefficients = profile_coefficients(profile, steps[first:end])
-            yield Candidate("profile", f"{profile} {steps[first]}-{steps[end - 1]}", _window(n, first, coefficients))
-    if end > 2:
-        for width in _WIDTHS:
-            coefficients = profile_coefficients(f"ema={width}", steps[:end])
-            yield Candidate("profile", f"ema={width} to {steps[end - 1]}", _window(n, 0, coefficients))
+    members = list(range(n)) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist()
 
+    def score(chosen: tuple[float, ...]) -> float:
+        numbers = [members[place] for place in np.flatnonzero(chosen)]
+        candidate = window_candidate(steps, numbers[0], numbers[0] + 1)
+        if len(numbers) > 1:
+            whole = tuple(float(number in numbers) for number in range(n))
+            candidate = Candidate("soup", f"soup of {len(numbers)}", whole)
+        return trials.signed(trials.get(candidate))
 
-def _window(n: int, first: int, coefficients: np.ndarray) -> tuple[float, ...]:
-    whole = np.zeros(n)
-    whole[first : first + len(coefficients)] = coefficients
-    return tuple(whole.tolist())
+    greedy_soup(len(members), score)
 
 
 def greedy_soup(n: int, score: Callable[[tuple[float, ...]], float]) -> tuple[tuple[float, ...], float]:
@@ -117,9 +100,35 @@ def greedy_soup(n: int, score: Callable[[tuple[float, ...]], float]) -> tuple[tu
     return mean_of(members), reached
 
 
-def soup_members(n: int) -> list[int]:
-    """The checkpoints a soup is made of: all, or 16 evenly spread ones with the newest."""
-    return list(range(n)) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist()
+class SearchOptions(NamedTuple):
+    """How CMA-ES searches.
+
+    Attributes:
+        components: k, directions; fewer where the checkpoints span fewer.
+        bound: on each |z_i|, in units of the checkpoints' own spread along each direction.
+        prior: standard errors to gain for being as far from the start as the checkpoints are from their mean.
+        population: candidates a generation; default CMA-ES's own, 4 + 3 ln k.
+        seed: of its random numbers.
+    """
+
+    components: int = 8
+    bound: float = 3.0
+    prior: float = 0.5
+    population: int | None = None
+    seed: int = 1
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: an option is not in its range.
+        """
+        check_number("--components", self.components, at_least=1, whole=True)
+        check_number("--bound", self.bound, above=0)
+        check_number("--prior", self.prior, at_least=0)
+        check_number("--seed", self.seed, at_least=0, whole=True)
+        if self.population is not None:
+            check_number("--population", self.population, at_least=2, whole=True)
 
 
 class Coordinates:
@@ -137,8 +146,7 @@ class Coordinates:
 
     def __init__(self, gram: np.ndarray, start: np.ndarray, components: int) -> None:
         rank = min(effective_rank(np.linalg.eigvalsh(gram)), len(gram) - 1)
-        self.start = start
-        self.k = min(components, rank)
+        self.start, self.k = start, min(components, rank)
         if self.k > 0:
             scores = principal_directions(gram, self.k).coefficients  # but for their length
             self._rows = scores / np.linalg.norm(scores, axis=1, keepdims=True) / math.sqrt(len(gram) - 1)
@@ -149,37 +157,39 @@ class Coordinates:
         return Candidate("search", name, tuple(coefficients.tolist()), tuple(point.tolist()))
 
 
-class Outcome(NamedTuple):
-    """What a search ended with: its best trials by penalised score, the centre of its last generation, and why."""
+def run_search(trials: Trials, gram: np.ndarray, options: SearchOptions) -> tuple[list[Candidate], str]:
+    """CMA-ES (Hansen, 2016) around the best plain candidate, on the score less prior * unit * |z|^2 / k.
 
-    best: list[Trial]
-    centre: Candidate
-    ended: str
+    The unit is the standard error of that candidate; where the metric gives none, a tenth of the spread of the plain
+    candidates' scores. The search ends with the budget; or when in three generations neither the best nor the middle
+    gained a standard error, if there is one.
+
+    Returns:
+        The best points and the centre of the last generation, and why it ended.
+    """
+    plain = trials.ranked(*PLAIN)
+    start = np.array(plain[0].candidate.coefficients)
+    coordinates = Coordinates(gram, start / start.sum(), options.components)
+    if coordinates.k == 0:
+        return [], "the checkpoints are all equal"
+    error = (plain[0].score and plain[0].score.error) or 0.0
+    unit = error or float(np.std([trials.signed(trial) for trial in plain])) / 10
+    return search(trials.get, trials.signed, coordinates, options, unit, error)
 
 
 def search(
+    evaluate: Callable[[Candidate], Trial],
+    signed: Callable[[Trial], float],
     coordinates: Coordinates,
     options: SearchOptions,
-    evaluate: Evaluate,
-    signed: Callable[[Trial], float],
     unit: float,
     standard_error: float,
-) -> Outcome:
-    """CMA-ES (Hansen, 2016) from z = 0, on the score less prior * unit * |z|^2 / k.
-
-    Args:
-        coordinates: around the best plain candidate.
-        options: of the search.
-        evaluate: raises ``BudgetSpentError`` when there is no more.
-        signed: the score of a trial, higher is better; NaN for one that failed.
-        unit: of the prior, in units of the score.
-        standard_error: of the start. Three generations in which neither the best nor the middle gains that much end the
-            search; 0 leaves it to the budget.
-    """
+) -> tuple[list[Candidate], str]:
+    """As ``run_search``, of any scores: ``evaluate`` raises ``BudgetSpentError`` when there is no more."""
     k = coordinates.k
     bounds = np.tile([-options.bound, options.bound], (k, 1))
-    optimizer = CMA(np.zeros(k), options.sigma, bounds, seed=options.seed, population_size=options.population)
-    trials: list[tuple[float, Trial]] = []
+    optimizer = CMA(np.zeros(k), _SIGMA, bounds, seed=options.seed, population_size=options.population)
+    found: list[tuple[float, Candidate]] = []  # penalised scores
     reached: list[np.ndarray] = []  # the best so far, the middle of the generation
     ended = ""
     while not ended:
@@ -187,39 +197,19 @@ def search(
         try:
             for member in range(optimizer.population_size):
                 point = optimizer.ask()
-                name = f"generation {optimizer.generation + 1}, {member + 1}"
-                trial = evaluate(coordinates.candidate(point, name))
-                value = signed(trial) - options.prior * unit * float(point @ point) / k
-                told.append((point, math.inf if math.isnan(value) else -value))
-                if not math.isnan(value):
-                    trials.append((value, trial))
+                candidate = coordinates.candidate(point, f"generation {optimizer.generation + 1}, {member + 1}")
+                value = signed(evaluate(candidate)) - options.prior * unit * float(point @ point) / k
+                value = -math.inf if math.isnan(value) else value
+                told.append((point, -value))
+                found.append((value, candidate))
         except BudgetSpentError:
             ended = "the budget is spent"
             break
         optimizer.tell(told)
-        best = max((value for value, _ in trials), default=-math.inf)
-        reached.append(np.array([best, np.median([-value for _, value in told])]))
-        if standard_error and len(reached) > _PATIENCE:
-            gains = np.array(reached[-_PATIENCE:]) - reached[-1 - _PATIENCE]
-            if not (gains > standard_error).any():
-                ended = f"{_PATIENCE} generations gained less than a standard error"
-    ranked = [trial for _, trial in sorted(trials, key=lambda item: (-item[0], item[1].number))]
-    centre = coordinates.candidate(
-        np.clip(optimizer.mean, -options.bound, options.bound), "centre of the last generation"
-    )
-    return Outcome(ranked, centre, ended)
-
-
-def check_options(options: SearchOptions) -> None:
-    """Whether every option is in its range.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    check_number("--components", options.components, at_least=1, whole=True)
-    check_number("--sigma", options.sigma, above=0)
-    check_number("--bound", options.bound, above=0)
-    check_number("--prior", options.prior, at_least=0)
-    check_number("--seed", options.seed, at_least=0, whole=True)
-    if options.population is not None:
-        check_number("--population", options.population, at_least=2, whole=True)
+        reached.append(np.array([max(value for value, _ in found), np.median([-value for _, value in told])]))
+        gains = np.array(reached[-_PATIENCE:]) - reached[-1 - _PATIENCE] if len(reached) > _PATIENCE else np.inf
+        if standard_error and not np.any(gains > standard_error):
+            ended = f"{_PATIENCE} generations gained less than a standard error"
+    best = sorted(found, key=lambda item: -item[0])[:_BEST]
+    centre = np.clip(optimizer.mean, -options.bound, options.bound)
+    return [*(one for _, one in best), coordinates.candidate(centre, "centre of the last generation")], ended

@@ -3,6 +3,8 @@
 import json
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -159,16 +161,18 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2)
-
-    def stop(read: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dimred.average(tmp_path / "run", tmp_path / "avg.safetensors", report=stop)
-    with pytest.raises(KeyboardInterrupt):
-        dimred.average(tmp_path / "run", tmp_path / "avg", report=stop)
+@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
+    for number in (1, 2):
+        tensors = {"w": draw((6_000, 2_000), np.float32, number)}
+        write_file(tmp_path / "run" / f"checkpoint-{number}" / "model.safetensors", tensors)
+    program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / out]
+    with subprocess.Popen(list(map(str, program)), stderr=subprocess.PIPE) as process:
+        while not list(tmp_path.glob(".writing-*")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

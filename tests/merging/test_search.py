@@ -7,49 +7,87 @@ import pytest
 
 from dimred.errors import ConfigError
 from dimred.merging.metric import Score
-from dimred.merging.search import (
-    BudgetSpentError,
-    Coordinates,
-    SearchOptions,
-    check_options,
-    greedy_soup,
-    profile_candidates,
-    search,
-    soup_members,
-    window_candidates,
-)
-from dimred.merging.trials import Candidate, Trial
+from dimred.merging.search import Coordinates, SearchOptions, greedy_soup, run_plain, run_soup, search, windows
+from dimred.merging.trials import BudgetSpentError, Candidate, Trial
 from tests.oracles import merge as oracle
 
 STEPS = list(range(100, 1300, 100))
 
 
+class Asked:
+    """Trials of which only the coefficients count."""
+
+    def __init__(self, score):
+        self.done: dict[tuple[float, ...], Trial] = {}
+        self._score = score
+
+    def get(self, candidate: Candidate) -> Trial:
+        value = self._score(np.array(candidate.coefficients))
+        trial = Trial(len(self.done) + 1, candidate, "search", True, Score(value), None, 0.0)
+        return self.done.setdefault(candidate.coefficients, trial)
+
+    def signed(self, trial: Trial) -> float:
+        return trial.score.value
+
+    def ranked(self, *kinds: str) -> list[Trial]:
+        chosen = [trial for trial in self.done.values() if trial.candidate.kind in kinds]
+        return sorted(chosen, key=lambda trial: -trial.score.value)
+
+    def names(self, kind: str) -> list[str]:
+        return [trial.candidate.name for trial in self.done.values() if trial.candidate.kind == kind]
+
+
+def near_500_to_900(coefficients: np.ndarray) -> float:
+    return -abs(coefficients[4:9].sum() - 5) - coefficients.sum() / 100
+
+
 def test_windows_end_at_four_checkpoints_and_have_the_newest_first() -> None:
-    names = [candidate.name for candidate in window_candidates(STEPS)]
+    asked = Asked(near_500_to_900)
+    run_plain(asked, STEPS)
+    names = asked.names("window")
     assert names[:7] == ["1200", "1100-1200", "1000-1200", "800-1200", "500-1200", "100-1200", "900"]
     assert {name.split("-")[-1] for name in names} == {"1200", "900", "600", "300"}
     assert len(set(names)) == len(names) == 6 + 5 + 4 + 3
-    for candidate in window_candidates(STEPS):
-        first, last = (STEPS.index(int(candidate.name.split("-")[place])) for place in (0, -1))
-        assert np.flatnonzero(candidate.coefficients).tolist() == list(range(first, last + 1))
+    for coefficients, trial in asked.done.items():
+        if trial.candidate.kind == "window":
+            first, last = (STEPS.index(int(trial.candidate.name.split("-")[place])) for place in (0, -1))
+            assert np.flatnonzero(coefficients).tolist() == list(range(first, last + 1))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 60, 200])
 def test_windows_are_few_and_include_the_mean_of_all(n: int) -> None:
-    candidates = [candidate.coefficients for candidate in window_candidates(list(range(1, n + 1)))]
-    assert (1.0,) * n in candidates
-    assert (0.0,) * (n - 1) + (1.0,) in candidates
-    assert len(candidates) <= 45
+    found = list(windows(n))
+    assert (0, n) in found
+    assert (n - 1, n) in found
+    assert len(found) <= 45
 
 
-def test_profiles_of_a_window() -> None:
-    candidates = list(profile_candidates(STEPS, 4, 9))
-    assert [candidate.name for candidate in candidates] == [
+def test_profiles_are_those_of_the_best_window() -> None:
+    asked = Asked(near_500_to_900)
+    run_plain(asked, STEPS)
+    assert asked.ranked("window")[0].candidate.name == "500-900"
+    assert asked.names("profile") == [
         "linear 500-900", "merge-decay=cosine 500-900", "merge-decay=1-sqrt 500-900",
-        *(f"ema={width} to 900" for width in (0.03, 0.05, 0.1, 0.15, 0.2)),
+        *(f"ema={width} 100-900" for width in (0.03, 0.05, 0.1, 0.15, 0.2)),
     ]  # fmt: skip
-    np.testing.assert_array_equal(candidates[0].coefficients, [0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0])
-    assert list(profile_candidates(STEPS, 0, 2)) == []
+    linear = next(key for key, trial in asked.done.items() if trial.candidate.name == "linear 500-900")
+    np.testing.assert_array_equal(linear, [0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0])
+
+
+def test_two_checkpoints_have_no_profiles() -> None:
+    asked = Asked(lambda coefficients: 0.0)
+    run_plain(asked, [10, 20])
+    assert asked.names("window") == ["20", "10-20", "10"]
+    assert asked.names("profile") == []
+
+
+@pytest.mark.parametrize("n", [3, 16, 100])
+def test_a_soup_is_made_of_sixteen_at_most(n: int) -> None:
+    asked = Asked(lambda coefficients: 1.0)
+    run_soup(asked, list(range(n)))
+    assert len(asked.done) == 2 * min(n, 16) - 1
+    assert any(trial.candidate.name == f"{n - 1}" for trial in asked.done.values())
+    assert sum(list(asked.done)[-1]) == min(n, 16)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -76,13 +114,6 @@ def test_the_soup_is_that_of_the_paper(seed: int) -> None:
 def test_a_soup_leaves_out_what_failed() -> None:
     found, _ = greedy_soup(3, lambda coefficients: math.nan if coefficients[1] else 1.0)
     assert found == (1.0, 0.0, 1.0)
-
-
-def test_a_soup_is_made_of_sixteen_at_most() -> None:
-    assert soup_members(16) == list(range(16))
-    members = soup_members(100)
-    assert len(members) == len(set(members)) == 16
-    assert members[-1] == 99
 
 
 def test_coordinates_are_white_and_keep_the_sum() -> None:
@@ -129,7 +160,7 @@ class Landscape:
         def signed(trial: Trial) -> float:
             return math.nan if trial.score is None else trial.score.value
 
-        return search(self.coordinates, SearchOptions(**options), self.evaluate, signed, unit, standard_error)
+        return search(self.evaluate, signed, self.coordinates, SearchOptions(**options), unit, standard_error)
 
 
 TARGET = np.array([1.0, -0.5, 0.8])
@@ -140,10 +171,10 @@ def quadratic(point: np.ndarray) -> float:
 
 
 def test_the_search_finds_a_planted_point() -> None:
-    found = Landscape(quadratic).run()
-    np.testing.assert_allclose(found.best[0].candidate.point, TARGET, atol=0.02)
-    np.testing.assert_allclose(found.centre.point, TARGET, atol=0.02)
-    assert found.ended == "the budget is spent"
+    (best, _, centre), ended = Landscape(quadratic).run()
+    np.testing.assert_allclose(best.point, TARGET, atol=0.02)
+    np.testing.assert_allclose(centre.point, TARGET, atol=0.02)
+    assert ended == "the budget is spent"
 
 
 def test_the_same_seed_asks_the_same_points_whatever_the_budget() -> None:
@@ -157,36 +188,36 @@ def test_the_same_seed_asks_the_same_points_whatever_the_budget() -> None:
 
 def test_every_point_is_within_the_bound() -> None:
     landscape = Landscape(lambda point: float(point.sum()))
-    found = landscape.run(bound=0.7)
+    (best, _, centre), _ = landscape.run(bound=0.7)
     assert np.abs(landscape.points).max() <= 0.7
-    assert found.best[0].candidate.point == pytest.approx([0.7] * 3, abs=0.01)
-    assert np.abs(found.centre.point).max() <= 0.7
+    assert best.point == pytest.approx([0.7] * 3, abs=0.01)
+    assert np.abs(centre.point).max() <= 0.7
 
 
 @pytest.mark.parametrize(("prior", "expected"), [(0.0, 1.0), (1.0, 0.75), (3.0, 0.5)])
 def test_the_prior_pulls_to_the_start(prior: float, expected: float) -> None:
     """The maximum of -|z - t|^2 - prior |z|^2 / 3 is at t / (1 + prior / 3)."""
-    found = Landscape(quadratic).run(unit=1.0, prior=prior)
-    np.testing.assert_allclose(found.centre.point, expected * TARGET, atol=0.02)
+    (_, _, centre), _ = Landscape(quadratic).run(unit=1.0, prior=prior)
+    np.testing.assert_allclose(centre.point, expected * TARGET, atol=0.02)
 
 
 def test_it_ends_when_three_generations_gain_less_than_a_standard_error() -> None:
     landscape = Landscape(quadratic, 2000)
-    found = landscape.run(standard_error=1e-4)
-    assert found.ended == "3 generations gained less than a standard error"
+    (_, _, centre), ended = landscape.run(standard_error=1e-4)
+    assert ended == "3 generations gained less than a standard error"
     assert len(landscape.points) < 500
-    np.testing.assert_allclose(found.centre.point, TARGET, atol=0.03)
+    np.testing.assert_allclose(centre.point, TARGET, atol=0.03)
     flat = Landscape(lambda point: 1.0, 2000)
     flat.run(standard_error=0.1, population=6)
     assert len(flat.points) == 4 * 6
 
 
 def test_failures_are_survived() -> None:
-    found = Landscape(lambda point: math.nan if point[0] > 1.2 else quadratic(point)).run()
-    np.testing.assert_allclose(found.best[0].candidate.point, TARGET, atol=0.05)
+    (best, _, _), _ = Landscape(lambda point: math.nan if point[0] > 1.2 else quadratic(point)).run()
+    np.testing.assert_allclose(best.point, TARGET, atol=0.05)
 
 
-@pytest.mark.parametrize("options", [{"components": 0}, {"sigma": 0}, {"bound": -1}, {"prior": -1}, {"population": 1}])
+@pytest.mark.parametrize("options", [{"components": 0}, {"seed": -1}, {"bound": -1}, {"prior": -1}, {"population": 1}])
 def test_options_have_ranges(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"--{next(iter(options))} is "):
-        check_options(SearchOptions(**options))
+        SearchOptions(**options).check()
