@@ -30,8 +30,6 @@ from dimred.launch.node_link import NodeLink
 from dimred.launch.rank import die_with_parent
 from dimred.launch.stall import StallDetector
 
-__all__ = ["RankFailedError", "launch"]
-
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_DIE = 10.0

@@ -21,8 +21,6 @@ from dimred.launch.channel import tell_launcher
 from dimred.launch.job import NODE_RANK
 from dimred.launch.rank_table import read_rank_table
 
-__all__ = ["die_with_parent"]
-
 _SCHEDULER = "from mindspore import communication; communication.init()"  # it ends when the ranks have ended
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
