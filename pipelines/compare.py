@@ -245,6 +245,7 @@ class Comparison:
     @cache  # noqa: B019 - a comparison lives as long as its process
     def basis(self, kind: str) -> SubspaceBasis:
         """The basis of the snapshots, fitted once; its seconds count for no method."""
+        print(f"seed {self.one.seed}: basis ({kind})", file=sys.stderr, flush=True)
         started = time.perf_counter()
         basis = fit_basis(self.series, self.two.n_components, kind=kind, layout=self.layout)
         self.seconds_of_bases += time.perf_counter() - started

@@ -22,12 +22,14 @@ def call(two_stages: TwoStages, tmp_path_factory: pytest.TempPathFactory) -> tup
     out = tmp_path_factory.mktemp("compared") / "out"
     return (
         "compare", two_stages.data, two_stages.stage_1, "--config", STAGE_2, "--out", out, "--set=epochs=1",
-        "--set=reestimate_batches=3", "--methods", "last,lawa,swa,p_bfgs_train,cooldown", "--json",
+        "--set=reestimate_batches=3", "--methods", "last,lawa,swa,p_bfgs_train,p_bfgs_val,cooldown", "--json",
     )  # fmt: skip
 
 
 def test_methods_from_one_stage_1(call: tuple[object, ...], two_stages: TwoStages, tmp_path: Path) -> None:
-    rows = compared(dimred(*call, cwd=tmp_path))
+    done = dimred(*call, cwd=tmp_path)
+    rows = compared(done)
+    assert done.stderr.count("seed 1: basis (pca)\n") == 1  # for both searches
     reported = re.search(r"\{'Accuracy': (0\.\d+)\}", two_stages.stage_1_output)
     assert reported
     assert rows["last"]["test"]["mean"] == float(reported[1])
@@ -53,7 +55,7 @@ def test_what_is_there_is_not_run_again(call: tuple[object, ...], tmp_path: Path
     assert "swa" in compared(done)
     assert re.findall(r"^seed 1: (\w+)$", done.stderr, re.MULTILINE) == ["swa"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert (out / "compare.md").read_text().count("\n") == 2 + 5
+    assert (out / "compare.md").read_text().count("\n") == 2 + 6
 
 
 def test_other_settings_do_not_mix(call: tuple[object, ...], tmp_path: Path) -> None:
