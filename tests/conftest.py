@@ -6,7 +6,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
-# Folders and files that start no training run and no job, but for those that take ten seconds of processor time or more.
+# Folders and files that start no training run and no job, but for those that take ten seconds of processor time.
 QUICK = (
     "build", "cli", "config", "data", "evaluate", "files", "launch", "merging", "models", "report", "run", "search",
     "subspace", "vectors", "weights", "test_console.py", "test_errors.py", "test_installed.py", "test_onednn.py",
