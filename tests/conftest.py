@@ -6,15 +6,16 @@ import pytest
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
-# Folders and files that start no training run, but for those that take many seconds.
+# Folders and files that start no training run and no job, but for those that take ten seconds of processor time.
 QUICK = (
     "build", "cli", "config", "data", "evaluate", "files", "launch", "merging", "models", "report", "run", "search",
     "subspace", "vectors", "weights", "test_console.py", "test_errors.py", "test_installed.py", "test_onednn.py",
     "test_packages.py",
 )  # fmt: skip
 LONGER = (
-    "cli/test_summary.py", "data/test_digits.py", "data/test_photos.py", "run/test_every_write_event.py",
-    "search/test_against_twin.py", "search/test_dropout.py", "search/test_safety.py",
+    "cli/test_summary.py", "data/test_digits.py", "data/test_photos.py", "launch/test_launcher.py",
+    "merging/test_average.py", "merging/test_merge.py", "run/test_every_write_event.py", "search/test_against_twin.py",
+    "search/test_dropout.py", "search/test_safety.py", "search/test_use.py", "subspace/test_resume.py",
 )  # fmt: skip
 
 

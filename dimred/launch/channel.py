@@ -20,7 +20,7 @@ from dimred.console import LiveBar
 LAUNCHER = "DIMRED_LAUNCHER"
 READING, COMPUTING = "reading the batch of", "computing"
 _LONGEST_MESSAGE = 65_536  # bytes
-_WAIT_FOR_THE_REST = struct.pack("ll", 10, 0)  # seconds, microseconds: who sends half a message is dropped
+_SECONDS_FOR_A_MESSAGE = 10  # who sends half of one is dropped
 _SECONDS_BETWEEN_BARS = 0.1
 
 
@@ -48,7 +48,8 @@ class Inbox:
     def add(self, connected: socket.socket) -> Connection:
         """Listen to one more connection; it is closed with the inbox."""
         connected.setblocking(True)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _WAIT_FOR_THE_REST)
+        timeout = struct.pack("ll", _SECONDS_FOR_A_MESSAGE, 0)  # and microseconds
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         self._connections.append(Connection(connected.detach()))
         return self._connections[-1]
 
@@ -67,7 +68,7 @@ class Inbox:
                 yield connection, dict(json.loads(connection.recv_bytes(_LONGEST_MESSAGE)))
                 if not connection.poll():
                     return
-        except (EOFError, OSError, ValueError, TypeError):  # it has ended, or is nobody of ours
+        except (EOFError, OSError, ValueError, TypeError, RecursionError):  # it has ended, or is nobody of ours
             self._connections.remove(connection)
             connection.close()
             yield connection, None
