@@ -8,22 +8,6 @@ import reprlib
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = [
-    "BasisMismatchError",
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "DimredError",
-    "FaultError",
-    "NothingAcceptedError",
-    "RunError",
-    "SearchError",
-    "SeriesError",
-    "StoppedError",
-    "check_number",
-    "shown",
-]
-
 
 class DimredError(Exception):
     """Base of every error that dimred raises on purpose; the command line prints it without a traceback.

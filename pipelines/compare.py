@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.build import (
-    SEARCH_EPOCHS_FROM,
     build_data,
     build_network,
     build_search_step,
@@ -26,6 +25,7 @@ from dimred.build import (
 from dimred.build.preflight import basis_kind
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.console import say
+from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import average_snapshots, best_of, combine_snapshots
 from dimred.evaluate.evaluator import Evaluator

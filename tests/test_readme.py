@@ -8,10 +8,11 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PRODUCTION = (REPOSITORY / "pipelines" / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str, section: str) -> str:
-    text = re.search(rf"^## {section}\n(.*?)(?=^## )", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, section: str, text_of: str = README) -> str:
+    text = re.search(rf"^## {section}\n(.*?)(?=^## )", text_of, re.MULTILINE | re.DOTALL)
     assert text, section
     found = re.findall(rf"^```{language}\n(.*?)^```", text[1], re.MULTILINE | re.DOTALL)
     assert len(found) == 1, section
@@ -32,7 +33,7 @@ def test_the_commands_step_by_step(tmp_path: Path) -> None:
 
 def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
     (tmp_path / "imagenet").mkdir()
-    stage_1, pca, stage_2 = blocks("bash", "Production: many devices").splitlines()
+    stage_1, pca, stage_2 = blocks("bash", "Production: many devices", PRODUCTION).splitlines()
     assert pca.startswith("dimred pca ")
     for path in stage_2.split()[3:]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,16 @@ def test_ci_runs_the_very_command_that_the_readme_gives_for_the_tests() -> None:
     assert command[1] in (REPOSITORY / ".ci" / "run").read_text().splitlines()
 
 
-def test_the_map_names_every_room() -> None:
-    rooms = [path.name for path in (REPOSITORY / "dimred").iterdir() if path.is_dir() and path.name != "__pycache__"]
-    for room in rooms:
-        assert f"{room}/`" in README, room
+def test_the_map_names_every_package_and_each_has_a_readme_that_is_named_right() -> None:
+    packages = [path for path in (REPOSITORY / "dimred").iterdir() if (path / "__init__.py").exists()]
+    for package in packages:
+        assert f"{package.name}/`" in README, package
+        assert len((package / "README.md").read_text(encoding="utf-8").splitlines()) <= (
+            100 if package.is_symlink() else 60
+        )
+
+
+def test_links_lead_to_files() -> None:
+    for page in [REPOSITORY / "README.md", *(REPOSITORY / "dimred").glob("*/README.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.resolve().parent / target).exists(), f"{page}: {target}"

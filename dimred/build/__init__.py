@@ -1,7 +1,6 @@
 """Configuration -> cells and data: the last place that sees a configuration."""
 
 from dimred.build.network_and_data import (
-    SEARCH_EPOCHS_FROM,
     build_data,
     build_loss,
     build_network,
@@ -11,7 +10,6 @@ from dimred.build.network_and_data import (
 from dimred.build.steps import build_search_step, build_train_step
 
 __all__ = [
-    "SEARCH_EPOCHS_FROM",
     "build_data",
     "build_loss",
     "build_network",

@@ -8,7 +8,7 @@ import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
-from dimred.data.batches import SEARCH_EPOCHS_FROM, Batches
+from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import check_data, split_folder
 from dimred.data.own_dataset import OwnDataset
@@ -17,15 +17,6 @@ from dimred.errors import ConfigError
 from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
-
-__all__ = [
-    "SEARCH_EPOCHS_FROM",
-    "build_data",
-    "build_loss",
-    "build_network",
-    "check_ranks",
-    "check_splits",
-]
 
 
 def build_network(config: StageConfig) -> nn.Cell:

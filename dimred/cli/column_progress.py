@@ -19,8 +19,6 @@ from rich.progress import (
 
 from dimred.console import note
 
-__all__ = ["column_progress"]
-
 
 @contextmanager
 def column_progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:

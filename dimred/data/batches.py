@@ -11,8 +11,6 @@ from mindspore import data_sink, dataset
 
 from dimred.errors import DataError, shown
 
-__all__ = ["SEARCH_EPOCHS_FROM", "Batches", "Readable", "batches_after", "epoch_order"]
-
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
 # numbers of its own, so that no order is drawn for two:
 #   1, 2, ...              epochs of stage 1

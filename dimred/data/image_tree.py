@@ -15,8 +15,6 @@ from PIL import Image
 
 from dimred.errors import DataError
 
-__all__ = ["ClassFolders", "ImageCounts", "check_data", "check_images", "split_folder", "write_image_tree"]
-
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 

@@ -17,8 +17,6 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError, DimredError
 
-__all__ = ["ALONE", "Group", "Intent", "Ranks", "columns_of_rank"]
-
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 

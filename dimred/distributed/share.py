@@ -13,8 +13,6 @@ from dimred.distributed.ranks import Ranks, columns_of_rank
 from dimred.errors import DimredError
 from dimred.subspace.basis import SubspaceBasis
 
-__all__ = ["ReceivedBasis", "share_basis", "share_state"]
-
 _CHUNK = 1 << 24  # bytes of a file that are sent at once; each travels as a float32
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from dimred.files.atomic import atomic_write
 
-__all__ = ["add_checksum", "read_checksummed", "strip_checksum", "write_checksummed"]
-
 _KEY = "checksum"
 _BLANK = "0" * 64
 _LARGEST = 64 << 20

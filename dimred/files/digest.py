@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["CHUNK", "chunk_digests", "digest_of_chunks", "vector_digest"]
-
 CHUNK = 65_536  # weights; columns are hashed, read and multiplied in multiples of it
 
 

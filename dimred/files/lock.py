@@ -17,8 +17,6 @@ from typing import Self
 from dimred.errors import RunError
 from dimred.files.run_names import LOCK
 
-__all__ = ["FolderLock"]
-
 
 class FolderLock:
     """Holds ``folder/.lock`` as long as the block lasts.

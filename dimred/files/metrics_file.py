@@ -6,8 +6,6 @@ from typing import Any
 
 from dimred.errors import RunError
 
-__all__ = ["read_metrics"]
-
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All records of a metrics file, in order; a last line that is still being written is left out.

@@ -17,9 +17,6 @@ from typing import Any
 
 from dimred.console import LiveBar
 
-__all__ = ["COMPUTING", "LAUNCHER", "READING", "Inbox", "StageBar", "launcher_address", "tell_launcher",
-           "tell_position", "tell_refusal"]  # fmt: skip
-
 LAUNCHER = "DIMRED_LAUNCHER"
 READING, COMPUTING = "reading the batch of", "computing"
 _LONGEST_MESSAGE = 65_536  # bytes

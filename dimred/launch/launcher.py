@@ -30,12 +30,10 @@ from dimred.launch.node_link import NodeLink
 from dimred.launch.rank import die_with_parent
 from dimred.launch.stall import StallDetector
 
-__all__ = ["RankFailedError", "launch"]
-
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_TO_DIE = 10.0
-_SECONDS_TO_REFUSE = 2.0  # from the first rank that refuses: what rank 0 has to say is best
+_SECONDS_FOR_RANK_0 = 10.0  # after another rank has refused, perhaps because rank 0 could not go on
 
 
 class RankFailedError(DimredError):
@@ -190,19 +188,20 @@ class _Watch:
                 self._bar.show(**content)
             case {"kind": "refused", "rank": rank, "why": why}:
                 self._refusals[rank] = why
-                self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_TO_REFUSE)
+                self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
 
     def _look_for_a_failure(self) -> RankFailedError | None:
         """What other nodes, refusals, msrun, and the clock say."""
         now = time.monotonic()
-        if self._refusals and (self._all_have_ended or now > self._refusal_deadline):
+        ranks = self._job.local_ranks
+        if ranks[0] in self._refusals or len(self._refusals) == len(ranks) or now > self._refusal_deadline:
             return RankFailedError(self._refusals[min(self._refusals)], refused=True)
         if self._nodes.failure:
             return RankFailedError(
                 f"{self._nodes.failure}; the ranks of this node were ended", refused=self._nodes.refused
             )
         if self._process.poll() is not None and not self._inbox.has_connections and not self._all_have_ended:
-            missing = min(set(self._job.local_ranks) - set(self._statuses))
+            missing = min(set(ranks) - set(self._statuses))
             status, log = self._process.returncode, self._folders.msrun_log
             return RankFailedError(f"rank {missing} never started: msrun ended with status {status}. {log.quote()}")
         if (stall := self._stalls.stalled()) is not None:
@@ -214,7 +213,7 @@ class _Watch:
     def _ended(self, rank: int, status: int | None) -> None:
         """Note how a rank ended: its exit status, -n where signal n killed it, None where nobody could tell."""
         self._statuses[rank] = 1 if status is None else status
-        if status == 0 or self._stopped_by is not None or self._failure is not None or self._refusals:
+        if status == 0 or self._stopped_by is not None or self._failure is not None or rank in self._refusals:
             return
         if status is None:
             how = "vanished"

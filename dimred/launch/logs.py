@@ -10,8 +10,6 @@ from dimred.errors import ConfigError
 from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, NOT_RESULTS, RANK_LOG
 from dimred.launch.job import Job
 
-__all__ = ["LogTail", "RankFolders"]
-
 _NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000

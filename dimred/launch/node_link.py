@@ -14,8 +14,6 @@ from typing import Any
 from dimred.launch.channel import Inbox
 from dimred.launch.job import Job
 
-__all__ = ["NodeLink"]
-
 _SECONDS_TO_CONNECT = 600.0  # nodes are started by hand, one after the other
 
 

@@ -21,13 +21,11 @@ from dimred.launch.channel import tell_launcher
 from dimred.launch.job import NODE_RANK
 from dimred.launch.rank_table import read_rank_table
 
-__all__ = ["die_with_parent"]
-
 _SCHEDULER = "from mindspore import communication; communication.init()"  # it ends when the ranks have ended
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
 # After a failure the launcher ends the job; if msrun saw it first, it would kill ranks that have something to say.
-_SECONDS_FOR_THE_LAUNCHER = 10
+_SECONDS_FOR_THE_LAUNCHER = 30
 _PR_SET_PDEATHSIG = 1
 
 

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationErro
 
 from dimred.errors import ConfigError, shown
 
-__all__ = ["Device", "make_rank_table", "rank_table_problems", "read_rank_table"]
-
 _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from dimred.launch.channel import COMPUTING, READING
 
-__all__ = ["Stall", "StallDetector"]
-
 _NOT_BEGUN = (-1, 0)
 
 

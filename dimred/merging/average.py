@@ -16,8 +16,6 @@ from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
 from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
 
-__all__ = ["Sources", "average", "check_is_new", "find_checkpoints", "record_of", "record_path", "write_record"]
-
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _VERSION = 1
 _AVERAGED = (

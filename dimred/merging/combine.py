@@ -19,8 +19,6 @@ from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
 from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
 
-__all__ = ["Target", "gram_matrix", "round_to", "write_means", "write_part"]
-
 BLOCK = 65_536
 _PART = 16 * BLOCK
 _THREADS = min(4, len(os.sched_getaffinity(0)))

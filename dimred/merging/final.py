@@ -9,8 +9,6 @@ import numpy as np
 from dimred.errors import SearchError
 from dimred.merging.trials import PLAIN, Candidate, Trial, Trials
 
-__all__ = ["final", "table"]
-
 _MARGIN = 2  # standard errors: of 100 searches on mere noise, none to seven win with it, 6 to 26 with 1
 
 

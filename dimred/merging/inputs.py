@@ -14,8 +14,6 @@ from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
 from dimred.weights.series import CheckpointSeries
 from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["ORDERS", "Checkpoint", "first_difference", "open_checkpoints", "read_one", "select"]
-
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")

@@ -35,8 +35,6 @@ from dimred.merging.output import check_target, write_network
 from dimred.merging.search import SearchOptions, run_plain, run_search, run_soup
 from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Progress, Trials
 
-__all__ = ["merge", "work_folder"]
-
 _FINALISTS = 3  # windows and profiles that are scored again
 
 

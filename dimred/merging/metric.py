@@ -16,8 +16,6 @@ from dimred.errors import ConfigError, DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
 
-__all__ = ["FunctionMetric", "MetricError", "Score", "command_metric"]
-
 
 class MetricError(DimredError):
     """One evaluation failed; the search goes on."""

@@ -20,8 +20,6 @@ from typing import Any
 from dimred.errors import ConfigError, DimredError
 from dimred.merging.metric import FunctionMetric, MetricError, Score, command_metric
 
-__all__ = ["ProcessMetric"]
-
 
 class ProcessMetric:
     """A ``FunctionMetric`` of a file or a command, in a process that is started again where it was lost.

@@ -22,8 +22,6 @@ from dimred.weights.ckpt_format import renew_ckpt_crc
 from dimred.weights.safetensors_format import safetensors_header
 from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor
 
-__all__ = ["DTYPES", "check_target", "put_statistics", "sample_digest", "write_network"]
-
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip

@@ -7,8 +7,6 @@ import numpy as np
 
 from dimred.errors import ConfigError
 
-__all__ = ["PROFILES", "profile_coefficients"]
-
 PROFILES = "uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=SHAPE, or coefficients such as 0.2,0.3,0.5"
 _WIDEST = 1 / math.sqrt(12)  # the width of a uniform profile over all of training
 

@@ -16,8 +16,6 @@ from dimred.merging.profiles import profile_coefficients
 from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Trial, Trials
 from dimred.subspace.spectrum import effective_rank, principal_directions
 
-__all__ = ["Coordinates", "SearchOptions", "greedy_soup", "run_plain", "run_search", "run_soup"]
-
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
 _PROFILES = ("linear", "merge-decay=cosine", "merge-decay=1-sqrt")

@@ -12,8 +12,6 @@ from dimred.errors import FaultError, RunError, SearchError
 from dimred.files.atomic import describe_os_error
 from dimred.merging.metric import MetricError, Score
 
-__all__ = ["PLAIN", "BudgetSpentError", "Candidate", "Progress", "Trial", "Trials", "read_trials"]
-
 PLAIN = ("window", "profile")
 _KINDS = (*PLAIN, "soup", "search")
 _FAILURES = 3  # of the first trials: that many are no accident

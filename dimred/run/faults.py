@@ -10,8 +10,6 @@ from dimred.errors import DataError, FaultError, StoppedError
 from dimred.files.atomic import describe_os_error
 from dimred.run.states import RunStates
 
-__all__ = ["DivergenceDetector", "translate_errors"]
-
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or have the quota raised",

@@ -13,8 +13,6 @@ from dimred.files.atomic import atomic_write, is_temporary, remove_leftovers
 from dimred.files.lock import FolderLock
 from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
 
-__all__ = ["check_run_folder", "run_folder", "write_versions"]
-
 # What a run writes first; the basis may be fitted before the rest begins.
 _BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
 

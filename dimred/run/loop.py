@@ -19,8 +19,6 @@ from dimred.run.signals import StopSignals
 from dimred.search.result import SearchResult
 from dimred.train_step.step import StepResult
 
-__all__ = ["CountPasses", "EpochLoop", "Observer", "Place"]
-
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 
 

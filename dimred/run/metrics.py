@@ -12,8 +12,6 @@ from dimred.errors import RunError
 from dimred.files.atomic import atomic_write
 from dimred.files.metrics_file import read_metrics
 
-__all__ = ["MetricsLog", "cut_metrics", "finite", "read_metrics"]
-
 
 class MetricsLog:
     """Appends records to a ``.jsonl`` file, each flushed at once. Numbers that are not finite are written as null.

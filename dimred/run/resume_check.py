@@ -7,8 +7,6 @@ from typing import Any
 
 from dimred.errors import ConfigError, shown
 
-__all__ = ["refuse_changes"]
-
 
 class _Absent:
     def __repr__(self) -> str:

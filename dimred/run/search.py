@@ -28,8 +28,6 @@ from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import to_arrays
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["Search"]
-
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 

@@ -24,8 +24,6 @@ from dimred.run.signals import StopSignals
 from dimred.run.states import RunState, RunStates, read_state
 from dimred.vectors.parameters import from_arrays
 
-__all__ = ["Session", "open_session"]
-
 
 class Session:
     """The files that every run has, and the rules for resuming.

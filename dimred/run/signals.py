@@ -8,8 +8,6 @@ from typing import Any
 
 from dimred.errors import StoppedError
 
-__all__ = ["StopSignals"]
-
 
 class StopSignals:
     """Inside the block SIGTERM and ctrl-C raise ``StoppedError``; inside ``held`` the first one is only noted.

@@ -14,8 +14,6 @@ from dimred.files.atomic import remove_leftovers
 from dimred.files.run_names import STATES
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
-__all__ = ["FullCheckpoints", "RunState", "RunStates", "check_finite", "read_full_checkpoint", "read_state"]
-
 _STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
 _PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names beside the arrays
 

@@ -22,8 +22,6 @@ from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
 
-__all__ = ["Training", "parameters_to_save"]
-
 
 class Training(Observer):
     """Ordinary training that keeps a rolling series of weight snapshots.

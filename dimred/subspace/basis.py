@@ -16,8 +16,6 @@ from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, open_
 from dimred.subspace.spectrum import deviation
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["SubspaceBasis", "check_orthonormal", "check_out", "load_basis"]
-
 # Rows from elsewhere may have been orthonormalised in float32; what is further off is not an orthonormal basis.
 _FOREIGN_TOLERANCE = 1e-3
 _STRIP = 16_384  # columns that are checked at once

@@ -21,8 +21,6 @@ from dimred.weights.layout import WeightLayout
 from dimred.weights.matrix import WeightMatrix
 from dimred.weights.series import CheckpointSeries
 
-__all__ = ["DEFAULT_MEMORY", "fit_basis"]
-
 DEFAULT_MEMORY = 1_000_000_000  # bytes
 
 

@@ -20,9 +20,6 @@ from dimred.files.digest import CHUNK, chunk_digests
 from dimred.subspace.scratch import Scratch
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["LOST", "SAVE_EVERY", "STRIP", "BadSnapshotError", "RowsResult", "add_products", "block_width",
-           "gram_pass", "make_rows", "rows_pass", "working_bytes"]  # fmt: skip
-
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
 _WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file is long enough for the disk
 _AHEAD = 2  # blocks of rows that may be waiting or being written

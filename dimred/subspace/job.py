@@ -26,8 +26,6 @@ from dimred.subspace.spectrum import (
 )
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["Job", "Progress", "finish_publishing", "result_bytes", "run_job"]
-
 _REPAIRS = 3
 # Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]

@@ -18,9 +18,6 @@ from dimred.errors import BasisMismatchError
 from dimred.files.atomic import open_atomic
 from dimred.weights.layout import WeightLayout
 
-__all__ = ["CHECKSUM_BYTES", "KINDS", "BasisMetadata", "Source", "checksum_of", "metadata_path", "open_npy",
-           "read_metadata", "write_metadata"]  # fmt: skip
-
 _FORMAT, _VERSION = "dimred basis", 2
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512

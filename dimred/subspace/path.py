@@ -17,8 +17,6 @@ from dimred.files.digest import vector_digest
 from dimred.files.run_names import SUBSPACE_PATH
 from dimred.subspace.basis import SubspaceBasis
 
-__all__ = ["SubspacePath", "make_path", "read_path"]
-
 _FORMAT, _VERSION = "dimred subspace path", 2
 _LARGEST_FILE = 1 << 30
 

@@ -17,8 +17,6 @@ from dimred.subspace.job import result_bytes
 from dimred.weights.checkpoint_io import open_checkpoint
 from dimred.weights.matrix import WeightMatrix
 
-__all__ = ["Advice", "Plan", "advise", "leave_one_out", "make_plan", "sample_gram"]
-
 _SAMPLE_STRIPS, _SAMPLE_WIDTH = 256, 1_024
 _PROBE_BYTES = 32 << 20
 _MOST_TRIALS = 16  # snapshots left out, and first snapshots tried: each pair is one small eigenproblem

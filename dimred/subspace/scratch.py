@@ -14,8 +14,6 @@ from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.lock import FolderLock
 from dimred.files.run_names import LOCK, UNFINISHED
 
-__all__ = ["Scratch"]
-
 
 class Scratch:
     """A folder ``OUT.unfinished`` that one process holds at a time.

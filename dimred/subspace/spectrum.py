@@ -7,19 +7,6 @@ import numpy as np
 
 from dimred.errors import ConfigError, SeriesError
 
-__all__ = [
-    "TOLERANCE",
-    "Directions",
-    "centre_gram",
-    "check_enough",
-    "deviation",
-    "effective_rank",
-    "principal_directions",
-    "repair_transform",
-    "snapshot_directions",
-    "spread_along",
-]
-
 # Eigenvalues below this share of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
 _NOISE = 10 * np.finfo(np.float64).eps

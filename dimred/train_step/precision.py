@@ -75,7 +75,7 @@ def with_precision(
 
 
 class _ComputesIn(nn.Cell):
-    """A cell that computes in one type, and gives float32."""
+    """A cell that computes in one type, and returns float32."""
 
     def __init__(self, cell: nn.Cell, dtype: ms.Type):
         super().__init__(auto_prefix=False)
@@ -86,7 +86,7 @@ class _ComputesIn(nn.Cell):
 
 
 class _Place(NamedTuple):
-    """Where a cell stands in its network."""
+    """Where a cell is in its network."""
 
     path: str
     owner: nn.Cell

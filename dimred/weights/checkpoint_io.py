@@ -18,8 +18,6 @@ from dimred.weights.layout import as_array
 from dimred.weights.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["SUFFIXES", "open_checkpoint", "read_checkpoint", "read_index", "write_checkpoint"]
-
 SUFFIXES = (".ckpt", ".safetensors")
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from dimred.errors import CheckpointError, shown
 from dimred.weights.stored_tensor import BFLOAT16, MOST_DIMENSIONS, NUMBERS, TEXT, StoredTensor, tensor_of
 
-__all__ = ["check_ckpt_crc", "read_ckpt_index", "renew_ckpt_crc", "write_ckpt"]
-
 _KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
 _TYPES: dict[str, np.dtype | str] = {"Bool": np.dtype("?"), "BFloat16": BFLOAT16, "str": TEXT}
 _TYPES |= {f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # Float32, Int64, UInt8, ...

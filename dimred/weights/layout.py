@@ -18,8 +18,6 @@ import numpy as np
 from dimred.errors import BasisMismatchError, CheckpointError
 from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["WeightLayout", "as_array", "is_statistic", "trainable_layout"]
-
 
 def as_array(value: Any) -> np.ndarray:
     """A NumPy view of an array, a MindSpore tensor, or a MindSpore parameter."""

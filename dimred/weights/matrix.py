@@ -18,8 +18,6 @@ from dimred.weights.layout import WeightLayout, trainable_layout
 from dimred.weights.series import CheckpointSeries, SnapshotEntry
 from dimred.weights.stored_tensor import StoredTensor
 
-__all__ = ["Skipped", "WeightMatrix"]
-
 
 @dataclass(frozen=True)
 class Skipped:

@@ -18,8 +18,6 @@ from safetensors import SafetensorError, safe_open
 from dimred.errors import CheckpointError, shown
 from dimred.weights.stored_tensor import BFLOAT16, NUMBERS, StoredTensor, tensor_of
 
-__all__ = ["read_safetensors_index", "safetensors_header", "write_safetensors"]
-
 _TYPES: dict[str, np.dtype | str] = {"BOOL": np.dtype("?"), "BF16": BFLOAT16}
 _TYPES |= {f"{dtype.kind.upper()}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # F32, I64, U8, ...
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}

@@ -17,8 +17,6 @@ from dimred.files.run_names import MANIFEST
 from dimred.weights.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.weights.layout import WeightLayout, as_array
 
-__all__ = ["CheckpointSeries", "SnapshotEntry", "read_manifest"]
-
 _FORMAT, _VERSION = "dimred snapshot series", 2
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from dimred.errors import CheckpointError, shown
 
-__all__ = ["BFLOAT16", "MOST_DIMENSIONS", "NUMBERS", "TEXT", "StoredTensor", "read_exactly", "tensor_of"]
-
 # The number types of both formats, little-endian: f2 to f8, i1 to i8, u1 to u8.
 NUMBERS = [np.dtype(f"<{kind}{size}") for kind in "fiu" for size in (1, 2, 4, 8) if (kind, size) != ("f", 1)]
 BFLOAT16 = "bfloat16"  # NumPy has no such type: the upper half of a float32, read as two bytes

@@ -15,30 +15,14 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.models.resnet import resnet
 from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
+from tests.helpers.resnet18 import PlainGradient, network_and_batches
 
 pytestmark = pytest.mark.benchmark
 
-N_COMPONENTS, BATCH, ROUNDS = 32, 32, 30
+N_COMPONENTS = 32
 MEGABYTE = 2**20
-
-
-def network_and_batches() -> tuple[nn.Cell, list[tuple[Tensor, Tensor]]]:
-    ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_seed(1)
-    with_loss = nn.WithLossCell(resnet("resnet18", 10), nn.CrossEntropyLoss())
-    with_loss.set_train(True)
-    rng = np.random.default_rng(1)
-    batches = [
-        (
-            Tensor(rng.standard_normal((BATCH, 3, 32, 32)).astype(np.float32)),
-            Tensor(rng.integers(0, 10, BATCH).astype(np.int32)),
-        )
-        for _ in range(ROUNDS + 2)
-    ]
-    return with_loss, batches
 
 
 def random_rows(n_weights: int, path: Path) -> np.ndarray:
@@ -55,17 +39,6 @@ def seconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
-
-
-class PlainGradient(nn.Cell):
-    """Loss and gradient, as any training step needs them."""
-
-    def __init__(self, network: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.gradient = ops.value_and_grad(network, None, network.trainable_params())
-
-    def construct(self, images, labels):
-        return self.gradient(images, labels)
 
 
 class Parts:
@@ -192,25 +165,6 @@ def test_step_beside_boosts(tmp_path):
     )
 
 
-MEMORY = """
-import re, sys
-from pathlib import Path
-import numpy as np
-from tests.benchmarks import test_search_step as bench
-from dimred.search.step import SubspaceTrainStep
-from tests.helpers.networks import PlainBasis
-
-network, batches = bench.network_and_batches()
-if sys.argv[2] == "plain":
-    step = bench.PlainGradient(network)
-else:
-    step = SubspaceTrainStep(network, PlainBasis(np.load(sys.argv[1], mmap_mode="r")), alpha=float(sys.argv[2]))
-for batch in batches[:5]:
-    step(*batch)[0].asnumpy()
-print(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-"""
-
-
 def test_memory_beside_a_plain_gradient(tmp_path):
     """Private memory of a process that takes gradients only, and of one that searches; the basis is a mapped file."""
     network, _ = network_and_batches()
@@ -219,7 +173,10 @@ def test_memory_beside_a_plain_gradient(tmp_path):
 
     def private_bytes(what: str) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", MEMORY, tmp_path / "p.npy", what], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "tests.benchmarks.search_step_memory", tmp_path / "p.npy", what],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return 1024 * int(done.stdout)
 

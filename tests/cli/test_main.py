@@ -104,5 +104,7 @@ def test_debug_shows_where(tmp_path: Path) -> None:
 
 
 def test_completion_is_offered() -> None:
-    done = dimred("--show-completion", "bash")
-    assert "complete" in done.stdout + done.stderr
+    assert "--install-completion" in dimred("--help").stdout
+    script = run(Path(sys.executable).with_name("dimred"), environment={"_DIMRED_COMPLETE": "source_bash"}).stdout
+    assert script.rstrip().endswith("dimred")
+    assert "complete -o default -F" in script

@@ -5,6 +5,7 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``fine``
 - ``fail RANK STATUS WORDS``
 - ``refuse RANKS``: these do not begin, the later ones at once, rank 0 after half a second; the others wait
+- ``follow``: rank 1 does not begin, because rank 0 has a fault, which ends with status 3 a little later
 - ``begin and refuse``: in the first step
 - ``wait``
 - ``save``: waits, and ends with status 75 on SIGTERM
@@ -26,6 +27,12 @@ def main(how: str, *rest: str) -> None:
     if how == "refuse" and rank in rest[0]:
         time.sleep(0 if rank != "0" else 0.5)
         refuse(f"DATA is not what rank {rank} wants")
+    if how == "follow":
+        if rank == "1":
+            refuse("rank 0 could not go on")
+        time.sleep(1)
+        print("error: the disk is full", flush=True)
+        sys.exit(3)
     if how == "begin and refuse":
         tell_position(COMPUTING, 1)
         refuse("too late")

@@ -120,7 +120,8 @@ def test_a_rank_that_hangs_before_its_first_step_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
-def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, devices, ranks):
+def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, monkeypatch, devices, ranks):
+    monkeypatch.setattr("dimred.launch.launcher._SECONDS_FOR_RANK_0", 1.0)
     with pytest.raises(RankFailedError) as refused:
         launch(job(tmp_path / "new" / "out", "refuse", ranks, devices=devices))
     assert str(refused.value) == f"DATA is not what rank {ranks[0]} wants"
@@ -139,6 +140,12 @@ def test_a_run_that_is_not_gone_on_with_stays_as_it_is(tmp_path):
     with pytest.raises(RankFailedError, match="DATA is not what"):
         launch(job(tmp_path, "refuse", "0"), resume=True)
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_a_rank_that_only_follows_rank_0_does_not_hide_its_fault(tmp_path):
+    with pytest.raises(RankFailedError, match=r"rank 0 of 2 ended with status 3(.|\n)*error: the disk is full"):
+        launch(job(tmp_path, "follow", devices=2))
+    assert "the disk is full" in (tmp_path / "device0_stage_1" / "train.log").read_text()
 
 
 def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):

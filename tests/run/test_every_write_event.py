@@ -1,7 +1,8 @@
 """A run that dies at any one of its write events is resumed to the bytes of the uninterrupted run.
 
 From that event on nothing reaches the disk any more, whatever the dying run still tries. ``tests/pipelines`` kills real
-processes at a few of these moments; here it is all of them, on a task that trains in milliseconds.
+processes at a few of these moments. Here it is all of them, on a task that trains in milliseconds: those of the PCA by
+default, and of the two stages every fifth; ``-m slow`` takes each.
 """
 
 import os
@@ -37,7 +38,7 @@ STAGE_1: dict[str, Any] = {
     "epochs": 2,
     "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
     "checkpoints": {"every_epochs": 1, "keep": 1},
-    "snapshots": {"keep": 1},
+    "snapshots": {"per_epoch": 2, "keep": 3},
     "evaluate_every": 2,
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
@@ -139,16 +140,28 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
             run(out, False)
 
 
-@pytest.mark.parametrize("phase", ["stage_1", "pca", "stage_2"])
-def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
-    phase: str, finished: Path, dead_pid: int, tmp_path: Path
-) -> None:
+def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -> None:
     run: Run = {"stage_1": lambda finished: stage_1(), "pca": pca, "stage_2": stage_2}[phase](finished)
-    n_events, expected = events_of(run, tmp_path / "whole" / "out")
+    n_events, expected = events_of(run, folder / "whole" / "out")
     assert n_events > 20
-    for event in range(1, n_events + 1):
-        out = tmp_path / str(event) / "out"
+    for event in range(1, n_events + 1, every):
+        out = folder / str(event) / "out"
         out.parent.mkdir()
         die_at(event, run, out, dead_pid)
         run(out, True)
         assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
+
+
+@pytest.mark.parametrize(("phase", "every"), [("stage_1", 5), ("pca", 1), ("stage_2", 5)])
+def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
+    phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
+    sweep(phase, finished, dead_pid, tmp_path, every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["stage_1", "stage_2"])
+def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
+    phase: str, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
+    sweep(phase, finished, dead_pid, tmp_path, 1)
