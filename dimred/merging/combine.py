@@ -189,17 +189,23 @@ def write_part(target: Target, start: int, values: np.ndarray) -> None:
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     """float64 values rounded once, to nearest and ties to even, to a type; bfloat16 as its bits (uint16)."""
-    with np.errstate(over="ignore"):
-        if isinstance(dtype, np.dtype):
+    if isinstance(dtype, np.dtype):
+        with np.errstate(over="ignore"):
             return values.astype(dtype)
-        single = values.astype(np.float32)
-    bits = single.view(np.uint32)
+    bits, spare = (_buffer(name, max(BLOCK, len(values)), np.uint32)[: len(values)] for name in ("bits", "spare"))
+    single = bits.view(np.float32)
+    with np.errstate(over="ignore"):
+        np.copyto(single, values, casting="same_kind")
     # Rounding twice goes wrong where the first result lies half way between two bfloat16 and was itself rounded.
-    ties = np.flatnonzero((bits & 0xFFFF) == 0x8000)
+    ties = np.flatnonzero(np.bitwise_and(bits, 0xFFFF, out=spare) == 0x8000)
     exact, rounded = np.abs(values[ties]), np.abs(single[ties])
     bits[ties] += exact > rounded
     bits[ties] -= exact < rounded
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    np.right_shift(bits, 16, out=spare)
+    spare &= 1
+    bits += spare
+    bits += 0x7FFF
+    return np.ascontiguousarray(bits.view("<u2")[1::2])
 
 
 def _not_finite(part: _Part) -> CheckpointError:

@@ -1,0 +1,95 @@
+"""One way to average a folder of bfloat16 checkpoints, in a process of its own.
+
+Usage: python -m tests.benchmarks.merge_engine ENGINE FOLDER OUT. Prints the seconds, the processor's seconds (imports
+aside), and the most private memory (RssAnon).
+"""
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from safetensors import deserialize
+from safetensors.numpy import save_file
+
+import dimred
+from dimred.merging.combine import gram_matrix
+from dimred.merging.inputs import open_checkpoints
+from dimred.merging.output import write_network
+
+_STEP = 1 << 20
+
+
+def read_once(folder: Path, out: Path) -> None:
+    """Read every byte of the checkpoints, and write as many as one has: what any average has to do."""
+    paths = sorted(folder.glob("*/model.safetensors"))
+    buffer = bytearray(_STEP)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    with out.open("wb") as file:
+        for _ in range(0, paths[0].stat().st_size, _STEP):
+            file.write(buffer)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def plain_loop(folder: Path, out: Path) -> None:
+    """The loop over the safetensors library that anybody would write, in float64; NumPy has no bfloat16."""
+    totals: dict[str, np.ndarray] = {}
+    paths = sorted(folder.glob("*/model.safetensors"))
+    for path in paths:
+        for name, tensor in deserialize(path.read_bytes()):
+            wide = np.frombuffer(tensor["data"], np.uint16).astype(np.uint32) << 16
+            totals[name] = totals.get(name, 0.0) + wide.view(np.float32).astype(np.float64)
+    tensors = {}
+    for name, total in totals.items():
+        bits = (total / len(paths)).astype(np.float32).view(np.uint32)
+        tensors[name] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    save_file(tensors, out)
+
+
+def trial(folder: Path, out: Path) -> None:
+    """A candidate of the search: every coefficient counts, some negative; not flushed to the disk."""
+    checkpoints = open_checkpoints([folder])
+    coefficients = np.linspace(-0.1, 0.3, len(checkpoints))
+    write_network(checkpoints, coefficients, out, checkpoints[-1], durable=False)
+
+
+ENGINES: dict[str, Callable[[Path, Path], object]] = {
+    "read once, write once": read_once,
+    "dimred average, uniform": lambda folder, out: dimred.average(folder, out),
+    "dimred average, ema=0.1": lambda folder, out: dimred.average(folder, out, profile="ema=0.1"),
+    "a trial of the search": trial,
+    "Gram matrix (writes nothing)": lambda folder, out: gram_matrix(open_checkpoints([folder])),
+    "plain float64 loop": plain_loop,
+}
+
+
+def main() -> None:
+    engine, folder, out = ENGINES[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3])
+    peak, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.02):
+            found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
+            peak = max(peak, int(found[1]) * 1024 if found else 0)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    started, cpu = time.perf_counter(), time.process_time()
+    engine(folder, out)
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    done.set()
+    watcher.join()
+    print("RESULT", seconds, cpu, peak)
+
+
+if __name__ == "__main__":
+    main()
