@@ -1,6 +1,6 @@
 """Killed at random moments of its writing, and resumed each time: the results are those of the uninterrupted run.
 
-DIMRED_KILLS (default 2) kills in each phase, DIMRED_KILL_SEED (default 1) chooses the moments; up to three kills hit
+DIMRED_KILLS (default 1) kills in each phase, DIMRED_KILL_SEED (default 1) chooses the moments; up to three kills hit
 one run after another. ``-m slow`` runs 30 kills in each phase.
 """
 
@@ -22,7 +22,7 @@ from dimred.run.states import RunStates
 from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
 from tests.helpers.results import differences, results
 
-KILLS = int(os.environ.get("DIMRED_KILLS", "2"))
+KILLS = int(os.environ.get("DIMRED_KILLS", "1"))
 SEED = int(os.environ.get("DIMRED_KILL_SEED", "1"))
 IN_A_ROW = 3
 ONE = [
