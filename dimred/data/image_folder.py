@@ -14,9 +14,8 @@ from mindspore.dataset import transforms, vision
 
 from dimred.data.batches import Batches, GivenOrder
 from dimred.data.image_tree import ClassFolders
-from dimred.errors import ConfigError, DataError, shown
+from dimred.errors import DataError, shown
 
-AUGMENTATIONS = ("random_resized_crop", "pad_crop", "none")
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _PAD = 2
 _IMAGENET_RESIZE = 256 / 224
@@ -38,7 +37,6 @@ class ImageFolder(Batches):
 
     Raises:
         DataError: see ``ClassFolders``, also from an epoch.
-        ConfigError: an unknown augmentation.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -57,16 +55,12 @@ class ImageFolder(Batches):
         **options: Any,
     ):
         super().__init__(**options)
-        if augmentation not in AUGMENTATIONS:
-            raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
         self.folder, self.damaged = folder, damaged
         self._files = ClassFolders(folder)
         self.classes, self.n_images = self._files.classes, self._files.n_images
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
-        self._plain = [vision.Decode(), *to_network]
-        if resize:
-            to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)]
-            self._plain[1:1] = to_size
+        to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
+        self._plain = [vision.Decode(), *to_size, *to_network]
         self._augmented = {
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
