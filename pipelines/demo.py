@@ -114,7 +114,7 @@ class _Phases:
             started = time.perf_counter()
             done = subprocess.run(command, check=False, stdout=subprocess.PIPE if read else None, text=True)
             if done.returncode != 0:
-                raise DimredError(f"the demo's phase {phase!r} ended with {done.returncode}; its message is above")
+                raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; see above")
             self.seconds[phase] = round(time.perf_counter() - started, 2)
             self._done["printed"][phase] = done.stdout or ""
             write_checksummed(self._file, self._done)

@@ -14,7 +14,7 @@ from mindspore.dataset import transforms, vision
 
 from dimred.data.batches import Batches, GivenOrder
 from dimred.data.image_tree import ClassFolders
-from dimred.errors import DataError, shown
+from dimred.errors import ConfigError, DataError, shown
 
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _PAD = 2
@@ -37,6 +37,7 @@ class ImageFolder(Batches):
 
     Raises:
         DataError: see ``ClassFolders``, also from an epoch.
+        ConfigError: an unknown augmentation.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -61,13 +62,16 @@ class ImageFolder(Batches):
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
         self._plain = [vision.Decode(), *to_size, *to_network]
-        self._augmented = {
+        augmented = {
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
             ],
             "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
             "none": self._plain,
-        }[augmentation]  # fmt: skip
+        }  # fmt: skip
+        if augmentation not in augmented:
+            raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(augmented)}")
+        self._augmented = augmented[augmentation]
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         own = [self.rank] if self.rank else []

@@ -21,8 +21,8 @@ class OwnDataset(Batches):
     Labels that are whole numbers, of any shape, leave as int32; other numbers leave as float32.
 
     Args:
-        factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``, as many for every seed. It is called
-            with another seed for each epoch of training, for the augmentation; otherwise with None.
+        factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
+            epoch with another seed, for the augmentation, and gives as many; otherwise with None.
         data: as the user typed it.
         split: its name.
         options: see ``Batches``.
