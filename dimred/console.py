@@ -102,15 +102,15 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
     """
     try:
         app()
-    except DimredError as error:
-        _show_traceback()
+    except Exception as error:
+        if _tracebacks:
+            traceback.print_exc()
+        if not isinstance(error, DimredError):
+            note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
+            sys.exit(1)
         if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
             note(f"error: {error}")
         sys.exit(error.exit_status)
-    except Exception as error:
-        _show_traceback()
-        note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
-        sys.exit(1)
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -120,8 +120,3 @@ def show_tracebacks(wanted: bool) -> None:
 
 
 _tracebacks = False
-
-
-def _show_traceback() -> None:
-    if _tracebacks:
-        traceback.print_exc()

@@ -1,8 +1,6 @@
 """ImageFolder trees on disk, ``DATA/<split>/<class>/<image>``: their classes, changes in them, and writing new ones."""
 
 import os
-import shutil
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dimred.errors import DataError
+from dimred.files.atomic import atomic_folder
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
@@ -152,8 +151,8 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        images: (split, class, name, pixels) each; pixels (height, width) or (height, width, 3) on the 0 to 255 scale,
-            which are rounded and clipped.
+        images: (split, class, name, pixels) each; pixels (height, width) or (height, width, 3), on the 0 to 255 scale,
+            are rounded and clipped.
 
     Returns:
         The number of images in each split.
@@ -163,24 +162,16 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"OUT is {str(out)!r}, which exists already; name a new folder, or remove that one first")
+    counts: Counter[str] = Counter()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        with atomic_folder(out) as unfinished:
+            for split, class_name, name, pixels in images:
+                save_image(pixels, unfinished / split / class_name / f"{name}.png")
+                counts[split] += 1
     except OSError as error:
         why = error.strerror
         raise DataError(f"OUT is {str(out)!r}, which can't be written ({why}); name another folder") from error
-    counts: Counter[str] = Counter()
-    try:
-        for split, class_name, name, pixels in images:
-            save_image(pixels, unfinished / split / class_name / f"{name}.png")
-            counts[split] += 1
-        unfinished.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     return dict(counts)
 
 

@@ -22,13 +22,6 @@ def _batch_norm(n_channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(n_channels, eps=1e-5, momentum=0.9)
 
 
-def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Cell:
-    """The identity where shapes allow it, else a strided 1 x 1 projection (option B of the paper)."""
-    if stride == 1 and n_in == n_out:
-        return nn.Identity()
-    return nn.SequentialCell(_convolution(n_in, n_out, 1, stride), _batch_norm(n_out))
-
-
 class _Block(nn.Cell):
     """relu(branch(x) + shortcut(x)); a subclass gives the branch. Its output has ``expansion`` x ``width`` channels."""
 
@@ -37,7 +30,10 @@ class _Block(nn.Cell):
     def __init__(self, n_in: int, width: int, stride: int):
         super().__init__()
         self.branch = nn.SequentialCell(*self._layers(n_in, width, stride))
-        self.shortcut = _shortcut(n_in, width * self.expansion, stride)
+        n_out = width * self.expansion
+        self.shortcut = nn.Identity()
+        if stride != 1 or n_in != n_out:  # a projection, option B of the paper
+            self.shortcut = nn.SequentialCell(_convolution(n_in, n_out, 1, stride), _batch_norm(n_out))
         self.relu = nn.ReLU()
 
     def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
@@ -105,8 +101,7 @@ class ResNet(nn.Cell):
         n_in = n_stem
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             for position in range(depth):
-                stride = 2 if stage > 0 and position == 0 else 1
-                blocks.append(block(n_in, width, stride))
+                blocks.append(block(n_in, width, stride=2 if stage > 0 and position == 0 else 1))
                 n_in = width * block.expansion
         self.blocks = nn.SequentialCell(*blocks)
         self.classifier = nn.Dense(n_in, n_classes)
