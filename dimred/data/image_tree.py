@@ -51,18 +51,10 @@ class _Class(NamedTuple):
 
 
 class ClassFolders:
-    """The images of one split, as they are now.
+    """The images of one split, as they are now: sorted ``classes``, ``n_images``, and ``suffixes`` in their own case.
 
     An image is drawn by its number, so one that is gone or new shifts all that follow it. To see whether there is one
     costs one look at each class folder: its time of change tells whether its names must be read again.
-
-    Args:
-        folder: of the split.
-
-    Attributes:
-        classes: sorted names of the class folders.
-        n_images: in all classes.
-        suffixes: of the images, as they are written (MindSpore tells .JPEG from .jpeg).
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.

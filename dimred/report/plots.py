@@ -72,10 +72,9 @@ def plot_accuracy(
 
     Args:
         plain: epoch -> accuracy as a fraction.
-        stage_2: epoch -> accuracy, the branching point included; empty where there is none.
+        stage_2: the same, the branching point included; empty where there is none.
         snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
         average: accuracy of the average of the snapshots, where it is known.
-        size: inches.
     """
     figure, axes = new_figure(size)
     if snapshots_taken:
