@@ -1,5 +1,6 @@
 """What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -34,11 +35,15 @@ AllowChange = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def refuse_existing(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """The callback of an argument or option that names a file to write: it must not exist yet."""
+def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The callback of an argument or option that names a file to write: it is new, and its folder can be written to."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
-        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
+    if path is not None and not os.access(folder := path.absolute().parent, os.W_OK):
+        raise ConfigError(
+            f"{name} is {str(path)!r}, but the folder {str(folder)!r} is not there or can't be written to"
+        )
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, Weights, refuse_existing
+from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, Weights, check_new_file
 from dimred.errors import ConfigError
 
 train = typer.Typer(no_args_is_help=True, help="Run stage 1 or stage 2 on one device or many, on one host or several.")
@@ -140,9 +140,7 @@ def _run(stage: str, paths: dict[str, Path], options: StageOptions) -> None:
 
 @rank_table.command("make")
 def make_table(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=refuse_existing)
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=check_new_file)],
     device_ips: Annotated[
         str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
     ],
@@ -154,10 +152,7 @@ def make_table(
 
     hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
     table = make_rank_table(hosts, devices)
-    try:
-        atomic_write(out, json.dumps(table, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
+    atomic_write(out, json.dumps(table, indent=2) + "\n")
     print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
 
 

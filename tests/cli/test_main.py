@@ -49,6 +49,13 @@ def test_the_exit_statuses_are_documented() -> None:
         (("data", "digits", "."), "exists already"),
         (("init", "3", "x.yaml"), "less than or equal to 2"),
         (("init", "1"), "Missing argument"),
+        (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
+        (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', but the folder"),
+        (
+            ("eval", ".", "gone.ckpt", "--config", "gone.yaml", "--save", "here.txt"),
+            "--save is 'here.txt', which exists",
+        ),
+        (("rank-table", "make", "gone/x.json", "--device-ips", "10.0.0.1"), "OUT is 'gone/x.json', but the folder"),
         (("pca",), "--ckpt-dir"),
         (("pca", "--ckpt-dir", "nowhere"), "nowhere"),
         (("show", "nowhere.npy"), "nowhere.npy"),
