@@ -40,10 +40,8 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
-    if path is not None and not os.access(folder := path.absolute().parent, os.W_OK):
-        raise ConfigError(
-            f"{name} is {str(path)!r}, but the folder {str(folder)!r} is not there or can't be written to"
-        )
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it first")
     return path
 
 
