@@ -13,6 +13,8 @@ from mindspore.common import initializer as init
 
 from dimred.errors import ConfigError
 
+Stem = Literal["imagenet", "small"]
+
 
 def _convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(n_in, n_out, size, stride, pad_mode="pad", padding=size // 2, has_bias=False)
@@ -77,28 +79,14 @@ class ResNet(nn.Cell):
         images (n, 3, height, width) -> logits (n, n_classes).
     """
 
-    def __init__(
-        self,
-        block: type[_Block],
-        depths: Sequence[int],
-        widths: Sequence[int],
-        n_classes: int,
-        stem: Literal["imagenet", "small"],
-    ):
+    def __init__(self, block: type[_Block], depths: Sequence[int], widths: Sequence[int], n_classes: int, stem: Stem):
         super().__init__()
-        n_stem = widths[0]
-        if stem == "imagenet":
-            self.stem = nn.SequentialCell(
-                _convolution(3, n_stem, 7, 2),
-                _batch_norm(n_stem),
-                nn.ReLU(),
-                nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))),  # after a ReLU, zeros pad a maximum as well as -inf
-                nn.MaxPool2d(kernel_size=3, stride=2),
-            )
-        else:
-            self.stem = nn.SequentialCell(_convolution(3, n_stem, 3), _batch_norm(n_stem), nn.ReLU())
+        n_in = widths[0]
+        first, pooling = _convolution(3, n_in, 3) if stem == "small" else _convolution(3, n_in, 7, 2), []
+        if stem == "imagenet":  # after a ReLU, zeros pad a maximum as well as -inf
+            pooling = [nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))), nn.MaxPool2d(kernel_size=3, stride=2)]
+        self.stem = nn.SequentialCell(first, _batch_norm(n_in), nn.ReLU(), *pooling)
         blocks: list[nn.Cell] = []
-        n_in = n_stem
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             for position in range(depth):
                 blocks.append(block(n_in, width, stride=2 if stage > 0 and position == 0 else 1))
@@ -112,7 +100,7 @@ class ResNet(nn.Cell):
 
 
 # name: (block, depths, widths, stem) of ResNet
-_ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], Literal["imagenet", "small"]]] = {
+_ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], Stem]] = {
     "resnet50": (Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
     "resnet18": (BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
     "resnet_small": (BasicBlock, (1, 1, 1), (8, 16, 32), "small"),
