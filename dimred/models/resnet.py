@@ -82,7 +82,8 @@ class ResNet(nn.Cell):
     def __init__(self, block: type[_Block], depths: Sequence[int], widths: Sequence[int], n_classes: int, stem: Stem):
         super().__init__()
         n_in = widths[0]
-        first, pooling = _convolution(3, n_in, 3) if stem == "small" else _convolution(3, n_in, 7, 2), []
+        first = _convolution(3, n_in, 3) if stem == "small" else _convolution(3, n_in, 7, 2)
+        pooling: list[nn.Cell] = []
         if stem == "imagenet":  # after a ReLU, zeros pad a maximum as well as -inf
             pooling = [nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))), nn.MaxPool2d(kernel_size=3, stride=2)]
         self.stem = nn.SequentialCell(first, _batch_norm(n_in), nn.ReLU(), *pooling)
