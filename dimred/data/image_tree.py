@@ -107,15 +107,11 @@ def _suffix(name: str) -> str:
     return dot + ending if stem else ""
 
 
-class ImageCounts(NamedTuple):
-    """The images of a tree by kind."""
-
-    counts: dict[str, int]  # kind -> images: colour, grey, CMYK, other (palettes, transparency), damaged
-    damaged: list[Path]  # the files that can't be decoded
-
-
-def check_images(root: Path, workers: int) -> ImageCounts:
+def check_images(root: Path, workers: int) -> dict[Path, str]:
     """Decode every image below ``root`` in ``workers`` processes.
+
+    Returns:
+        Of each: ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), or ``damaged``.
 
     Raises:
         DataError: there are no images.
@@ -124,9 +120,7 @@ def check_images(root: Path, workers: int) -> ImageCounts:
     if not files:
         raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)})")
     with ProcessPoolExecutor(workers) as pool:
-        kinds = list(pool.map(_kind, files, chunksize=64))
-    damaged = [path for path, kind in zip(files, kinds, strict=True) if kind == "damaged"]
-    return ImageCounts(dict(Counter(kinds)), damaged)
+        return dict(zip(files, pool.map(_kind, files, chunksize=64), strict=True))
 
 
 def _kind(path: Path) -> str:
