@@ -55,6 +55,7 @@ def check(
 
     kinds = check_images(root, workers)
     damaged = [path for path, kind in kinds.items() if kind == "damaged"]
-    print(*damaged, sep="\n", end="\n" if damaged else "")
+    for path in damaged:
+        print(path)
     print(", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items())))
     raise typer.Exit(1 if damaged else 0)
