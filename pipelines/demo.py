@@ -1,156 +1,257 @@
-"""The whole of it on the built-in digits: both stages, the controls, one table, one picture.
+"""The whole of it on the built-in digits: both stages beside plain training, one table, one picture, one sentence.
 
 bash scripts/demo.sh --out demo_out --seed 1
 """
 
 import json
+import math
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.console import run_program
+from dimred.console import note, run_program
 from dimred.errors import ConfigError, DimredError, RunError
 from dimred.files.atomic import atomic_write
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
-from dimred.files.run_names import BASIS, METRICS, PHASES, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
-from dimred.report.plots import plot_accuracy, save_figure
+from dimred.files.run_names import METRICS, PHASES, RESULT, STAGE_1_CHECKPOINTS
+from dimred.report.plots import plot_curve, save_figure
 from dimred.run.folder import run_folder
 from dimred.run.metrics import read_metrics
 
 _CONFIGS = Path(__file__).parent / "configs"
-STAGE_1, STAGE_2 = _CONFIGS / "digits_stage_1.yaml", _CONFIGS / "digits_stage_2.yaml"
-COMPARED_EPOCHS = (70, 72, 80, 90)
+STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
+PLAIN = _CONFIGS / "digits_stage_1.yaml"
+_SNAPSHOTS = 40  # at least; 32 directions need 33
+_SHARE_OF_STAGE_2 = 0.25  # of stage 1's epochs: what its 10 % of all epochs cost with their trials, or a little more
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
+    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 20,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
-    """Train both stages on noisy handwritten digits, and compare with plain training and plain averaging."""
-    one = load_config(StageOneConfig, STAGE_1)
-    two = load_config(StageTwoConfig, STAGE_2)
+    """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
     with run_folder(out, resume=resume):
-        _run(out.resolve(), seed, one, two, resume)
+        _Demo(out.resolve(), seed, epochs, resume).run()
 
 
-def _run(out: Path, seed: int, one: StageOneConfig, two: StageTwoConfig, resume: bool) -> None:
-    clock = _Phases(out, seed)
-    data, seeding = str(out / "data"), ["--set", f"seed={seed}"]
-    seeded = [*seeding, "--resume"] if resume else seeding
-    stage_1_out, stage_2_out, plain_out = out / "device0_stage_1", out / "device0_stage_2", out / "plain_to_the_end"
-    snapshots = stage_1_out / STAGE_1_CHECKPOINTS / SNAPSHOTS
-    matrix = out / BASIS
+class _Demo:
+    """Both stages run in one process after another, and the plain trainings beside them."""
 
-    if not (out / "data").exists():  # it appears whole
-        clock.run("data", _dimred("data", "digits", data, "--seed", str(seed)))
-    clock.run("stage_1", _stage("stage_1", data, "--config", STAGE_1, "--out", stage_1_out, *seeded))
-    weights = next((stage_1_out / STAGE_1_CHECKPOINTS).glob(f"*-{one.epochs}_*.ckpt"))
-    clock.run("pca", _dimred("pca", "--ckpt-dir", snapshots, "--n-components", two.n_components, "--out", matrix))
-    clock.run("stage_2", _stage("stage_2", data, weights, matrix, "--config", STAGE_2, "--out", stage_2_out, *seeded))
-    averaged = out / "average.ckpt"
-    if not averaged.exists():  # so does this
-        clock.run("average", _dimred("average", snapshots, weights, averaged))
-    accuracies = clock.run(
-        "evaluate", _dimred("eval", data, averaged, "--config", STAGE_2, "--json", *seeding), read=True
-    )
-    end = one.schedule.total_epochs
-    go_on = ["--set", f"epochs={end}", "--set", f"snapshots.first_epoch={end + 1}"]
-    clock.run(
-        "plain_to_the_end",
-        _stage("stage_1", data, "--config", STAGE_1, "--from", weights, "--out", plain_out, *go_on, *seeded),
-    )
-    page = clock.run("report", _dimred("report", stage_2_out, "--out", out / "report"), read=True)
-    first, last = read_metrics(stage_1_out / METRICS), read_metrics(plain_out / METRICS)
-    plain = {record["epoch"]: record["accuracy"] for record in first + last}
-    found = read_checksummed(stage_2_out / RESULT)
-    summary = {
-        "seed": seed,
-        "plain": {str(epoch): accuracy for epoch, accuracy in plain.items()},
-        "average": json.loads(accuracies),
-        "stage_2": {key: value for key, value in found.items() if key not in ("basis", "seconds", "sources")},
-        "basis": found["basis"],
-        "seconds": clock.seconds,
-    }
-    atomic_write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    searched = {one.epochs: found["accuracy_start"]}
-    searched |= {one.epochs + int(epoch): accuracy for epoch, accuracy in found["accuracy_by_epoch"].items()}
-    average = summary["average"]["accuracy_reestimated"]
-    save_figure(plot_accuracy(plain, searched, (one.snapshots.first_epoch, one.epochs), average), out, "accuracy")
-    seconds_per_epoch = {record["epoch"]: record["seconds"] for record in first + last}
-    _print_table(summary, seconds_per_epoch, one.epochs)
-    print(f"\nsummary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}\n{page}", end="")
+    def __init__(self, out: Path, seed: int, epochs: int, resume: bool):
+        self.out, self.epochs = out, epochs
+        self.data = out / "data"
+        self.phases = _Phases(out, {"seed": seed, "epochs": epochs})
+        self.seed = ["--set", f"seed={seed}"]
+        self.resume = ["--resume"] if resume else []
+        self.total = epochs + math.ceil(_SHARE_OF_STAGE_2 * epochs)
+
+    def run(self) -> None:
+        """Run what is not done yet, and show what was found."""
+        if not self.data.exists():  # it appears whole
+            self.phases.run("data", _dimred("data", "digits", self.data, "--seed", self.phases.options["seed"]))
+        with ThreadPoolExecutor(1) as beside:
+            plain = beside.submit(self._plain)
+            try:
+                self._both_stages()
+                plain.result()
+            finally:
+                self.phases.stop()
+        found = read_checksummed(self.out / "device0_stage_2" / RESULT)
+        summary = {
+            "seed": self.phases.options["seed"],
+            "rows": list(self._rows(found)),
+            "stage_2": {key: value for key, value in found.items() if key not in ("seconds", "sources")},
+            "seconds": self.phases.seconds,
+        }
+        atomic_write(self.out / "summary.json", json.dumps(summary, indent=2) + "\n")
+        save_figure(plot_curve(self._curves(found)), self.out, "accuracy")
+        _show(summary["rows"])
+        print(f"\nsummary: {self.out / 'summary.json'}\npicture: {self.out / 'accuracy.png'}")
+        print(self.phases.printed["report"], end="")
+
+    def _both_stages(self) -> None:
+        first = max(1, round(0.3 * self.epochs))
+        per_epoch = math.ceil(_SNAPSHOTS / (self.epochs - first + 1))
+        taken = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
+        weights = self._train("device0_stage_1", STAGE_1, self.epochs, taken)
+        out = self.out / "device0_stage_2"
+        options = ["--config", STAGE_2, "--out", out, *self.seed, *self.resume]
+        self.phases.run("device0_stage_2", _program("stage_2", self.data, weights, *options))
+        self._evaluate("device0_stage_1", weights)
+        self.phases.run("report", _dimred("report", out, "--out", self.out / "report"), read=True)
+
+    def _plain(self) -> None:
+        """Plain training with a schedule made for as many passes, and for twice as many."""
+        for total in (self.total, 2 * self.total):
+            name = f"plain_{total}"
+            made = [f"schedule.total_epochs={total}", "snapshots.first_epoch=1000"]
+            self._evaluate(name, self._train(name, PLAIN, total, made, log=self.out / f"{name}.log"))
+
+    def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
+        warmup = min(5, epochs // 2)
+        made = [f"--set={option}" for option in (f"epochs={epochs}", f"schedule.warmup_epochs={warmup}", *options)]
+        run = ["--config", config, "--out", self.out / name, *self.seed, *self.resume, *made]
+        self.phases.run(name, _program("stage_1", self.data, *run), log=log)
+        return next((self.out / name / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt"))
+
+    def _evaluate(self, name: str, weights: Path) -> None:
+        command = _dimred("eval", self.data, weights, "--config", STAGE_2, "--json", *self.seed)
+        self.phases.run(f"evaluate {name}", command, read=True)
+
+    def _rows(self, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What the table shows, BatchNorm re-estimated in every row."""
+
+        def reestimated(name: str) -> float:
+            return float(json.loads(self.phases.printed[f"evaluate {name}"])["accuracy_reestimated"])
+
+        yield _row("stage 1 at a constant rate", self.epochs, reestimated("device0_stage_1"))
+        yield _row(
+            f"  the average that stage 2 starts from: {found['started_from']}", self.epochs, found["accuracy_start"]
+        )
+        yield _row("  stage 2", self.epochs + self._passes(found, found["steps"]), found["accuracy_reestimated"])
+        for total in (self.total, 2 * self.total):
+            yield _row(f"plain training, schedule made for {total}", total, reestimated(f"plain_{total}"))
+
+    def _curves(self, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Accuracy on the way, from a third of the shorter training on."""
+        curves = {
+            f"plain, made for {total}": self._accuracies(f"plain_{total}") for total in (self.total, 2 * self.total)
+        }
+        points = {0: found["accuracy_start"]} | {
+            int(epoch): value for epoch, value in found["accuracy_by_epoch"].items()
+        }
+        per_epoch = found["steps"] / max(1, len(points) - 1)
+        searched = [
+            _row("", self.epochs + self._passes(found, per_epoch * epoch), value) for epoch, value in points.items()
+        ]
+        curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
+        return {
+            name: [
+                {"passes": row["passes"], "test_reestimated": {"mean": row["accuracy"], "spread": None}}
+                for row in rows
+                if row["passes"] >= self.total / 3
+            ]
+            for name, rows in curves.items()
+        }
+
+    def _accuracies(self, name: str) -> list[dict[str, Any]]:
+        records = read_metrics(self.out / name / METRICS)
+        return [_row(name, record["epoch"], record["accuracy"]) for record in records if record.get("accuracy")]
+
+    def _passes(self, found: dict[str, Any], n_steps: float) -> float:
+        """What so many steps of stage 2 cost in epochs of ordinary training, which is a forward and a backward pass."""
+        forward_and_backward = (2 * found["gradients"] + found["trials"]) / 2
+        per_epoch = found["steps"] / found["epochs"]
+        return float(forward_and_backward / found["steps"] * n_steps / per_epoch)
+
+
+def _row(what: str, passes: float, accuracy: float) -> dict[str, Any]:
+    return {"what": what, "passes": passes, "accuracy": accuracy}
 
 
 class _Phases:
-    """Runs each phase as the command a person would type, and keeps its wall seconds and what it printed."""
+    """Runs each phase as the command a person would type, and keeps its wall seconds and what it printed.
 
-    def __init__(self, out: Path, seed: int) -> None:
-        self._file = out / PHASES
-        self._done: dict[str, Any] = {"seed": seed, "seconds": {}, "printed": {}}
+    Two threads may run phases at the same time.
+
+    Args:
+        out: of the demo.
+        options: what an earlier call must have been given, too.
+    """
+
+    def __init__(self, out: Path, options: dict[str, int]) -> None:
+        self._file, self._lock = out / PHASES, Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+        self._done: dict[str, Any] = {"options": options, "seconds": {}, "printed": {}}
         if self._file.exists():
             try:
                 self._done = read_checksummed(self._file)
             except ValueError as error:
                 raise RunError(f"{self._file} is damaged: {error}; begin in another folder") from None
-            if self._done["seed"] != seed:
-                raise ConfigError(f"--seed is {seed}, but the demo in {str(out)!r} was begun with {self._done['seed']}")
+            for name, value in options.items():
+                if (before := self._done["options"][name]) != value:
+                    raise ConfigError(f"--{name} is {value}, but the demo in {str(out)!r} was begun with {before}")
         write_checksummed(self._file, self._done)
+        self.options = options
         self.seconds: dict[str, float] = self._done["seconds"]  # by phase
+        self.printed: dict[str, str] = self._done["printed"]
 
-    def run(self, phase: str, command: Sequence[str], read: bool = False) -> str:
-        """Run it; with ``read`` return what it printed."""
+    def run(self, phase: str, command: Sequence[str], *, read: bool = False, log: Path | None = None) -> None:
+        """Run it; with ``read`` keep what it prints, with ``log`` put it into that file.
+
+        Raises:
+            DimredError: it failed.
+        """
         is_done = phase in self.seconds
-        print(f"\n== {phase.replace('_', ' ')}{': done already' if is_done else ''}", flush=True)
-        if not is_done:
-            started = time.perf_counter()
-            done = subprocess.run(command, check=False, stdout=subprocess.PIPE if read else None, text=True)
-            if done.returncode != 0:
-                raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; see above")
+        where = f", see {log}" if log and not is_done else ""
+        note(f"== {phase.replace('_', ' ')}{': done already' if is_done else ''}{where}")
+        if is_done:
+            return
+        started = time.perf_counter()
+        status, printed = self._call(command, read, log)
+        if status != 0:
+            raise DimredError(f"the demo's phase {phase!r} ended with status {status}; see {log or 'above'}")
+        with self._lock:
             self.seconds[phase] = round(time.perf_counter() - started, 2)
-            self._done["printed"][phase] = done.stdout or ""
+            self.printed[phase] = printed or ""
             write_checksummed(self._file, self._done)
-        return str(self._done["printed"][phase])
+
+    def stop(self) -> None:
+        """End what is still running, so that a fault in one thread ends the other."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.terminate()
+
+    def _call(self, command: Sequence[str], read: bool, log: Path | None) -> tuple[int, str]:
+        with self._lock:
+            if self._stopped:
+                raise DimredError("the demo was stopped")
+            shown = log.open("a") if log else None
+            process = subprocess.Popen(command, stdout=subprocess.PIPE if read else shown, stderr=shown, text=True)
+            self._running.add(process)
+        printed, _ = process.communicate()
+        with self._lock:
+            self._running.discard(process)
+        if shown:
+            shown.close()
+        return process.returncode, printed
 
 
 def _dimred(*arguments: Any) -> list[str]:
     return [str(Path(sys.executable).with_name("dimred")), *map(str, arguments)]
 
 
-def _stage(program: str, *arguments: Any) -> list[str]:
-    return [sys.executable, "-m", f"dimred.pipelines.{program}", *map(str, arguments)]
+def _program(name: str, *arguments: Any) -> list[str]:
+    return [sys.executable, "-m", f"dimred.pipelines.{name}", *map(str, arguments)]
 
 
-def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], branch_epoch: int) -> None:
-    stage_2, seconds, average = summary["stage_2"], summary["seconds"], summary["average"]
-
-    def training(epochs: int) -> float:
-        return sum(seconds for epoch, seconds in seconds_per_epoch.items() if epoch <= epochs)
-
-    averaging = training(branch_epoch) + seconds.get("average", 0) + seconds["evaluate"]
-    searching = training(branch_epoch) + seconds["pca"] + seconds["stage_2"]
-    end = branch_epoch + stage_2["epochs"]
-    kept = "its start" if stage_2["kept"] == "start" else f"epoch {branch_epoch + int(stage_2['kept'])}"
-    rows = [
-        *(("plain training", epoch, summary["plain"][str(epoch)], training(epoch)) for epoch in COMPARED_EPOCHS),
-        ("average of the snapshots", branch_epoch, average["accuracy_reestimated"], averaging),
-        (f"stage 2, from {stage_2['started_from']}, kept {kept}", end, stage_2["accuracy"], searching),
-        ("  BatchNorm re-estimated", end, stage_2["accuracy_reestimated"], searching),
-    ]
-    table = Table(title=f"Test accuracy, seed {summary['seed']}")
-    for name in ("what", "epochs", "accuracy", "seconds"):
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    """The table, and its sentence."""
+    table = Table(title="Test accuracy, BatchNorm re-estimated in every row")
+    for name in ("what", "passes", "accuracy"):
         table.add_column(name, justify="left" if name == "what" else "right")
-    for what, epochs, accuracy, spent in rows:
-        table.add_row(what, str(epochs), f"{100 * accuracy:.2f} %", f"{spent:.0f}")
+    for row in rows:
+        table.add_row(row["what"], f"{row['passes']:.1f}", f"{100 * row['accuracy']:.2f} %")
     Console().print(table)
+    *_, ours, same, twice = rows
+    print(
+        f"After {ours['passes']:.1f} passes both stages reach {100 * ours['accuracy']:.2f} %; plain training with a "
+        f"schedule made for {same['passes']} passes reaches {100 * same['accuracy']:.2f} %, with one made for "
+        f"{twice['passes']} {100 * twice['accuracy']:.2f} %."
+    )
 
 
 if __name__ == "__main__":
