@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dimred.config.stages import StageConfig
+from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
+_STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
+_RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
 
@@ -18,12 +20,15 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
-        path: a YAML file.
+        path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``.
         overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Raises:
-        ConfigError: names every key that is unknown or has a value that is not allowed.
+        ConfigError: names every key that is unknown or has a value that is not allowed, or says that the file is the
+            other stage's.
     """
+    if not path.suffix and not path.exists():
+        path = _recipe(stage, str(path))
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
@@ -38,7 +43,33 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")
     for override in overrides:
         _apply(values, override)
-    return stage.checked(values)
+    try:
+        return stage.checked(values)
+    except ConfigError:
+        for other, number in _STAGES.items():
+            if other is not stage and _is_of(other, values):
+                raise ConfigError(
+                    f"--config is {str(path)!r}, a configuration of stage {number}; give one of stage {_STAGES[stage]}"
+                ) from None
+        raise
+
+
+def _recipe(stage: type[StageConfig], name: str) -> Path:
+    """The file of a recipe for this stage; the recipe without a horizon where the name says no more than the task."""
+    ending = f"_{_STAGES[stage]}.yaml"
+    for kind in ("", "_anytime"):
+        if (path := _RECIPES / f"{name}{kind}{ending}").exists():
+            return path
+    there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
+    raise ConfigError(f"--config is {name!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
+
+
+def _is_of(stage: type[StageConfig], values: dict[str, Any]) -> bool:
+    try:
+        stage.checked(values)
+    except ConfigError:
+        return False
+    return True
 
 
 def config_text(config: StageConfig) -> str:

@@ -110,3 +110,23 @@ def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factor
 @pytest.mark.parametrize(("name", "prefix"), [("resnet50", "resnet50"), ("my.networks:Holder.build", "Holder.build")])
 def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, prefix: str) -> None:
     assert ModelConfig(name=name).file_prefix == prefix
+
+
+@pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])
+def test_a_recipe_goes_by_its_name(stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    number = 1 if stage is StageOneConfig else 2
+    assert load_config(stage, Path("digits_stage"), ["seed=3"]).seed == 3
+    assert load_config(stage, Path("digits_stage")) == load_config(stage, CONFIGS / f"digits_stage_{number}.yaml")
+    assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
+    with pytest.raises(ConfigError, match=r"'digit', which is no file; .* a recipe: digits, digits_stage, imagenet"):
+        load_config(stage, Path("digit"))
+    Path("digits").write_text("epochs: 7\n")  # a file of that name is meant before a recipe
+    assert load_config(stage, Path("digits")).epochs == 7
+
+
+@pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])
+def test_a_configuration_of_the_other_stage_is_named_as_such(stage) -> None:
+    number = 1 if stage is StageOneConfig else 2
+    with pytest.raises(ConfigError, match=f"a configuration of stage {3 - number}; give one of stage {number}"):
+        load_config(stage, CONFIGS / f"digits_stage_{3 - number}.yaml")
