@@ -110,7 +110,7 @@ class Comparison:
     """One seed's stage 1, and the verbs the methods are made of."""
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig):
-        self.data, self.one, self.two = data, one, two
+        self.data, self.one, self.two = data, one, two.with_epochs_after(one.epochs)
         self.seconds_of_bases = 0.0
         self.checkpoint = last_checkpoint(run, one.epochs)
         self.series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS)
@@ -160,7 +160,12 @@ class Comparison:
         points = [to_arrays(network.get_parameters())]
         observer = CountPasses(self.evaluator.cost, lambda: points.append(to_arrays(network.get_parameters())))
         loop = EpochLoop(
-            settings.search, step, images, seed=settings.seed, n_epochs=settings.epochs, first_order=SEARCH_EPOCHS_FROM
+            settings.search,
+            step,
+            images,
+            seed=settings.seed,
+            n_epochs=settings.n_epochs,
+            first_order=SEARCH_EPOCHS_FROM,
         )
         try:
             loop.run(Place(), observer)
@@ -182,7 +187,7 @@ class Comparison:
     def entry(self, found: "_Searched", chosen: str = "") -> Entry:
         """A search as an entry; its epochs are those that were run, whichever was kept."""
         kept = "the start" if found.kept == 0 else f"epoch {found.kept}"
-        return Entry(found.arrays, self.one.epochs + self.two.epochs, f"{chosen}{kept}")
+        return Entry(found.arrays, self.one.epochs + self.two.n_epochs, f"{chosen}{kept}")
 
     def start(self) -> Arrays:
         """Where the searches begin, as stage 2 would."""
@@ -232,7 +237,7 @@ class Comparison:
 
     def search_on_val(self) -> Entry:
         """Searched on val, which sees as many images as a search on train."""
-        n_epochs = max(1, round(self.two.epochs * self.train.n_images / self.val.n_images))
+        n_epochs = max(1, round(self.two.n_epochs * self.train.n_images / self.val.n_images))
         return self.entry(self.search(search="bfgs", search_split="val", epochs=n_epochs))
 
     def _best_of(self, candidates: Iterable[tuple[str, np.ndarray]]) -> Entry:
@@ -287,7 +292,7 @@ METHODS: dict[str, Callable[[Comparison], Entry]] = {
     "projected_sgd": lambda comparison: comparison.best_rate("sgd"),
     "p_bfgs_train": lambda comparison: comparison.entry(comparison.search(search="bfgs", search_split="train")),
     "p_bfgs_val": Comparison.search_on_val,
-    "cooldown": lambda comparison: comparison.train_on(comparison.two.epochs, cooldown=True),
-    "plain_same_epochs": lambda comparison: comparison.train_on(comparison.two.epochs),
+    "cooldown": lambda comparison: comparison.train_on(comparison.two.n_epochs, cooldown=True),
+    "plain_same_epochs": lambda comparison: comparison.train_on(comparison.two.n_epochs),
     "plain_to_the_end": lambda comparison: comparison.train_on(comparison.epochs_left),
 }

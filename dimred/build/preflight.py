@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 from mindspore import nn
 
+from dimred.build.continuation import Continuation, read_continuation
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
@@ -29,11 +30,13 @@ class StageTwoInputs(NamedTuple):
 
     Attributes:
         weights: every parameter of WEIGHTS, by name.
-        basis: PCA_MAT; None where it is still to be fitted.
+        basis: PCA_MAT; None where it is still to be fitted, or not needed.
+        continuation: of the continued residual; None for another one.
     """
 
     weights: dict[str, np.ndarray] | None
     basis: SubspaceBasis | None
+    continuation: Continuation | None
 
 
 def check_stage_1(
@@ -76,25 +79,29 @@ def check_stage_2(
     Raises:
         ConfigError: lists every problem, on every rank.
     """
-    problems, arrays, basis = Problems(), None, None
+    problems, arrays, basis, continuation = Problems(), None, None, None
     with problems.noted():
         check_splits(settings, data, splits_read(settings))
     with problems.noted():
         check_run_folder(out, resume=resume)
     with problems.noted():
-        arrays = ranks.run_on_rank_zero(lambda: _read_weights(weights, network))
+        arrays = ranks.run_on_rank_zero(lambda: read_checkpoint(weights))
+    with problems.noted():
+        ranks.run_on_rank_zero(lambda: _check_weights(weights, arrays, network))
+    with problems.noted():
+        continuation = ranks.run_on_rank_zero(lambda: _continuation(settings, network, weights, arrays))
     with problems.noted():
         if pca_mat is not None:
             basis = ranks.run_on_rank_zero(lambda: load_basis(pca_mat, network=network))
     with problems.noted():
-        if pca_mat is None:
+        if pca_mat is None and settings.n_components > 0:
             ranks.run_on_rank_zero(lambda: _check_snapshots(settings, weights.parent / SNAPSHOTS))
     with problems.noted():
         check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")
     with problems.noted():
         check_memory(stage_2_memory(settings, network) // ranks.group_size, "the basis")
     problems.refuse()
-    return StageTwoInputs(arrays, basis)
+    return StageTwoInputs(arrays, basis, continuation)
 
 
 def splits_read(settings: StageTwoConfig) -> list[str]:
@@ -108,10 +115,17 @@ def basis_kind(settings: StageTwoConfig) -> str:
     return "snapshots" if settings.search == "average" else "pca"
 
 
-def _read_weights(weights: Path, network: nn.Cell) -> dict[str, np.ndarray]:
-    arrays = read_checkpoint(weights)
-    check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    return arrays
+def _check_weights(weights: Path, arrays: dict[str, np.ndarray] | None, network: nn.Cell) -> None:
+    if arrays is not None:  # they could be read
+        check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+
+
+def _continuation(
+    settings: StageTwoConfig, network: nn.Cell, weights: Path, arrays: dict[str, np.ndarray] | None
+) -> Continuation | None:
+    if settings.residual != "continued" or arrays is None:
+        return None
+    return read_continuation(settings, network, weights, arrays)
 
 
 def _check_snapshots(settings: StageTwoConfig, folder: Path) -> None:
@@ -206,15 +220,15 @@ def snapshots_in_the_end(config: StageOneConfig) -> int:
 def stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
     """Bytes of a whole stage 2: a checkpoint of the start, of each epoch and of the end, states, the basis it fits."""
     weights, everything = _sizes(network)
-    state = 2 * everything + weights
+    state = 2 * everything + (2 if config.residual == "continued" else 1) * weights  # LAMB keeps two moments
     basis = (config.n_components + 2) * weights if fits_basis else 0
-    return _FLOAT * ((config.epochs + 3) * 2 * everything + _STATES * state + basis)
+    return _FLOAT * ((config.n_epochs + 3) * 2 * everything + _STATES * state + basis)
 
 
 def stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
     """Bytes of the basis, which every step reads twice, and of the vectors beside it."""
     weights, _ = _sizes(network)
-    return _FLOAT * (config.n_components + 8) * weights
+    return _FLOAT * (config.n_components + (11 if config.residual == "continued" else 8)) * weights
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

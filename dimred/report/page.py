@@ -48,7 +48,7 @@ def write_report(
     Args:
         out: a folder, see ``make_report_folder``; files of an earlier report in it are replaced, one by one.
         run: what the run's files say.
-        plane: None for a basis without a mean.
+        plane: None without a basis that has a mean.
         comparison: of ``dimred compare``, see ``dimred.report.comparison.collect``.
 
     Returns:
@@ -58,7 +58,7 @@ def write_report(
     by_epoch = {"0": result["accuracy_start"]} | result["accuracy_by_epoch"]
     searched = {last + int(epoch): accuracy for epoch, accuracy in by_epoch.items()}
     _add_curves(page, run.stage_1, run.stage_1.snapshot_epochs(run.basis), searched)
-    _add_spectrum(page, run.basis.explained_variance_ratio)
+    _add_spectrum(page, None if run.basis is None else run.basis.explained_variance_ratio)
     if plane is not None:
         _add_plane(page, plane)
     _add_search(page, run)
@@ -122,13 +122,14 @@ class Page:
 
 
 def _summary(run: StageTwoRecord) -> str:
-    result, last, basis = run.result, run.stage_1.epochs[-1], run.result["basis"]
+    result, last = run.result, run.stage_1.epochs[-1]
     facts = [
         (_percent(last["accuracy"]), f"plain training, epoch {last['epoch']}"),
         (_percent(result["accuracy"]), f"after stage 2 of {result['epochs']} epochs"),
         (f"{result['accepted_steps']} of {result['steps']}", "steps accepted"),
-        (f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"),
     ]
+    if basis := result["basis"]:
+        facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     if "accuracy_reestimated" in result:
         facts.insert(2, (_percent(result["accuracy_reestimated"]), "the same, BatchNorm statistics re-estimated"))
     words = []
@@ -137,6 +138,13 @@ def _summary(run: StageTwoRecord) -> str:
         began = result.get("started_from", result["start"])
         without = " So no step of the search is in the network that was kept." if result["kept"] == "start" else ""
         words.append(f"Stage 2 began at {began!r} and kept {kept}, the lowest loss on the val split.{without}")
+    residual = result.get("residual", {})
+    if residual.get("kind") == "continued":
+        words.append(
+            f"Outside the subspace {residual['optimizer']} went on, from {residual['factor']:.3g} of stage 1's last "
+            f"rate, {residual['rate']:.3g}, to 0. Its steps add up to {result['moved_outside']:.3g}, those of the "
+            f"search inside to {result['moved_inside']:.3g}."
+        )
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
     words.append("Accuracies are those on the evaluation split, as in result.json.")

@@ -64,14 +64,14 @@ class StageTwoRecord:
         folder: of the run.
         result: its ``result.json``.
         steps: its metrics, one record a step; at least one.
-        basis: of the search.
+        basis: of the search; None of one without directions.
         stage_1: the run that it began from.
     """
 
     folder: Path
     result: dict[str, Any]
     steps: list[dict[str, Any]]
-    basis: SubspaceBasis
+    basis: SubspaceBasis | None
     stage_1: StageOneRecord
 
     def coordinates(self) -> np.ndarray:
@@ -113,7 +113,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
     sources: dict[str, Any] = result.get("sources") or {}
-    for name in ("data", "weights", "basis"):
+    for name in ("data", "weights", *(("basis",) if result.get("basis") else ())):
         source = sources.get(name)
         if not source or not Path(source).exists():
             raise ConfigError(f"{path} says that {name} was {source!r}, which is not there any more; put it back")
@@ -121,4 +121,5 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
-    return StageTwoRecord(folder, result, steps, load_basis(Path(sources["basis"])), stage_1)
+    basis = load_basis(Path(sources["basis"])) if result["basis"] else None
+    return StageTwoRecord(folder, result, steps, basis, stage_1)
