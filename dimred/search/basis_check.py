@@ -1,7 +1,7 @@
 """Whether a basis belongs to a network."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mindspore import Parameter
@@ -25,6 +25,21 @@ class Basis(Protocol):
     def layout(self) -> Any: ...
     @property
     def explained_variance(self) -> np.ndarray | None: ...
+
+
+class RandomBasis(NamedTuple):
+    """Random orthonormal rows (k, M) in the place of a fitted basis: the control of whether its directions matter."""
+
+    components: np.ndarray
+    explained_variance: np.ndarray | None
+    layout: None = None
+
+    @classmethod
+    def like(cls, basis: Basis, seed: int) -> "RandomBasis":
+        """As many rows as ``basis`` has, and the bound that ``max_step="trajectory"`` has there."""
+        gaussian = np.random.default_rng(seed).standard_normal(basis.components.shape, np.float32)
+        columns, _ = np.linalg.qr(gaussian.T)
+        return cls(np.ascontiguousarray(columns.T), basis.explained_variance)
 
 
 def leading_components(basis: Basis | None, trainable: Sequence[Parameter], n_components: int | None) -> np.ndarray:

@@ -28,13 +28,9 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
+from tests.helpers.tiny_task import TASK
 from tests.helpers.write_events import WriteEvents
 
-TASK: dict[str, Any] = {
-    "seed": 3,
-    "model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3},
-    "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
-}
 STAGE_1: dict[str, Any] = {
     "epochs": 2,
     "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
