@@ -84,7 +84,7 @@ def read_continuation(
         optimizer, rate, source = own, settings.residual_rate, "optimizer and residual_rate of the configuration"
     elif weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file():
         stage_1 = load_config(StageOneConfig, config)
-        optimizer, source = own or stage_1.optimizer, str(config)
+        optimizer, source = own or stage_1.optimizer, f"{config}{_other_batches(stage_1, settings)}"
         rate = settings.residual_rate or _last_rate(stage_1, weights)
     else:
         raise ConfigError(
@@ -96,6 +96,12 @@ def read_continuation(
         return Continuation(optimizer, rate, 0, f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)
     return Continuation(optimizer, rate, int(arrays[_UPDATES].item()), source, arrays)
+
+
+def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:
+    """A remark where the rate was made for batches of another size."""
+    before, now = (stage.data.batch_size * stage.accumulation for stage in (stage_1, stage_2))
+    return "" if before == now else f", where a device had {before} images in a step, not {now}"
 
 
 def _full_checkpoint(weights: Path) -> str:

@@ -54,6 +54,8 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
     assert (found.optimizer, found.n_updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.source.endswith("run/config.yaml")
+    other = read(weights, accumulation=3).source
+    assert other.endswith("run/config.yaml, where a device had 256 images in a step, not 768")
     optimizer = build_continued_optimizer(found, settings(residual_schedule="sqrt"), NETWORK, steps_per_epoch=2)
     rates = []
     for step in range(4):
