@@ -134,9 +134,7 @@ class Comparison(StageOneSoFar):
     def best_rate(self, search: str) -> Entry:
         """A search with a rate, at the rate that ``val`` chooses."""
         rates, window = [factor * self.two.learning_rate for factor in RATE_FACTORS], self.chosen_window()
-        tried = [
-            self.search(window.arrays, **(PUBLISHED | {"search": search, "learning_rate": rate})) for rate in rates
-        ]
+        tried = [self.search(window.arrays, PUBLISHED | {"search": search, "learning_rate": rate}) for rate in rates]
         best = int(np.argmin([found.val_loss for found in tried]))
         return self.entry(tried[best], f"rate {rates[best]:g}, ")
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,12 +102,11 @@ class StageOneSoFar:
         """On ``val``, of weights (M,), statistics re-estimated."""
         return self.evaluator.val_accuracy(self.evaluator.reestimated(self.with_weights(vector)))
 
-    def best(self, points: Sequence[Arrays], passes: float) -> Found:
+    def best(self, points: Mapping[str, Arrays], passes: float) -> Found:
         """The point with the lowest loss on ``val``, statistics re-estimated; of equal ones the first."""
-        losses = [self.evaluator.val_loss(self.evaluator.reestimated(point)) for point in points]
-        number = int(np.argmin(losses))
-        kept = "the start" if number == 0 else f"epoch {number}"
-        return Found(points[number], kept, losses[number], passes)
+        losses = {name: self.evaluator.val_loss(self.evaluator.reestimated(point)) for name, point in points.items()}
+        kept = min(losses, key=lambda name: losses[name])
+        return Found(points[kept], kept, losses[kept], passes)
 
     def epochs_of(self, cost: Cost) -> float:
         """Passes in epochs of ordinary training, forward and backward; the evaluator's cost counts them too."""
@@ -139,15 +138,20 @@ class StageOneSoFar:
         if basis is None and settings.n_components > 0:
             basis = self.basis(basis_kind(settings))
         step = build_search_step(settings, network, basis, images.steps_per_epoch, optimizer=optimizer)
-        points = [to_arrays(network.get_parameters())]
+        points = {"the start": to_arrays(network.get_parameters())}
+
+        def keep_epoch() -> None:
+            points[f"epoch {len(points)}"] = to_arrays(network.get_parameters())
+
         loop = EpochLoop(
             "search", step, images, seed=settings.seed, n_epochs=settings.n_epochs, first_order=SEARCH_EPOCHS_FROM
         )
         try:
-            loop.run(Place(), CountPasses(cost, lambda: points.append(to_arrays(network.get_parameters()))))
+            loop.run(Place(), CountPasses(cost, keep_epoch))
         except NothingAcceptedError as stop:
             say(f"the search ends: {stop}")
-        return self.best(points if settings.keep_best else points[-1:], self.epochs_of(cost))
+        last = list(points)[-1]
+        return self.best(points if settings.keep_best else {last: points[last]}, self.epochs_of(cost))
 
     def plain(self, total: int, peak: float) -> Found:
         """Training from the beginning, with a linear schedule made for ``total`` epochs."""
@@ -155,12 +159,14 @@ class StageOneSoFar:
         made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total, "cooldown": None}
         schedule, cost = self.one.schedule.model_copy(update=made | {"milestones": ()}), Cost()
         settings = self.one.model_copy(update={"schedule": schedule, "epochs": total})
-        return self.best([_train(settings, self.data, cost)], self.epochs_of(cost))
+        arrays = _train(settings, self.data, cost)
+        return self.best({f"epoch {total}": arrays}, self.epochs_of(cost))
 
     def to_the_end(self) -> Found:
         """Stage 1 itself, optimizer state included, to the end of its schedule."""
-        settings, cost = self.one.model_copy(update={"epochs": self.one.schedule.total_epochs}), Cost()
-        return self.best([_train(settings, self.data, cost, self.saved, self.at)], self.epochs_of(cost))
+        total, cost = self.one.schedule.total_epochs, Cost()
+        arrays = _train(self.one.model_copy(update={"epochs": total}), self.data, cost, self.saved, self.at)
+        return self.best({f"epoch {total}": arrays}, self.epochs_of(cost))
 
     def basis(self, kind: str) -> SubspaceBasis:
         """The basis of the snapshots, fitted once; its seconds count for no method."""
