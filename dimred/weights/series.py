@@ -158,8 +158,10 @@ class CheckpointSeries:
             if name.fullmatch(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
 
-    def select(self, skip_first: int = 0, last: int | None = None, every: int = 1) -> "CheckpointSeries":
-        """A part of the series, for reading: without the first ones, then the last ones, then every n-th.
+    def select(
+        self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
+    ) -> "CheckpointSeries":
+        """A part of the series, for reading: up to an epoch, without the first, then the last ones, then every n-th.
 
         Every n-th is counted back from the newest, which therefore always stays.
 
@@ -170,7 +172,9 @@ class CheckpointSeries:
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
-        chosen = self.entries[skip_first:]
+        chosen = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)[
+            skip_first:
+        ]
         chosen = chosen if last is None else chosen[-last:]
         if not chosen:
             raise SeriesError(
