@@ -1,9 +1,11 @@
 """``dimred``: the commands. None of them loads MindSpore before it needs it."""
 
+from importlib import metadata
 from typing import Annotated
 
 import typer
 
+from dimred import __version__
 from dimred.cli.compare import compare
 from dimred.cli.data import data
 from dimred.cli.init import init
@@ -30,9 +32,18 @@ typer_app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dimred {__version__}, mindspore {metadata.version('mindspore')}")
+        raise typer.Exit
+
+
 @typer_app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="On an error, show where in the program it arose.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions.")
+    ] = False,
 ) -> None:
     """Options of every command."""
     show_tracebacks(debug)

@@ -114,3 +114,7 @@ def test_completion_is_offered() -> None:
     script = run(Path(sys.executable).with_name("dimred"), environment={"_DIMRED_COMPLETE": "source_bash"}).stdout
     assert script.rstrip().endswith("dimred")
     assert "complete -o default -F" in script
+
+
+def test_the_versions_are_shown() -> None:
+    assert re.fullmatch(r"dimred 0\.1\.0, mindspore 2\.10\.\d+\n", dimred("--version").stdout)
