@@ -68,15 +68,16 @@ class _Demo:
             finally:
                 self.phases.stop()
         found = read_checksummed(self.out / "device0_stage_2" / RESULT)
+        rows = list(self._rows(found))
         summary = {
             "seed": self.phases.options["seed"],
-            "rows": list(self._rows(found)),
+            "rows": rows,
             "stage_2": {key: value for key, value in found.items() if key not in ("seconds", "sources")},
             "seconds": self.phases.seconds,
         }
         atomic_write(self.out / "summary.json", json.dumps(summary, indent=2) + "\n")
         save_figure(plot_curve(self._curves(found)), self.out, "accuracy")
-        _show(summary["rows"])
+        _show(rows)
         print(f"\nsummary: {self.out / 'summary.json'}\npicture: {self.out / 'accuracy.png'}")
         print(self.phases.printed["report"], end="")
 
