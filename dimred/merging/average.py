@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError, SeriesError
-from dimred.files.atomic import atomic_write
+from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
 from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
@@ -64,9 +64,10 @@ def average(
     if difference:
         raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
     check_target(target, template, dtype)
+    remove_leftovers(target.parent)  # of a call that was killed
     coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
     write_network(chosen, coefficients, target, template, dtype)
-    record = record_of(chosen, coefficients, template, dtype) | {"profile": profile}
+    record = record_of(chosen, coefficients, template, dtype) | {"profile": profile, "order": order}
     write_record(target, record)
     return record
 

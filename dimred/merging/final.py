@@ -1,14 +1,16 @@
 """The final on the split ``select``, which decides, and the table of what was in it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dimred.errors import SearchError
+from dimred.merging.metric import Score
 from dimred.merging.trials import PLAIN, Candidate, Trial, Trials
 
+SPLITS = ("search", "select", "test")
 _MARGIN = 2  # standard errors: of 100 searches on mere noise, none to seven win with it, 6 to 26 with 1
 
 
@@ -35,6 +37,11 @@ def final(trials: Trials, finalists: Sequence[Candidate]) -> tuple[Candidate, Ca
             return trial.candidate, plain[0].candidate, why
     why = f"no soup or point of the search was better on select by more than {_MARGIN} standard errors"
     return plain[0].candidate, plain[0].candidate, why
+
+
+def scores_of(row: Mapping[str, Any]) -> list[str]:
+    """The scores in a row of ``table`` as texts, one a split; empty where there is none."""
+    return [str(Score(*row[split])) if split in row else "" for split in SPLITS]
 
 
 def _error_of_difference(one: Trial, other: Trial, noise: float) -> float:

@@ -55,6 +55,7 @@ def merge(
     order: str = "step",
     dtype: str | None = None,
     on_trial: Callable[[Progress], None] = lambda progress: None,
+    note: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Make the best network out of checkpoints; without a metric, their average.
@@ -72,6 +73,7 @@ def merge(
         timeout: seconds for one evaluation.
         profile, last, from_step, to_step, order, dtype: as ``average``.
         on_trial: is told of each trial.
+        note: is told, before the search, in which order the checkpoints are.
         options: of the search; see ``SearchOptions``.
 
     Returns:
@@ -104,8 +106,11 @@ def merge(
     chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
     check_target(target, chosen[-1], dtype)
     work = work_folder(target)
+    judge = _judge(metric, metric_command, timeout, work / "metric.log")
     work.mkdir(exist_ok=True)
-    remove_leftovers(work)
+    for folder in (work, target.parent):
+        remove_leftovers(folder)
+    note(_order_of(chosen))
     described = {
         "metric": _identity(metric) if metric_command is None else metric_command,
         "better": "lower" if minimize else "higher",
@@ -113,7 +118,6 @@ def merge(
     }
     inputs = [one["sample_sha256"] for one in record_of(chosen, np.ones(len(chosen)), chosen[-1], dtype)["checkpoints"]]
     about = described | {"dtype": dtype, "checkpoints": inputs}
-    judge = _judge(metric, metric_command, timeout, work / "metric.log")
     with contextlib.closing(_Maker(chosen, target, dtype, judge)) as maker:
         trials = Trials(work / "trials.jsonl", about, maker.score, -1 if minimize else 1, budget, on_trial)
         with contextlib.closing(trials):
@@ -131,10 +135,17 @@ def merge(
     if judge.reestimates:
         record["batch_norm"] = "statistics re-estimated by the metric's hook"
     record |= {"kept": found["kept"]._asdict(), "evaluations": len(trials), "interrupted": stopped is not None}
+    record["order"] = order
     write_record(target, record)
     if stopped:
         raise stopped
     return record
+
+
+def _order_of(checkpoints: Sequence[Checkpoint]) -> str:
+    """The checkpoints in order, with their steps, for people."""
+    listed = ", ".join(f"{checkpoint.step} ({checkpoint.label})" for checkpoint in checkpoints)
+    return f"{len(checkpoints)} checkpoints, the oldest first: {listed}"
 
 
 def work_folder(out: Path) -> Path:

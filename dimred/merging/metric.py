@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError, DimredError, shown
+from dimred.errors import DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
 
@@ -27,6 +27,9 @@ class Score(NamedTuple):
     value: float
     error: float | None = None
     samples: tuple[float, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" if self.error is None else f"{self.value:.4f} ± {self.error:.4f}"
 
 
 class FunctionMetric:
@@ -75,13 +78,7 @@ class FunctionMetric:
 
 
 def command_metric(command: str) -> FunctionMetric:
-    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split.
-
-    Raises:
-        ConfigError: it has no ``{}``.
-    """
-    if "{}" not in command:
-        raise ConfigError("put {} where the candidate's path is to stand")
+    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split."""
     words = shlex.split(command)
 
     def with_split(candidate: str, split: str) -> float:

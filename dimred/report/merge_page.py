@@ -10,6 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dimred.merging.final import SPLITS, scores_of
 from dimred.merging.trials import Trial, read_trials
 from dimred.report.html import key_figures, table
 from dimred.report.page import Page, Picture
@@ -41,8 +42,8 @@ def write_merge_page(record: dict[str, Any], work: Path) -> Path:
     kept = np.array(record["kept"]["coefficients"])
     lower = record["better"] == "lower"
     page = Page(work, PAGE, _PICTURES)
-    rows = [[_name(row), row["kind"], *_scores(row)] for row in record["table"]]
-    page.add("Result", [], table(["candidate", "kind", "search", "select", "test"], rows))
+    rows = [[_name(row), row["kind"], *scores_of(row)] for row in record["table"]]
+    page.add("Result", [], table(["candidate", "kind", *SPLITS], rows))
     gram = work / "gram.npy"
     pictures = [
         Picture(
@@ -68,7 +69,7 @@ def write_merge_page(record: dict[str, Any], work: Path) -> Path:
         page.add("Failures", [], table(["trial", "candidate", "why"], [_failure(trial) for trial in failed]))
     first: dict[str, Any] = next((row for row in record["table"] if row["kept"]), {})
     facts = [
-        (_scores(first)[number], f"on {split}") for number, split in ((1, "select"), (2, "test")) if split in first
+        (scores_of(first)[number], f"on {split}") for number, split in ((1, "select"), (2, "test")) if split in first
     ]
     facts += [(record["kept"]["name"], f"kept: {record['why']}"), (str(len(trials)), f"evaluations; {record['ended']}")]
     return page.write(f"Merge of {len(steps)} checkpoints", key_figures(facts))
@@ -151,14 +152,6 @@ def plot_trials(trials: Sequence[Trial], gram: np.ndarray, kept: np.ndarray, low
 
 def _name(row: dict[str, Any]) -> str:
     return f"**{row['name']}** (kept)" if row["kept"] else row["name"]
-
-
-def _scores(row: dict[str, Any]) -> list[str]:
-    return [_score(*row[split]) if split in row else "" for split in ("search", "select", "test")]
-
-
-def _score(value: float, error: float | None) -> str:
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
 
 
 def _listed(coefficients: np.ndarray) -> str:

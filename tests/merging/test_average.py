@@ -161,19 +161,32 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
-def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
-    for number in (1, 2):
-        tensors = {"w": draw((6_000, 2_000), np.float32, number)}
-        write_file(tmp_path / "run" / f"checkpoint-{number}" / "model.safetensors", tensors)
+def interrupted(tmp_path: Path, out: str, number: signal.Signals) -> int:
+    """The exit status of a merge that was sent a signal while it wrote."""
+    for number_of_file in (1, 2):
+        tensors = {"w": draw((6_000, 2_000), np.float32, number_of_file)}
+        write_file(tmp_path / "run" / f"checkpoint-{number_of_file}" / "model.safetensors", tensors)
     program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / out]
     with subprocess.Popen(list(map(str, program)), stderr=subprocess.PIPE) as process:
         while not list(tmp_path.glob(".writing-*")):
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate()
-    assert process.returncode != 0
+    return process.returncode
+
+
+@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
+    assert interrupted(tmp_path, out, signal.SIGINT) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
+def test_the_next_merge_removes_what_a_killed_one_was_writing(tmp_path: Path, out: str) -> None:
+    assert interrupted(tmp_path, out, signal.SIGKILL) == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".writing-*"))) == 1
+    dimred.average(tmp_path / "run", tmp_path / out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out, f"{out}.json", "run"]
 
 
 def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:

@@ -281,13 +281,20 @@ def test_the_table_and_the_json(planted: Path) -> None:
     arguments = ["merge", planted / "run", "--metric", f"{METRICS}:distance", "--minimize", "--budget", "30"]
     done = command(*arguments, "--out", planted / "a.safetensors")
     lines = done.stdout.splitlines()
+    assert lines[0].split() == ["checkpoint", "step", "coefficient"]
+    assert [line.split()[1] for line in lines[1 : 1 + N]] == [str(step) for step in range(N)]
+    lines = lines[1 + N :]
     assert lines[0].split() == ["kept", "kind", "candidate", "search", "select", "test"]
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in done.stdout
-    assert done.stderr.splitlines()[0].startswith("1/30 window 9: ")
+    order, first, *_ = done.stderr.splitlines()
+    assert order.startswith("10 checkpoints, the oldest first: 0 (n-0.safetensors), 1 (n-1.safetensors), 2 (")
+    assert first.startswith("1/30 window 9: ")
     done = command(*arguments, "--out", planted / "b.safetensors", "--json")
     record = json.loads(done.stdout)
     assert record["format"] == "dimred merge"
+    assert [one["step"] for one in record["checkpoints"]] == list(range(N))
+    assert record["order"] == "step"
     assert {"cmaes", "dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
     done = command("merge", planted / "run", "--last", "3", "--profile", "linear", "--out", planted / "c.safetensors")
     assert [line.split()[1:] for line in done.stdout.splitlines()[1:4]] == [
@@ -311,6 +318,7 @@ def score_zero(candidate: str) -> float:
         ({"metric": score_zero, "minimize": True, "bound": 0}, "--bound is 0"),
         ({"metric": score_zero, "metric_command": "x {}", "minimize": True}, "can't both be given"),
         ({"metric": "gone.py:score", "minimize": True}, "--metric is 'gone.py:score'"),
+        ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
@@ -318,7 +326,7 @@ def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
     assert said in str(refused.value)
-    assert not (tmp_path / "x.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
