@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
-from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
+from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, write_exactly
 
 BLOCK = 65_536
 _PART = 16 * BLOCK
@@ -179,12 +179,10 @@ def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) 
 def write_part(target: Target, start: int, values: np.ndarray) -> None:
     """Write float64 values, rounded once, as a tensor's entries from ``start`` on."""
     descriptor, place = target
-    content = memoryview(round_to(values, place.dtype).view(np.uint8).data)
-    for offset, length in place.ranges(start * place.storage.itemsize, len(content)):
-        written = 0
-        while written < length:
-            written += os.pwrite(descriptor, content[written:length], offset + written)
-        content = content[length:]
+    content, done = round_to(values, place.dtype).view(np.uint8), 0
+    for offset, length in place.ranges(start * place.storage.itemsize, content.size):
+        write_exactly(descriptor, content[done : done + length], offset)
+        done += length
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:

@@ -11,7 +11,7 @@ from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.files.run_names import MANIFEST
 from dimred.weights.checkpoint_io import SUFFIXES, open_checkpoint, read_index
 from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
-from dimred.weights.series import CheckpointSeries
+from dimred.weights.series import CheckpointSeries, steps_since_start
 from dimred.weights.stored_tensor import StoredTensor
 
 ORDERS = ("step", "name", "mtime")
@@ -251,11 +251,8 @@ def _steps(paths: Sequence[Path]) -> list[int]:
     pairs = [_EPOCH_AND_STEP.search(name) for name in names]
     if all(pairs):
         keys = [(int(match[1]), int(match[2])) for match in pairs if match]
-        steps = [step for _, step in sorted(keys)]
-        if sorted(set(steps)) == steps:
-            return [step for _, step in keys]
-        if len(set(keys)) == len(keys):  # counted inside the epoch
-            return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]
+        if len(set(keys)) == len(keys):
+            return steps_since_start(keys)
     for pattern in _NUMBERS:
         for texts in (names, [path.parent.name for path in paths]):
             matches = [pattern.search(text) for text in texts]

@@ -146,7 +146,7 @@ class Coordinates:
         rank = min(effective_rank(np.linalg.eigvalsh(gram)), len(gram) - 1)
         self.start, self.k = start, min(components, rank)
         if self.k > 0:
-            scores = principal_directions(gram, self.k).coefficients  # but for their length
+            scores = principal_directions(gram, self.k)  # but for their length
             self._rows = scores / np.linalg.norm(scores, axis=1, keepdims=True) / math.sqrt(len(gram) - 1)
 
     def candidate(self, point: np.ndarray, name: str) -> Candidate:

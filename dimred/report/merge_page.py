@@ -130,7 +130,7 @@ def plot_trials(trials: Sequence[Trial], gram: np.ndarray, kept: np.ndarray, low
     about the mean.
     """
     figure, axes = new_figure()
-    to_plane = principal_directions(gram, 2).coefficients @ gram
+    to_plane = principal_directions(gram, 2) @ gram
     checkpoints = to_plane @ np.eye(len(gram))
     axes.plot(*checkpoints, "-", color=PLAIN, lw=0.8, marker=".", label="checkpoints in order")
     values = np.array([trial.score.value for trial in trials if trial.score is not None])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,11 +50,9 @@ class WeightLayout:
             raise BasisMismatchError(
                 f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one shape for each."
             )
-        seen: set[str] = set()
-        for name in self.names:
-            if name in seen:
-                raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
-            seen.add(name)
+        name, count = Counter(self.names).most_common(1)[0]
+        if count > 1:
+            raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
 
     @classmethod
     def from_network(cls, network: Any) -> "WeightLayout":
@@ -86,29 +85,20 @@ class WeightLayout:
         """SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
-    def flatten(self, weights: Mapping[str, Any], out: np.ndarray | None = None) -> np.ndarray:
-        """Write ``weights`` one after the other into one float32 vector of shape (M,).
+    def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
+        """``weights`` one after the other in one float32 vector of shape (M,).
 
         Args:
             weights: name -> array, tensor or parameter; names outside the layout are ignored.
-            out: float32 (M,), written and returned when given.
 
         Raises:
             CheckpointError: a parameter is missing or has another shape.
         """
-        vector = np.empty(self.size, np.float32) if out is None else out
-        if vector.shape != (self.size,) or vector.dtype != np.float32:
-            raise BasisMismatchError(f"out is {vector.dtype} {vector.shape}; this layout needs float32 ({self.size},).")
-        for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True):
-            if name not in weights:
-                raise CheckpointError(
-                    f"The weights have no parameter {name!r}, which the layout needs with shape {shape}."
-                )
-            value = as_array(weights[name])
-            if value.shape != shape:
-                raise CheckpointError(f"The parameter {name!r} has shape {value.shape}; the layout needs {shape}.")
-            vector[offset : offset + size] = value.reshape(-1)
-        return vector
+        arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
+        misfit = self.misfit({name: array.shape for name, array in arrays.items()})
+        if misfit:
+            raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
+        return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
     def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """The parameters in ``vector`` of shape (M,), as views: name -> array of the parameter's shape.

@@ -20,14 +20,6 @@ from dimred.weights.stored_tensor import StoredTensor
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A snapshot that was left out, and why."""
-
-    entry: SnapshotEntry
-    reason: str
-
-
-@dataclass(frozen=True)
 class _Row:
     """A snapshot's file. The stamp (size, time of the last change, inode) tells whether it is still the same file."""
 
@@ -51,7 +43,7 @@ class WeightMatrix:
 
     Attributes:
         layout: of every row.
-        skipped: the snapshots left out.
+        skipped: why each snapshot was left out that was.
         ignored: names of entries that ``trainable_layout`` left out.
 
     Raises:
@@ -61,11 +53,11 @@ class WeightMatrix:
 
     def __init__(self, series: CheckpointSeries, layout: WeightLayout | None = None, *, skip_bad: bool = False) -> None:
         self.directory = series.directory
-        self.skipped: tuple[Skipped, ...] = ()
+        self.skipped: tuple[str, ...] = ()
         self.ignored: tuple[str, ...] = ()
         opened: list[_Row] = []
         for entry, path in zip(series.entries, series.paths, strict=True):
-            with self._leaving_out(entry, skip_bad):
+            with self._leaving_out(skip_bad):
                 opened.append(_open(entry, path))
         none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         if not opened:
@@ -77,7 +69,7 @@ class WeightMatrix:
             chosen, self.ignored = max(guesses, key=lambda guess: guess[0].size)
         rows: list[_Row] = []
         for row in opened:
-            with self._leaving_out(row.entry, skip_bad):
+            with self._leaving_out(skip_bad):
                 _check_fit(row, chosen)
                 rows.append(row)
         if not rows:
@@ -88,13 +80,13 @@ class WeightMatrix:
         self._rows = tuple(rows)
 
     @contextmanager
-    def _leaving_out(self, entry: SnapshotEntry, skip_bad: bool) -> Iterator[None]:
+    def _leaving_out(self, skip_bad: bool) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
             if not skip_bad:
                 raise
-            self.skipped += (Skipped(entry, str(error)),)
+            self.skipped += (str(error),)
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
@@ -117,9 +109,9 @@ class WeightMatrix:
         return [[row.entry.file, row.entry.step, *row.stamp] for row in self._rows]
 
     def without(self, number: int, reason: str) -> "WeightMatrix":
-        """The same matrix without row ``number``, which is then listed in ``skipped``."""
+        """The same matrix without row ``number``, whose ``reason`` is then in ``skipped``."""
         other = copy(self)
-        other.skipped = (*self.skipped, Skipped(self._rows[number].entry, reason))
+        other.skipped = (*self.skipped, reason)
         other._rows = (*self._rows[:number], *self._rows[number + 1 :])
         return other
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -244,8 +244,7 @@ def _damaged(path: Path, why: str) -> SeriesError:
 def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
     """The snapshots of a folder without a manifest, from MindSpore's names ``name-epoch_step.ckpt``.
 
-    They are ordered by epoch and step, never by time. MindSpore counts steps within the epoch, others through all
-    epochs. Where the numbers don't grow from file to file they are taken as within, with the largest as epoch length.
+    They are ordered by epoch and step, never by time.
 
     Raises:
         SeriesError: no such file, or files of several runs.
@@ -262,12 +261,21 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
             f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
             "folder of its own."
         )
-    matches.sort(key=lambda match: (int(match["epoch"]), int(match["step"])))
-    steps = [int(match["step"]) for match in matches]
-    if any(after <= before for before, after in pairwise(steps)):
-        per_epoch = max(steps)
-        steps = [max(int(match["epoch"]) - 1, 0) * per_epoch + step for match, step in zip(matches, steps, strict=True)]
+    keys = sorted((int(match["epoch"]), int(match["step"]), match.string) for match in matches)
+    steps = steps_since_start([(epoch, step) for epoch, step, _ in keys])
     return tuple(
-        SnapshotEntry(match.string, step, int(match["epoch"]), (directory / match.string).stat().st_size)
-        for match, step in zip(matches, steps, strict=True)
+        SnapshotEntry(name, step, epoch, (directory / name).stat().st_size)
+        for (epoch, _, name), step in zip(keys, steps, strict=True)
     )
+
+
+def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
+    """The step since the start of training, from the epoch and step in each name.
+
+    MindSpore counts steps within the epoch, others through all epochs. Where the numbers don't grow with the epochs,
+    they are taken as within, with the largest as the epoch's length.
+    """
+    steps = [step for _, step in sorted(keys)]
+    if all(before < after for before, after in pairwise(steps)):
+        return [step for _, step in keys]
+    return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]

@@ -135,6 +135,14 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
         view = view[count:]
 
 
+def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
+    """Write all bytes of a contiguous array to the file at ``offset``; one ``pwrite`` may write fewer."""
+    view = memoryview(values.view(np.uint8).data)
+    while len(view):
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+
+
 def _widened(bfloat16_bits: np.ndarray) -> np.ndarray:
     """The float32 values whose upper halves are ``bfloat16_bits`` (uint16)."""
     return (bfloat16_bits.astype(np.uint32) << 16).view(np.float32)
