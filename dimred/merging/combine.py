@@ -9,7 +9,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +32,19 @@ class Target(NamedTuple):
     place: StoredTensor
 
 
+class _Source(NamedTuple):
+    """Where a tensor of one checkpoint is read."""
+
+    descriptor: int
+    checkpoint: Checkpoint
+    place: StoredTensor
+
+
 class _Part(NamedTuple):
-    """Some weights of a tensor: (descriptor, checkpoint, place) of each checkpoint, and which entries."""
+    """Some entries of a tensor, in each checkpoint."""
 
     name: str
-    sources: Sequence[tuple[int, Checkpoint, StoredTensor]]
+    sources: Sequence[_Source]
     start: int
     size: int
 
@@ -102,35 +111,25 @@ def _each_block(
         starts = range(part.start, end, width)
         return [run(part._replace(start=start, size=min(width, end - start))) for start in starts]
 
-    with _open_files(checkpoints, names) as descriptors, ThreadPoolExecutor(_THREADS, "merge") as pool:
+    with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "merge") as pool:
+
+        @cache
+        def descriptor_of(number: int, file: int) -> int:
+            descriptor = checkpoints[number].open(file)
+            opened.callback(os.close, descriptor)
+            return descriptor
+
         parts = []
         for name in names:
-            places = [checkpoint.tensors[name] for checkpoint in checkpoints]
-            sources = [
-                (descriptors[number, file], checkpoint, place)
-                for number, (checkpoint, (file, place)) in enumerate(zip(checkpoints, places, strict=True))
-            ]
-            size = math.prod(sources[0][2].shape)
+            places = [(number, checkpoint, *checkpoint.tensors[name]) for number, checkpoint in enumerate(checkpoints)]
+            sources = [_Source(descriptor_of(number, file), one, place) for number, one, file, place in places]
+            size = math.prod(sources[0].place.shape)
             parts += [_Part(name, sources, start, min(_PART, size - start)) for start in range(0, size, _PART)]
         try:
             yield from pool.map(run_blocks, parts)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-@contextmanager
-def _open_files(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Iterator[dict[tuple[int, int], int]]:
-    """(number of the checkpoint, number of the file) -> descriptor, of the files that hold ``names``."""
-    needed = {(number, checkpoint.tensors[name][0]) for number, checkpoint in enumerate(checkpoints) for name in names}
-    descriptors: dict[tuple[int, int], int] = {}
-    try:
-        for number, file in sorted(needed):
-            descriptors[number, file] = checkpoints[number].open(file)
-        yield descriptors
-    finally:
-        for descriptor in descriptors.values():
-            os.close(descriptor)
 
 
 _local = threading.local()
@@ -164,11 +163,11 @@ def _mean(part: _Part, coefficients: np.ndarray) -> np.ndarray:
     return total
 
 
-def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) -> np.ndarray:
+def _load(source: _Source, start: int, count: int) -> np.ndarray:
     """Entries of a tensor as floats, in a buffer that the next call uses again."""
-    descriptor, checkpoint, place = source
+    place = source.place
     raw = _buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
-    place.read_bytes(descriptor, checkpoint.path, start * place.storage.itemsize, raw)
+    place.read_bytes(source.descriptor, source.checkpoint.path, start * place.storage.itemsize, raw)
     values = raw.view(place.storage)
     if place.dtype != BFLOAT16:
         return values
@@ -207,7 +206,8 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
 
 
 def _not_finite(part: _Part) -> CheckpointError:
-    for descriptor, checkpoint, place in part.sources:
-        if not np.isfinite(_load((descriptor, checkpoint, place), part.start, part.size)).all():
-            return CheckpointError(f"{checkpoint.path}: {part.name!r} holds an infinite number or NaN; leave it out")
+    for source in part.sources:
+        if not np.isfinite(_load(source, part.start, part.size)).all():
+            path = source.checkpoint.path
+            return CheckpointError(f"{path}: {part.name!r} holds an infinite number or NaN; leave it out")
     return CheckpointError(f"The combination is not finite in {part.name!r}; its coefficients are too large")

@@ -14,6 +14,7 @@ from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
 from dimred.weights.series import CheckpointSeries, steps_since_start
 from dimred.weights.stored_tensor import StoredTensor
 
+Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
@@ -78,20 +79,22 @@ class Checkpoint:
         return descriptor
 
 
-def open_checkpoints(sources: Iterable[str | os.PathLike[str]], order: str = "step") -> list[Checkpoint]:
-    """The checkpoints that ``sources`` mean, oldest first.
+def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
+    """The checkpoints that ``sources`` mean, at least two, of one network; the oldest first.
 
     Args:
-        sources: one folder of checkpoints, or files, folders of shards, globs.
+        sources: a folder of checkpoints, or files, folders of shards, globs.
         order: ``step``: by the number in the name of the file or folder; ``name``; or ``mtime``.
 
     Raises:
         ConfigError: nothing is there, or the names don't tell the order.
+        SeriesError: there is only one.
         CheckpointError: a file is damaged, a pickle, or of another network than the last.
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
-    paths = [path for source in sources for path in _matches(str(source))]
+    given = [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    paths = [path for source in given for path in _matches(source)]
     steps: list[int] | None = None
     if len(paths) == 1 and paths[0].is_dir() and not _index_files(paths[0]):
         if (paths[0] / MANIFEST).exists():
@@ -100,11 +103,13 @@ def open_checkpoints(sources: Iterable[str | os.PathLike[str]], order: str = "st
         else:
             paths = _inside(paths[0])
     found = [read_one(path) for path in dict.fromkeys(paths)]
+    if len(found) < 2:
+        raise SeriesError(f"CHECKPOINTS is {given[0]!r}, which is one checkpoint; give two or more")
     if order == "name":
         found.sort(key=lambda checkpoint: str(checkpoint.path))
     elif order == "mtime":
         found.sort(key=lambda checkpoint: max(modified for _, modified in checkpoint.stamps))
-    if order != "step" or len(found) == 1:
+    if order != "step":
         steps = list(range(1, len(found) + 1))
     numbered = zip(found, steps or _steps([checkpoint.path for checkpoint in found]), strict=True)
     ordered = sorted((replace(checkpoint, step=step) for checkpoint, step in numbered), key=lambda one: one.step)

@@ -17,21 +17,13 @@ import numpy as np
 
 from dimred.errors import ConfigError, StoppedError, check_number
 from dimred.files.atomic import open_atomic, remove_leftovers, rename_durably
-from dimred.merging.average import (
-    Sources,
-    average,
-    check_is_new,
-    find_checkpoints,
-    record_of,
-    record_path,
-    write_record,
-)  # fmt: skip
+from dimred.merging.average import average, check_is_new, record_of, record_path, write_record
 from dimred.merging.combine import gram_matrix
 from dimred.merging.final import final, table
-from dimred.merging.inputs import Checkpoint, select
+from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, select
 from dimred.merging.metric import FunctionMetric, Score
 from dimred.merging.metric_process import ProcessMetric
-from dimred.merging.output import check_target, write_network
+from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.search import SearchOptions, run_plain, run_search, run_soup
 from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Progress, Trials
 
@@ -103,10 +95,15 @@ def merge(
         raise ConfigError("say which is better: --minimize or --maximize, one of them")
     if not _was_interrupted(target):
         check_is_new(target)
-    chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
+    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
     check_target(target, chosen[-1], dtype)
     work = work_folder(target)
-    judge = _judge(metric, metric_command, timeout, work / "metric.log")
+    judge: FunctionMetric | ProcessMetric
+    if callable(metric):
+        judge = FunctionMetric(metric)
+    else:
+        option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
+        judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
     work.mkdir(exist_ok=True)
     for folder in (work, target.parent):
         remove_leftovers(folder)
@@ -116,8 +113,8 @@ def merge(
         "better": "lower" if minimize else "higher",
         "options": settings._asdict(),
     }
-    inputs = [one["sample_sha256"] for one in record_of(chosen, np.ones(len(chosen)), chosen[-1], dtype)["checkpoints"]]
-    about = described | {"dtype": dtype, "checkpoints": inputs}
+    digests = [[sample_digest(file) for file in checkpoint.files] for checkpoint in chosen]
+    about = described | {"dtype": dtype, "checkpoints": digests}
     with contextlib.closing(_Maker(chosen, target, dtype, judge)) as maker:
         trials = Trials(work / "trials.jsonl", about, maker.score, -1 if minimize else 1, budget, on_trial)
         with contextlib.closing(trials):
@@ -131,11 +128,10 @@ def merge(
                 found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
                 stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
             maker.write(found["kept"])
-    record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], dtype) | described | found
+    record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], order, dtype) | described | found
     if judge.reestimates:
         record["batch_norm"] = "statistics re-estimated by the metric's hook"
     record |= {"kept": found["kept"]._asdict(), "evaluations": len(trials), "interrupted": stopped is not None}
-    record["order"] = order
     write_record(target, record)
     if stopped:
         raise stopped
@@ -220,15 +216,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _judge(
-    metric: str | Callable[..., Any] | None, command: str | None, timeout_seconds: float, log: Path
-) -> FunctionMetric | ProcessMetric:
-    if callable(metric):
-        return FunctionMetric(metric)
-    option, source = ("--metric", metric) if metric is not None else ("--metric-command", command)
-    return ProcessMetric(option, str(source), timeout_seconds, log)
 
 
 def _identity(metric: str | Callable[..., Any] | None) -> str:
