@@ -28,14 +28,13 @@ State = TypeVar("State", bound=_State)
 
 
 def share_basis(basis: SubspaceBasis | None, ranks: Ranks, read: Callable[[Path], SubspaceBasis]) -> SubspaceBasis:
-    """Rank 0's basis on every rank.
+    """Rank 0's basis on every rank; all of them call this.
 
     A rank that does not have the file gets its own columns of the rows (the others are 0 and take no memory), and the
     explained variance; rank 0 has checked the layout.
 
     Args:
         basis: rank 0's; None elsewhere.
-        ranks: all of them call this.
         read: opens a basis; called on the other ranks with rank 0's path, where there is such a file.
 
     Raises:
@@ -86,11 +85,10 @@ def _send_rows(own: SubspaceBasis | None, summary: dict[str, Any], ranks: Ranks)
 
 
 def share_state(state: State | None, ranks: Ranks, read: Callable[[Path], State]) -> State | None:
-    """Rank 0's state on every rank; None where rank 0 has none.
+    """Rank 0's state on every rank; None where rank 0 has none; all of them call this.
 
     Args:
         state: rank 0's; None elsewhere.
-        ranks: all of them call this.
         read: reads a state; called on the other ranks with rank 0's path, or with a copy of that file.
 
     Raises:

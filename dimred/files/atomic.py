@@ -23,14 +23,10 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
-    without an error; then the folder's entry is flushed too. After an error the temporary file is removed.
+    without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
+    is a path, which a library that opens files itself may write to.
 
-    Args:
-        path: the file; its folder exists.
-        durable: wait for the disk. Without it a power cut (but no mere kill) may leave an empty or older file.
-
-    Yields:
-        The temporary file. Its ``name`` is a path, which a library that opens files itself may write to.
+    Not ``durable``, it does not wait for the disk: a power cut (but no mere kill) may leave an empty or older file.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
@@ -58,8 +54,7 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Make a folder that is seen whole, or not at all.
 
-    Yields:
-        An empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+    Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
 
     Raises:
         OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
@@ -113,10 +108,7 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove what processes of this host, now dead, were writing in ``directory`` when they were killed.
-
-    That is their temporary files and folders.
-    """
+    """Remove the temporary files and folders of processes of this host that were killed while they wrote them."""
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
         if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
@@ -134,9 +126,6 @@ _PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY,
 
 def retry(action: Callable[[], _Result], wait: Callable[[float], None] = time.sleep) -> _Result:
     """Call ``action``; where the disk fails in a way that may pass, wait and call it again, up to three times.
-
-    Args:
-        wait: sleeps for so many seconds.
 
     Raises:
         OSError: one that will not pass, or the last one.

@@ -73,14 +73,12 @@ def average(
 
 
 def check_is_new(out: Path) -> None:
-    """Refuse a result that is there already, or its record."""
     for path in (out, record_path(out)):
         if path.exists():
             raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
 
 
 def record_path(out: Path) -> Path:
-    """Beside the result, with ``.json`` after its name."""
     return out.with_name(out.name + ".json")
 
 

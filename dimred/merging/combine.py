@@ -52,11 +52,7 @@ class _Part(NamedTuple):
 def write_means(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, targets: Mapping[str, Target]) -> None:
     """Write sum(c_i x_i) / sum(c_i) of each tensor in ``targets``, summed in order and in float64, rounded once.
 
-    Of statistics, negative coefficients count as 0, so that a variance stays one.
-
-    Args:
-        checkpoints: of one network.
-        coefficients: c, float64 (N,).
+    Of statistics, negative coefficients count as 0, so that a variance stays one. ``coefficients`` is float64 (N,).
 
     Raises:
         CheckpointError: a file changed, or a weight is not finite.

@@ -63,11 +63,7 @@ def table(
 ) -> list[dict[str, Any]]:
     """A row for each finalist, the best on ``select`` first; scores are [value, standard error] by split.
 
-    Args:
-        trials: of the search.
-        finalists: the first is the kept one.
-        tested: are scored on ``test`` too.
-        bare: is scored without re-estimated statistics too.
+    The first finalist is the kept one; ``tested`` are scored on ``test`` too, ``bare`` without re-estimated statistics.
     """
 
     def row(candidate: Candidate, reestimate: bool = True) -> tuple[float, dict[str, Any]]:

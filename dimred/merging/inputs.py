@@ -41,6 +41,7 @@ class Checkpoint:
         tensors: name -> (number of the file, where it stands there).
         layout: the weights.
         statistics: BatchNorm's: averaged too, but no weights. What is in neither is copied from the last checkpoint.
+        stamps: size and time of each file, which tell whether it is as it was.
         step: of training, from the name; the position where the order was given by another rule.
     """
 
@@ -54,7 +55,6 @@ class Checkpoint:
 
     @property
     def label(self) -> str:
-        """Short and telling: the file's name, or its folder's, where trainers put the step."""
         return self.path.parent.name if self.path.stem == "model" else self.path.name
 
     @property
@@ -68,11 +68,7 @@ class Checkpoint:
         return tuple(name for _, name in sorted(inside))
 
     def open(self, number: int) -> int:
-        """A descriptor of a file, which must be as it was.
-
-        Raises:
-            CheckpointError: it is gone, or was written to.
-        """
+        """A descriptor of a file, which must be as it was; CheckpointError where it is gone, or was written to."""
         descriptor = os.open(self.files[number], os.O_RDONLY) if self.files[number].exists() else -1
         if descriptor < 0 or _stamp(os.fstat(descriptor)) != self.stamps[number]:
             raise CheckpointError(f"{self.files[number]} changed while it was in use; run the command again.")
@@ -123,12 +119,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
 def select(
     checkpoints: Sequence[Checkpoint], last: int | None, from_step: int | None, to_step: int | None
 ) -> list[Checkpoint]:
-    """Those from a step to a step, of these the last.
-
-    Raises:
-        SeriesError: none is left.
-        ConfigError: ``last`` is below 1.
-    """
+    """Those from a step to a step, of these the last; SeriesError where none is left."""
     if last is not None and last < 1:
         raise ConfigError(f"--last is {last}; give a whole number of at least 1")
     low = checkpoints[0].step if from_step is None else from_step
@@ -143,7 +134,7 @@ def select(
 
 
 def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
-    """The first weight or statistic in which two checkpoints differ, in words that name both; None where none does."""
+    """The first weight or statistic in which two checkpoints differ, in words that name both."""
     averaged = [{*it.layout.names, *it.statistics} for it in (one, other)]
     for name in sorted(averaged[0] | averaged[1]):
         for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):

@@ -38,9 +38,7 @@ class FunctionMetric:
     A function whose first parameter is called ``tensors`` gets name -> array in place of the path. It returns a number;
     a tuple (number, standard error); or a list of one number a sample. The splits are ``search``, ``select``, ``test``.
 
-    Args:
-        function: the metric.
-        hook: ``reestimate(candidate)`` -> name -> array of new statistics, which are written into the candidate.
+    ``hook``, ``reestimate(candidate)``, returns name -> array of new statistics, which are written into the candidate.
 
     Attributes:
         has_splits: whether it tells the splits apart.
@@ -54,21 +52,13 @@ class FunctionMetric:
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
-        """Write statistics of its own into the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: the hook failed, or returned something else.
-        """
+        """Write statistics of its own into the checkpoint; MetricError where the hook failed."""
         with _failures():
             if self._hook is not None:
                 put_statistics(candidate, self._hook(str(candidate)))
 
     def score(self, candidate: Path, split: str) -> Score:
-        """The score of the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: it failed, or gave no number.
-        """
+        """The score of the checkpoint at ``candidate``; MetricError where it failed, or gave no number."""
         with _failures():
             argument = _tensors(candidate) if self._takes_tensors else str(candidate)
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))

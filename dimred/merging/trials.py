@@ -22,13 +22,9 @@ class BudgetSpentError(Exception):
 
 
 class Candidate(NamedTuple):
-    """One network: sum(c_i x_i) / sum(c_i).
+    """One network, sum(c_i x_i) / sum(c_i), with a coefficient for each checkpoint.
 
-    Attributes:
-        kind: ``window``, ``profile``, ``soup`` or ``search``.
-        name: for people.
-        coefficients: c, one for each checkpoint.
-        point: where in the search's coordinates, if it is the search's.
+    ``kind`` is ``window``, ``profile``, ``soup`` or ``search``; ``point`` is where in the search's coordinates it is.
     """
 
     kind: str
@@ -172,11 +168,9 @@ class Trials:
         return sorted(wanted, key=lambda trial: (-self.signed(trial), -trial.number))
 
     def best(self) -> Trial | None:
-        """The best on ``search``."""
         return next(iter(self.ranked()), None)
 
     def known(self, candidate: Candidate, split: str) -> Trial | None:
-        """The trial of a candidate on a split, if it was done."""
         return self._done.get(_key(candidate, split, True))
 
     def close(self) -> None:

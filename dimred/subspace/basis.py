@@ -100,9 +100,7 @@ class SubspaceBasis:
         return vector
 
     def check(self, layout: WeightLayout) -> None:
-        """Check that the columns are the weights of ``layout``, in its order.
-
-        Without a layout of its own (a bare ``.npy``), only the number of weights can be compared.
+        """Check that the columns are the weights of ``layout``, in its order; of a bare ``.npy`` only their number.
 
         Raises:
             BasisMismatchError: they are not; the first difference is explained.
@@ -218,11 +216,7 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
 
 
 def check_orthonormal(components: np.ndarray, path: Path) -> None:
-    """Check that max |P P' - I|, measured in float64, is small.
-
-    Args:
-        components: (k, M), float32 or float64; may be memory-mapped.
-        path: the file, for the message.
+    """Check that max |P P' - I|, measured in float64, is small, for rows (k, M) read from ``path``.
 
     Raises:
         BasisMismatchError: a number is not finite, or two rows are not orthonormal; the first such is named.

@@ -142,11 +142,7 @@ def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
 
 
 def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tuple[str, ...]:
-    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells.
-
-    Raises:
-        SeriesError: snapshots of the earlier basis are gone or changed.
-    """
+    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells."""
     digests = {entry.file: entry.digest for entry in matrix.entries}
     gone = []
     for source in earlier.snapshots if earlier else ():
@@ -165,9 +161,8 @@ def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tu
 def _is_done(target: Path, job: Job, finished: str) -> bool:
     """Whether the whole result of the job is at ``target`` already.
 
-    Args:
-        finished: the job whose files were just put in place. Where there is no manifest, only this tells: the digests
-            of the snapshots are not known before they are read.
+    ``finished`` is the job whose files were just put in place. Without a manifest only this tells: the digests of the
+    snapshots are not known before they are read.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False

@@ -111,15 +111,14 @@ def make_rows(
     *,
     centred: bool,
 ) -> None:
-    """Make the columns of the basis that belong to a block of snapshots, and their mean; add what was made to P P'.
+    """Make a block's columns of the basis, and their mean; add the products of what was made to P P'.
 
     Args:
         coefficients: float64 (k, N).
         source: float32 (N, width), the snapshots.
         buffers: float64 (N, STRIP) and (k, STRIP).
-        block: float32 (k, width), gets the rows.
-        mean: float32 (width,), gets the mean.
-        row_gram: float64 (k, k), to which the products of the rows are added.
+        block, mean: float32 (k, width) and (width,), filled.
+        row_gram: float64 (k, k), added to.
         centred: subtract the mean from the snapshots.
     """
     for columns, strip, centre in _strips(source, buffers[0], centred):
@@ -132,12 +131,9 @@ def make_rows(
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """A block in strips of columns that fit the cache: which columns, their values in float64, their mean.
+    """A block (N, width) in strips of columns that fit the cache: which columns, their values in float64, their mean.
 
-    Args:
-        block: float32 (N, width).
-        buffer: float64 (N, STRIP), used for every strip: a fresh array each time would cost page faults.
-        centred: subtract the mean.
+    All strips share ``buffer``, float64 (N, STRIP): a fresh array each time would cost page faults.
     """
     for first in range(0, block.shape[1], STRIP):
         columns = slice(first, min(first + STRIP, block.shape[1]))
@@ -233,9 +229,7 @@ def rows_pass(
 class NpyColumns:
     """Writes the columns of a C-ordered float32 ``.npy`` array of ``shape`` (k, M) or (M,), in any order.
 
-    Args:
-        path: the file; it gets its full length at once, as a hole.
-        resume: go on with an existing file instead of beginning a new one.
+    The file gets its full length at once, as a hole; with ``resume`` an existing one is gone on with.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], *, resume: bool) -> None:

@@ -31,14 +31,7 @@ _REPAIRS = 3
 
 @dataclass(frozen=True)
 class Job:
-    """What to compute.
-
-    Attributes:
-        matrix: the snapshots.
-        kind: "pca" or "snapshots".
-        n_components: k, or a share of variance.
-        digests: what the digest of each snapshot's weights must be; empty where nothing tells.
-    """
+    """What to compute: k may be a share of variance; a digest is empty where nothing tells that of the snapshot."""
 
     matrix: WeightMatrix
     kind: str
@@ -91,11 +84,7 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
 
 
 def finish_publishing(target: Path) -> str:
-    """Finish what a run that was killed while it put its two files in place had begun.
-
-    Returns:
-        Which job that was (``Scratch.job``); empty if there was none.
-    """
+    """Finish what a run began that was killed while it put its two files in place; which job it was, or ""."""
     if not Scratch(target, None).directory.exists():
         return ""
     with Scratch.open(target, None) as scratch:

@@ -34,13 +34,7 @@ _HEADER_ERRORS = (
 
 @dataclass(frozen=True)
 class Source:
-    """A snapshot that a basis was made from.
-
-    Attributes:
-        file: its name in the folder it was read from.
-        step: applied updates when it was taken.
-        digest: the ``vector_digest`` of its weights.
-    """
+    """A snapshot that a basis was made from: its file's name, the updates before it, the digest of its weights."""
 
     file: str
     step: int
@@ -53,12 +47,7 @@ def metadata_path(npy: Path) -> Path:
 
 
 def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write the ``.h5`` file, whole or not at all.
-
-    Args:
-        path: of the file.
-        fields: those of a ``SubspaceBasis`` by name, all but the rows; the mean may be memory-mapped.
-    """
+    """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name."""
     text = h5py.string_dtype("utf-8")
     with open_atomic(path) as target:
         with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
@@ -86,10 +75,7 @@ def checksum_of(path: Path) -> bytes:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read and check the ``.h5`` file; its shapes must agree with each other.
-
-    Returns:
-        The fields of a ``SubspaceBasis`` by name, all but the rows; the mean is memory-mapped.
+    """The fields of a ``SubspaceBasis`` that stand in the ``.h5`` file, checked, by name; the mean is memory-mapped.
 
     Raises:
         BasisMismatchError: it is no such file, damaged, or contradicts itself.

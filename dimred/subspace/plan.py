@@ -31,8 +31,7 @@ class Advice:
     Attributes:
         n_components: the knee: the least k whose leave-one-out error is within 5 % of the least.
         skip_first: how many early snapshots to leave out.
-        errors: float64 (K,), the leave-one-out error with 1, 2, ... directions, as a share of the spread about the
-            mean.
+        errors: with 1, 2, ... directions, as a share of the spread about the mean, float64 (K,).
     """
 
     n_components: int
@@ -49,8 +48,8 @@ class Plan:
         read_bytes: the snapshots' weights; read twice, the second time mostly from the page cache.
         disk_bytes: the result while it is made.
         memory_bytes: the process's own, memory-mapped pages aside.
-        seconds: an estimate from short probes of this disk and these cores. A lower bound rather: probes are short
-            enough for caches, and threads slow each other down (measured: 1.0 to 2.5 times as long).
+        seconds: from short probes of this disk and these cores; measured 1.0 to 2.5 times as long, because probes fit
+            into caches, and threads slow each other down.
         advice: None with fewer than four snapshots.
     """
 

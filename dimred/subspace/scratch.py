@@ -24,10 +24,6 @@ class Scratch:
     Args:
         out: the result's path.
         job: what the result depends on, as plain JSON values.
-
-    Attributes:
-        components, mean, metadata: files that become the result.
-        job: the argument, as text.
     """
 
     def __init__(self, out: Path, job: Any) -> None:
@@ -74,15 +70,15 @@ class Scratch:
     def save(self, phase: str, **arrays: Any) -> None:
         """Replace the saved state, whole or not at all.
 
-        While the work goes on, the state is not flushed to the disk. One that a power cut has spoilt is found by its
-        checksums, and the work starts afresh.
+        It is flushed to the disk only at the end: a state that a power cut has spoilt is found by its checksums, and
+        the work starts afresh.
         """
         buffer = io.BytesIO()
         np.savez(buffer, job=np.array(self.job), phase=np.array(phase), **arrays)
         atomic_write(self._state, buffer.getvalue(), durable=phase == "publish")
 
     def remove(self) -> None:
-        """Remove all that is in the folder; then the state, by which a killed removal is resumed; then the lock."""
+        """Remove what is in the folder; then the state, by which a killed removal goes on; then the lock."""
         with suppress(OSError):
             for path in sorted(self.directory.iterdir(), key=lambda path: path == self._state):
                 if path.name != LOCK:

@@ -112,14 +112,13 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """The norms, float64 (k,), of the centred snapshots' coordinates along the rows ``coefficients @ snapshots``.
+    """The norms (k,) of the centred snapshots' coordinates along the rows c_i X; of principal ones the singular values.
 
-    The coordinates along row i are J X X' c_i, for X about any point. Of principal directions these are the singular
-    values.
+    The coordinates along row i are J X X' c_i, for X about any point.
 
     Args:
         gram: float64 (N, N), X X'.
-        coefficients: float64 (k, N), the rows c_i.
+        coefficients: float64 (k, N), the c_i.
     """
     scores = gram @ coefficients.T
     return np.linalg.norm(scores - scores.mean(axis=0), axis=0)

@@ -22,13 +22,13 @@ SUFFIXES = (".ckpt", ".safetensors")
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Read the tensors of a checkpoint: name -> array, in the file's order.
+    """Read the tensors of a ``.ckpt`` or ``.safetensors`` file: name -> array, in the file's order.
 
     Numbers are arrays without dimensions, and so are texts (``.item()`` gives the Python value); bfloat16 becomes
     float32. A ``.ckpt`` file that carries a checksum is compared with it first.
 
     Args:
-        path: a ``.ckpt`` or ``.safetensors`` file.
+        path: of the file.
         names: only these, in this order; default all.
 
     Raises:
@@ -55,9 +55,7 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
 def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
     """Where each tensor of a checkpoint stands, without loading the values: name -> StoredTensor.
 
-    Args:
-        path: a ``.ckpt`` or ``.safetensors`` file.
-        verify: compare the file with the checksum it carries, if it carries one (only a ``.ckpt`` does), by reading it.
+    With ``verify`` a ``.ckpt`` file that carries a checksum is read and compared with it.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
@@ -67,11 +65,7 @@ def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[st
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a checkpoint file for reading.
-
-    Raises:
-        CheckpointError: there is no such file, or it can't be opened.
-    """
+    """Open a checkpoint file for reading; CheckpointError where it is missing or can't be opened."""
     try:
         return Path(path).open("rb")
     except OSError as error:

@@ -84,11 +84,7 @@ class _Cursor:
 
 
 def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Where each tensor of a ``.ckpt`` file stands: name -> StoredTensor, in the file's order.
-
-    Raises:
-        CheckpointError: the file is truncated, damaged, or no checkpoint; its path and the byte are named.
-    """
+    """Where each tensor of a ``.ckpt`` file stands, in its order; CheckpointError names the file and the byte."""
     cursor = _Cursor(file, path)
     index: dict[str, StoredTensor] = {}
     for name, records in groupby(_records(cursor), key=lambda record: record.name):  # a long tensor has several
@@ -155,11 +151,7 @@ def _record(cursor: _Cursor, end: int) -> _Record:
 
 
 def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
-    """Compare a ``.ckpt`` file with the checksum at its end; nothing to do for one that was saved without.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Compare a ``.ckpt`` file with the checksum at its end, if it has one; CheckpointError where they differ."""
     stored, computed = _checksums(file, path)
     if stored != computed:
         raise CheckpointError(
@@ -168,11 +160,7 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
 
 
 def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
-    """Bring the checksum at the end of a ``.ckpt`` file, if it has one, into line with what is in it now.
-
-    Args:
-        file: open for reading and writing.
-    """
+    """Bring the checksum at the end of a ``.ckpt`` file, if it has one, into line with what is in it now."""
     _, crc = _checksums(file, path)
     if crc is not None:
         os.pwrite(file.fileno(), crc, os.fstat(file.fileno()).st_size - len(crc))

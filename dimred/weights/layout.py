@@ -29,8 +29,7 @@ def as_array(value: Any) -> np.ndarray:
 class WeightLayout:
     """The trainable parameters of a network, in order: how M weights map to one vector and back.
 
-    Parameter number i holds the entries ``offsets[i] : offsets[i] + prod(shapes[i])`` of the vector, in C
-    order.
+    Parameter number i, of shape ``shapes[i]``, has the entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
 
     Args:
         names: the parameters' names, in the order of ``network.trainable_params()``.
@@ -67,12 +66,10 @@ class WeightLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many weights each parameter has."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each parameter starts in the vector."""
         return tuple(accumulate(self.sizes[:-1], initial=0))
 
     @cached_property
@@ -86,10 +83,7 @@ class WeightLayout:
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
     def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
-        """``weights`` one after the other in one float32 vector of shape (M,).
-
-        Args:
-            weights: name -> array, tensor or parameter; names outside the layout are ignored.
+        """The weights (name -> array, tensor or parameter) one after the other, float32 (M,); other names are ignored.
 
         Raises:
             CheckpointError: a parameter is missing or has another shape.
@@ -101,11 +95,7 @@ class WeightLayout:
         return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
     def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """The parameters in ``vector`` of shape (M,), as views: name -> array of the parameter's shape.
-
-        Raises:
-            BasisMismatchError: the vector has another length.
-        """
+        """The parameters in ``vector`` (M,), as views: name -> array of the parameter's shape."""
         if vector.shape != (self.size,):
             raise BasisMismatchError(f"The vector has shape {vector.shape}; this layout needs ({self.size},).")
         return {
@@ -119,11 +109,7 @@ class WeightLayout:
 
     @classmethod
     def from_json(cls, data: Any) -> "WeightLayout":
-        """The layout that ``to_json`` wrote.
-
-        Raises:
-            BasisMismatchError: ``data`` is not such a dictionary.
-        """
+        """The layout that ``to_json`` wrote; BasisMismatchError for anything else."""
         names, shapes = (data.get("names"), data.get("shapes")) if isinstance(data, dict) else (None, None)
         if not (
             isinstance(names, list)
@@ -187,24 +173,17 @@ _COUNTERS = frozenset((
 
 
 def is_statistic(name: str) -> bool:
-    """Whether an entry of a checkpoint is a statistic of the data that passed through a normalisation, or their count.
-
-    Such entries are not trained. Averaged weights need them afresh.
-    """
+    """Whether an entry is a statistic of the data that passed through a normalisation, or their count: not trained."""
     return name.rpartition(".")[2] in _STATISTICS
 
 
 def trainable_layout(
     index: Mapping[str, StoredTensor], path: str | os.PathLike[str]
 ) -> tuple[WeightLayout, tuple[str, ...]]:
-    """The layout of what is taken for trainable weights in a checkpoint, and the names left out.
+    """The layout of what is taken for trainable weights in a checkpoint at ``path``, and the names left out.
 
     Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
     ``moments.conv.weight`` where ``conv.weight`` has the same shape.
-
-    Args:
-        index: of the checkpoint, from ``read_index``.
-        path: of the checkpoint, for the message.
 
     Raises:
         CheckpointError: nothing is left.

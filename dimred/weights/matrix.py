@@ -147,13 +147,10 @@ class WeightMatrix:
         """The columns from ``start`` on, as (first column, float32 (N, up to ``width``)) blocks.
 
         The next block is read while the caller works on this one, into a second buffer: a block is valid until the
-        next one is asked for.
+        next one is asked for. ``start`` and ``width`` are multiples of ``CHUNK``.
 
-        Args:
-            width: columns in a block, a multiple of ``CHUNK``.
-            start: first column, a multiple of ``CHUNK``.
-            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks while the caller works on them;
-                complete up to a block when the next one is there.
+        ``digests``, uint8 (N, chunks, 32), is filled with the SHA-256 of each row's chunks meanwhile; it is complete
+        up to a block when the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(width, n_columns - start)), np.float32) for _ in range(2)]

@@ -77,9 +77,7 @@ class CheckpointSeries:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
-        """The series in a folder, for reading.
-
-        Without a manifest, files named as MindSpore names them (``name-epoch_step.ckpt``) make the series.
+        """The series in a folder, for reading; without a manifest, of files named ``name-epoch_step.ckpt``.
 
         Raises:
             SeriesError: no such folder, no snapshots in it, snapshots of several runs, or a damaged manifest.
@@ -143,8 +141,7 @@ class CheckpointSeries:
     def rewind(self, step: int) -> None:
         """Forget and remove the snapshots taken after ``step``: training goes on from an earlier checkpoint.
 
-        Files that are named like snapshots but not listed in the manifest, as a killed writer leaves them, are removed
-        too.
+        Removed are also unlisted files that are named like snapshots, as a killed writer leaves them.
 
         Raises:
             SeriesError: the series was opened for reading.
@@ -159,9 +156,7 @@ class CheckpointSeries:
                 path.unlink(missing_ok=True)
 
     def select(self, skip_first: int = 0, last: int | None = None, every: int = 1) -> "CheckpointSeries":
-        """A part of the series, for reading: without the first ones, then the last ones, then every n-th.
-
-        Every n-th is counted back from the newest, which therefore always stays.
+        """A part of the series, for reading: without the first ones, then the last, then every n-th from the newest.
 
         Raises:
             ConfigError: a number is not allowed.
@@ -242,13 +237,7 @@ def _damaged(path: Path, why: str) -> SeriesError:
 
 
 def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
-    """The snapshots of a folder without a manifest, from MindSpore's names ``name-epoch_step.ckpt``.
-
-    They are ordered by epoch and step, never by time.
-
-    Raises:
-        SeriesError: no such file, or files of several runs.
-    """
+    """The snapshots of a folder without a manifest, by the numbers in their names, never by time."""
     matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     if not matches:
         raise SeriesError(

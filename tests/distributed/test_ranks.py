@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.distributed.ranks import ALONE, Intent, columns_of_rank
-from dimred.errors import ConfigError
 from dimred.launch.job import make_job
 from dimred.launch.launcher import launch
 from tests.distributed.checks import K
@@ -128,9 +127,3 @@ def test_every_column_has_one_owner_and_no_rank_two_more_than_another(n_columns,
     widths = [part.stop - part.start for part in parts]
     assert max(widths) - min(widths) <= 1
     assert max(widths) == -(-n_columns // group_size)
-
-
-@pytest.mark.parametrize(("columns", "rank", "size"), [(5, 2, 2), (5, -1, 2), (5, 0, 0), (-1, 0, 1)])
-def test_impossible_ranks_are_refused(columns, rank, size):
-    with pytest.raises(ConfigError, match=f"rank {rank} of group_size {size}"):
-        columns_of_rank(columns, rank, size)

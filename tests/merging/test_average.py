@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.helpers.checkpoint_files import (
     read_file,
     write_file,
     write_run,
+    write_shards,
 )
 from tests.helpers.commands import dimred as command
 from tests.merging.test_combine import in_type
@@ -86,6 +88,17 @@ def test_another_type(tmp_path: Path, sharded: bool) -> None:
     if sharded:
         sizes = sum(value.nbytes for value in found.values())
         assert json.loads((out / INDEX).read_text())["metadata"] == {"total_size": sizes}
+
+
+def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
+    for number in (1, 2):
+        shards = [{f"w.{part}": np.full((2_000, 2_000), number, np.float32)} for part in range(2)]
+        write_shards(tmp_path / "run" / f"checkpoint-{number}", shards)
+    tracemalloc.start()
+    dimred.average(tmp_path / "run", tmp_path / "avg", dtype="float16")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000  # a shard that is written has 8 MB
 
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
