@@ -15,6 +15,7 @@ import numpy as np
 from dimred.errors import DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
+from dimred.weights.checkpoint_io import read_checkpoint
 
 
 class MetricError(DimredError):
@@ -99,12 +100,9 @@ def _failures() -> Iterator[None]:
 
 
 def _tensors(candidate: Path) -> dict[str, np.ndarray]:
-    checkpoint = read_one(candidate)
-    arrays = {}
+    checkpoint, arrays = read_one(candidate), dict[str, np.ndarray]()
     for number, file in enumerate(checkpoint.files):
-        with file.open("rb") as opened:
-            for name in checkpoint.names_in(number):
-                arrays[name] = checkpoint.tensors[name][1].read(opened.fileno(), file)
+        arrays |= read_checkpoint(file, checkpoint.names_in(number))
     return arrays
 
 

@@ -199,41 +199,34 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     """
     try:
         content = read_checksummed(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from None
-    if content.get("format") != _FORMAT:
-        raise _damaged(path, f"it is not a {_FORMAT!r}")
-    if content.get("version") != _VERSION:
-        raise SeriesError(
-            f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
-            "dimred, or remove the file to have the folder read by file names."
-        )
-    try:
-        layout = WeightLayout.from_json(content.get("layout"))
-    except BasisMismatchError as error:
-        raise _damaged(path, str(error)) from None
-    listed = content.get("entries")
-    entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
-    for before, after in pairwise(entries):
-        if after.step <= before.step:
-            raise _damaged(path, f"step {after.step} ({after.file}) comes after step {before.step}")
-    if len({entry.file for entry in entries}) < len(entries):
-        raise _damaged(path, "it lists a file twice")
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"it is not a {_FORMAT!r}")
+        if content.get("version") != _VERSION:
+            raise SeriesError(
+                f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
+                "dimred, or remove the file to have the folder read by file names."
+            )
+        layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
+        entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
+        for before, after in pairwise(entries):
+            if after.step <= before.step:
+                raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
+        if len({entry.file for entry in entries}) < len(entries):
+            raise ValueError("it lists a file twice")
+    except (OSError, ValueError, BasisMismatchError) as error:
+        why = "Restore it, or remove it to have the folder read by file names"
+        raise SeriesError(f"{path} can't be used: {error}. {why}.") from None
     return layout, entries
 
 
 def _entry(path: Path, item: Any) -> SnapshotEntry:
     expected = {field.name: field.type for field in fields(SnapshotEntry)}
     if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
-        raise _damaged(path, f"an entry is {shown(item)}")
+        raise ValueError(f"an entry is {shown(item)}")
     name = item["file"]
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
         raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
     return SnapshotEntry(**item)
-
-
-def _damaged(path: Path, why: str) -> SeriesError:
-    return SeriesError(f"{path} can't be used: {why}. Restore it, or remove it to have the folder read by file names.")
 
 
 def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
