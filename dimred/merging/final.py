@@ -25,7 +25,8 @@ def final(trials: Trials, finalists: Sequence[Candidate]) -> tuple[Candidate, Ca
     again = [trials.get(candidate, "select") for candidate in finalists]
     plain = trials.ranked(*PLAIN, split="select")
     if not plain:
-        raise SearchError(f"the metric failed on every plain candidate on 'select': {again[0].failed}")
+        where, why = ("select", again[0].failed) if again else ("search", "--budget is too small to tell more")
+        raise SearchError(f"the metric failed on every plain candidate on {where!r}: {why}")
     known = [(trials.known(trial.candidate, "search"), trial) for trial in again]
     moved = np.array([trials.signed(trial) - trials.signed(before) for before, trial in known if before])
     moved = moved[np.isfinite(moved)]

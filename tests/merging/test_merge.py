@@ -264,6 +264,11 @@ def test_a_metric_that_always_fails_ends_it(planted: Path, name: str) -> None:
     assert len((planted / "x.safetensors.merge" / "metric.log").read_text()) >= 0
 
 
+def test_a_budget_that_ends_before_anything_is_scored(planted: Path) -> None:
+    with pytest.raises(SearchError, match="the metric failed on every plain candidate on 'search'"):
+        dimred.merge(planted / "run", planted / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
+
+
 def test_a_command_as_metric_in_another_layout(tmp_path: Path) -> None:
     written = write_run(tmp_path / "run", 3, sharded=True)
     code = "import pathlib, sys; print(len(list(pathlib.Path(sys.argv[1]).glob('*.safetensors'))))"
