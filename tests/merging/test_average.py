@@ -20,6 +20,7 @@ from tests.helpers.checkpoint_files import (
     INDEX,
     as_float,
     draw,
+    in_type,
     metadata_of,
     read_file,
     write_file,
@@ -27,7 +28,6 @@ from tests.helpers.checkpoint_files import (
     write_shards,
 )
 from tests.helpers.commands import dimred as command
-from tests.merging.test_combine import in_type
 from tests.oracles import merge as oracle
 
 AVERAGED = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")

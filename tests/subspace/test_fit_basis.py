@@ -6,9 +6,9 @@ import pytest
 from dimred.subspace import job
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import TOLERANCE, deviation
+from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import planted, write_series
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
-from tests.subspace.conftest import M
 
 
 def row_gram(basis):
