@@ -64,7 +64,7 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
     width = block_width(n_snapshots, n_columns, most, max_memory)
     try:
         # BLAS in one thread: a second one, idle between two strips, spins on the core that reads, hashes and writes.
-        with threadpool_limits(1, user_api="blas"), Scratch.open(target, job.identity) as scratch:
+        with threadpool_limits(1, user_api="blas"), Scratch(target, job.identity) as scratch:
             try:
                 if state := scratch.load():
                     phase = {"gram": "reading", "rows": "writing"}[str(state["phase"])]
@@ -85,9 +85,10 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
 
 def finish_publishing(target: Path) -> str:
     """Finish what a run began that was killed while it put its two files in place; which job it was, or ""."""
-    if not Scratch(target, None).directory.exists():
+    scratch = Scratch(target, None)
+    if not scratch.directory.exists():
         return ""
-    with Scratch.open(target, None) as scratch:
+    with scratch:
         if scratch.is_empty:  # killed while it removed the folder
             scratch.remove()
             return ""

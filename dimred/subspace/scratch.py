@@ -3,8 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +14,8 @@ from dimred.files.lock import FolderLock
 from dimred.files.run_names import LOCK, UNFINISHED
 
 
-class Scratch:
-    """A folder ``OUT.unfinished`` that one process holds at a time.
+class Scratch(FolderLock):
+    """A folder ``OUT.unfinished``, which is made where it is missing and held as long as the block lasts.
 
     It carries a state, which only the same job takes up: same snapshots (names, steps, sizes, times, inodes), same
     layout, same options. The state of any other job is ignored.
@@ -24,29 +23,24 @@ class Scratch:
     Args:
         out: the result's path.
         job: what the result depends on, as plain JSON values.
+
+    Raises:
+        RunError: another process is at work on the same result.
     """
 
     def __init__(self, out: Path, job: Any) -> None:
         self.directory = out.with_name(out.name + UNFINISHED)
+        super().__init__(self.directory, f"out is {str(out)!r}")
         self.components = self.directory / "components.npy"
         self.mean = self.directory / "mean.f32"
         self.metadata = self.directory / "metadata.h5"
         self._state = self.directory / "state.npz"
         self.job = json.dumps(job, sort_keys=True)
-        self._lock = FolderLock(self.directory, f"out is {str(out)!r}")
 
-    @classmethod
-    @contextmanager
-    def open(cls, out: Path, job: Any) -> Iterator[Self]:
-        """Hold the folder as long as the block lasts; it is made where it is missing.
-
-        Raises:
-            RunError: another process is at work on the same result.
-        """
-        scratch = cls(out, job)
-        with scratch._lock:
-            remove_leftovers(scratch.directory)
-            yield scratch
+    def __enter__(self) -> Self:
+        super().__enter__()
+        remove_leftovers(self.directory)
+        return self
 
     @property
     def is_empty(self) -> bool:
@@ -83,4 +77,4 @@ class Scratch:
             for path in sorted(self.directory.iterdir(), key=lambda path: path == self._state):
                 if path.name != LOCK:
                     path.unlink()
-        self._lock.remove()
+        super().remove()
