@@ -17,6 +17,7 @@ import numpy as np
 
 from dimred.errors import ConfigError, StoppedError, check_number
 from dimred.files.atomic import open_atomic, remove_leftovers, rename_durably
+from dimred.files.lock import FolderLock
 from dimred.merging.average import average, check_is_new, record_of, record_path, write_record
 from dimred.merging.combine import gram_matrix
 from dimred.merging.final import final, table
@@ -104,10 +105,6 @@ def merge(
     else:
         option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
         judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
-    work.mkdir(exist_ok=True)
-    for folder in (work, target.parent):
-        remove_leftovers(folder)
-    note(_order_of(chosen))
     described = {
         "metric": _identity(metric) if metric_command is None else metric_command,
         "better": "lower" if minimize else "higher",
@@ -115,19 +112,27 @@ def merge(
     }
     digests = [[sample_digest(file) for file in checkpoint.files] for checkpoint in chosen]
     about = described | {"dtype": dtype, "checkpoints": digests}
-    with contextlib.closing(_Maker(chosen, target, dtype, judge)) as maker:
-        trials = Trials(work / "trials.jsonl", about, maker.score, -1 if minimize else 1, budget, on_trial)
-        with contextlib.closing(trials):
-            stopped = None
-            try:
-                found = _run(trials, maker, settings)
-            except KeyboardInterrupt:
-                best = trials.best()
-                if best is None:
-                    raise StoppedError(2, "nothing was scored yet") from None
-                found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
-                stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
-            maker.write(found["kept"])
+    with contextlib.ExitStack() as held:
+        held.callback(judge.close)
+        lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
+        held.callback(lock.remove)
+        for folder in (work, target.parent):
+            remove_leftovers(folder)
+        note(_order_of(chosen))
+        maker = _Maker(chosen, target, dtype, judge)
+        held.callback(maker.remove_candidate)
+        path, sign = work / "trials.jsonl", -1 if minimize else 1
+        trials = held.enter_context(contextlib.closing(Trials(path, about, maker.score, sign, budget, on_trial)))
+        stopped = None
+        try:
+            found = _run(trials, maker, settings)
+        except KeyboardInterrupt:
+            best = trials.best()
+            if best is None:
+                raise StoppedError(2, "nothing was scored yet") from None
+            found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
+            stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
+        maker.write(found["kept"])
     record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], order, dtype) | described | found
     if judge.reestimates:
         record["batch_norm"] = "statistics re-estimated by the metric's hook"
@@ -198,13 +203,12 @@ class _Maker:
                 np.save(file, gram)
         return np.asarray(np.load(path, allow_pickle=False))
 
-    def close(self) -> None:
-        """Remove the last candidate, and end the judge."""
+    def remove_candidate(self) -> None:
+        """Remove the last candidate."""
         _remove(self._candidate)
-        self.judge.close()
 
     def _make(self, candidate: Candidate, *, reestimate: bool, durable: bool) -> None:
-        _remove(self._candidate)
+        self.remove_candidate()
         coefficients, template = np.array(candidate.coefficients), self.checkpoints[-1]
         write_network(self.checkpoints, coefficients, self._candidate, template, self._dtype, durable=durable)
         if reestimate and self.judge.reestimates:
