@@ -111,9 +111,7 @@ def _each_block(
 
         @cache
         def descriptor_of(number: int, file: int) -> int:
-            descriptor = checkpoints[number].open(file)
-            opened.callback(os.close, descriptor)
-            return descriptor
+            return opened.enter_context(checkpoints[number].open(file)).fileno()
 
         parts = []
         for name in names:

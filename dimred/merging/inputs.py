@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.files.run_names import MANIFEST
-from dimred.weights.checkpoint_io import SUFFIXES, open_checkpoint, read_index
+from dimred.weights.checkpoint_io import SUFFIXES, Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
 from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
 from dimred.weights.series import CheckpointSeries, steps_since_start
 from dimred.weights.stored_tensor import StoredTensor
@@ -41,7 +42,7 @@ class Checkpoint:
         tensors: name -> (number of the file, where it stands there).
         layout: the weights.
         statistics: BatchNorm's: averaged too, but no weights. What is in neither is copied from the last checkpoint.
-        stamps: size and time of each file, which tell whether it is as it was.
+        stamps: tell whether each file is as it was.
         step: of training, from the name; the position where the order was given by another rule.
     """
 
@@ -50,7 +51,7 @@ class Checkpoint:
     tensors: Mapping[str, tuple[int, StoredTensor]]
     layout: WeightLayout
     statistics: tuple[str, ...]
-    stamps: tuple[tuple[int, int], ...]
+    stamps: tuple[Stamp, ...]
     step: int = 0
 
     @property
@@ -67,12 +68,9 @@ class Checkpoint:
         inside = [(place.pieces[:1], name) for name, (file, place) in self.tensors.items() if file == number]
         return tuple(name for _, name in sorted(inside))
 
-    def open(self, number: int) -> int:
-        """A descriptor of a file, which must be as it was; CheckpointError where it is gone, or was written to."""
-        descriptor = os.open(self.files[number], os.O_RDONLY) if self.files[number].exists() else -1
-        if descriptor < 0 or _stamp(os.fstat(descriptor)) != self.stamps[number]:
-            raise CheckpointError(f"{self.files[number]} changed while it was in use; run the command again.")
-        return descriptor
+    def open(self, number: int) -> BinaryIO:
+        """One of its files, which must be as it was."""
+        return open_unchanged(self.files[number], self.stamps[number])
 
 
 def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
@@ -104,7 +102,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     if order == "name":
         found.sort(key=lambda checkpoint: str(checkpoint.path))
     elif order == "mtime":
-        found.sort(key=lambda checkpoint: max(modified for _, modified in checkpoint.stamps))
+        found.sort(key=lambda checkpoint: max(modified for _, modified, _ in checkpoint.stamps))
     if order != "step":
         steps = list(range(1, len(found) + 1))
     numbered = zip(found, steps or _steps([checkpoint.path for checkpoint in found]), strict=True)
@@ -225,11 +223,7 @@ def _checkpoint(path: Path, files: tuple[Path, ...], tensors: Mapping[str, tuple
     places = {name: place for name, (_, place) in tensors.items()}
     layout, ignored = trainable_layout(places, path)
     statistics = tuple(name for name in ignored if is_statistic(name) and places[name].is_float)
-    return Checkpoint(path, files, tensors, layout, statistics, tuple(_stamp(file.stat()) for file in files))
-
-
-def _stamp(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
+    return Checkpoint(path, files, tensors, layout, statistics, tuple(stamp_of(file.stat()) for file in files))
 
 
 def _begins_like_a_pickle(path: Path) -> bool:

@@ -19,6 +19,7 @@ from dimred.weights.safetensors_format import read_safetensors_index, write_safe
 from dimred.weights.stored_tensor import StoredTensor
 
 SUFFIXES = (".ckpt", ".safetensors")
+Stamp = tuple[int, int, int]
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
@@ -70,6 +71,22 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
         return Path(path).open("rb")
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror or error}.") from None
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """What tells whether a file is still the same: its size, the time of its last change, its inode."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def open_unchanged(path: Path, stamp: Stamp) -> BinaryIO:
+    """Open a checkpoint file that must be as it was; CheckpointError where it is gone, or was written to."""
+    file = open_checkpoint(path)
+    if stamp_of(os.fstat(file.fileno())) != stamp:
+        file.close()
+        raise CheckpointError(
+            f"{path} changed while it was in use. Nothing may write to the folder meanwhile; run the command again."
+        )
+    return file
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:

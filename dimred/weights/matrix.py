@@ -13,7 +13,7 @@ import numpy as np
 
 from dimred.errors import CheckpointError, SeriesError
 from dimred.files.digest import CHUNK, chunk_digests
-from dimred.weights.checkpoint_io import open_checkpoint, read_index
+from dimred.weights.checkpoint_io import Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
 from dimred.weights.layout import WeightLayout, trainable_layout
 from dimred.weights.series import CheckpointSeries, SnapshotEntry
 from dimred.weights.stored_tensor import StoredTensor
@@ -21,11 +21,11 @@ from dimred.weights.stored_tensor import StoredTensor
 
 @dataclass(frozen=True)
 class _Row:
-    """A snapshot's file. The stamp (size, time of the last change, inode) tells whether it is still the same file."""
+    """A snapshot's file; the stamp tells whether it is still the same."""
 
     entry: SnapshotEntry
     path: Path
-    stamp: tuple[int, int, int]
+    stamp: Stamp
     index: Mapping[str, StoredTensor]
 
 
@@ -122,12 +122,7 @@ class WeightMatrix:
             CheckpointError: a file is gone, or is not the one it was.
         """
         for row, target in zip(self._rows, out, strict=True):
-            with open_checkpoint(row.path) as file:
-                if _stamp(file.fileno()) != row.stamp:
-                    raise CheckpointError(
-                        f"{row.path} changed while it was being read. Nothing may write to the folder meanwhile; run "
-                        "the command again."
-                    )
+            with open_unchanged(row.path, row.stamp) as file:
                 self._read_row(file.fileno(), row, start, target)
 
     def _read_row(self, descriptor: int, row: _Row, start: int, out: np.ndarray) -> None:
@@ -179,7 +174,7 @@ class WeightMatrix:
 
 def _open(entry: SnapshotEntry, path: Path) -> _Row:
     with open_checkpoint(path) as file:
-        stamp = _stamp(file.fileno())
+        stamp = stamp_of(os.fstat(file.fileno()))
     if stamp[0] != entry.bytes:
         raise CheckpointError(
             f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
@@ -187,11 +182,6 @@ def _open(entry: SnapshotEntry, path: Path) -> _Row:
         )
     # Where no manifest tells the digest of the weights, the file may carry a checksum of its own.
     return _Row(entry, path, stamp, read_index(path, verify=not entry.digest))
-
-
-def _stamp(descriptor: int) -> tuple[int, int, int]:
-    status = os.fstat(descriptor)
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _check_fit(row: _Row, layout: WeightLayout) -> None:
