@@ -32,20 +32,13 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    temporary = _beside(target)
-    try:
+    with _temporary_name(target) as temporary:
         with temporary.open("x+b") as file:
             yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException as error:
-        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
-        raise
     if durable:
         _flush(target.parent)
 
@@ -60,25 +53,28 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
     """
     target = Path(path)
-    temporary = _beside(target)
-    try:
+    with _temporary_name(target) as temporary:
         temporary.mkdir()
         yield temporary
         rename_durably(temporary, target)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            error.filename = str(target)
-        raise
 
 
-def _beside(target: Path) -> Path:
-    """A name that nobody else uses.
+@contextmanager
+def _temporary_name(target: Path) -> Iterator[Path]:
+    """A name beside the target that nobody else uses; after an error, what stands there is removed.
 
     Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
     as the file system allows.
     """
-    return target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        yield temporary
+    except BaseException as error:
+        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
+            remove(temporary)
+        if isinstance(error, OSError):
+            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
+        raise
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> None:
@@ -112,10 +108,15 @@ def remove_leftovers(directory: str | os.PathLike[str]) -> None:
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
         if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder and what is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 _Result = TypeVar("_Result")

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError, StoppedError, check_number
-from dimred.files.atomic import open_atomic, remove_leftovers, rename_durably
+from dimred.files.atomic import open_atomic, remove, remove_leftovers, rename_durably
 from dimred.files.lock import FolderLock
 from dimred.merging.average import average, check_is_new, record_of, record_path, write_record
 from dimred.merging.combine import gram_matrix
@@ -120,7 +119,7 @@ def merge(
             remove_leftovers(folder)
         note(_order_of(chosen))
         maker = _Maker(chosen, target, dtype, judge)
-        held.callback(maker.remove_candidate)
+        held.callback(remove, maker.path)
         path, sign = work / "trials.jsonl", -1 if minimize else 1
         trials = held.enter_context(contextlib.closing(Trials(path, about, maker.score, sign, budget, on_trial)))
         stopped = None
@@ -174,25 +173,25 @@ def _run(trials: Trials, maker: "_Maker", settings: SearchOptions) -> dict[str, 
 
 
 class _Maker:
-    """Writes candidates, one at a time in one place, and asks the judge."""
+    """Writes candidates, one at a time to ``path``, and asks the judge."""
 
     def __init__(
         self, checkpoints: Sequence[Checkpoint], out: Path, dtype: str | None, judge: FunctionMetric | ProcessMetric
     ) -> None:
         self.checkpoints, self.judge = checkpoints, judge
         self._out, self._dtype = out, dtype
-        self._candidate = work_folder(out) / f"candidate{out.suffix}"
+        self.path = work_folder(out) / f"candidate{out.suffix}"
 
     def score(self, candidate: Candidate, split: str, reestimate: bool) -> Score:
         """What the judge says of a candidate on a split."""
         self._make(candidate, reestimate=reestimate, durable=False)
-        return self.judge.score(self._candidate, split)
+        return self.judge.score(self.path, split)
 
     def write(self, candidate: Candidate) -> None:
         """The candidate as the result."""
         self._make(candidate, reestimate=True, durable=True)
-        _remove(self._out)  # of an interrupted call
-        rename_durably(self._candidate, self._out)
+        remove(self._out)  # of an interrupted call
+        rename_durably(self.path, self._out)
 
     def gram(self) -> np.ndarray:
         """The Gram matrix of the checkpoints, which is kept in a file."""
@@ -203,23 +202,12 @@ class _Maker:
                 np.save(file, gram)
         return np.asarray(np.load(path, allow_pickle=False))
 
-    def remove_candidate(self) -> None:
-        """Remove the last candidate."""
-        _remove(self._candidate)
-
     def _make(self, candidate: Candidate, *, reestimate: bool, durable: bool) -> None:
-        self.remove_candidate()
+        remove(self.path)
         coefficients, template = np.array(candidate.coefficients), self.checkpoints[-1]
-        write_network(self.checkpoints, coefficients, self._candidate, template, self._dtype, durable=durable)
+        write_network(self.checkpoints, coefficients, self.path, template, self._dtype, durable=durable)
         if reestimate and self.judge.reestimates:
-            self.judge.reestimate(self._candidate)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+            self.judge.reestimate(self.path)
 
 
 def _identity(metric: str | Callable[..., Any] | None) -> str:
