@@ -12,7 +12,7 @@ from tests.oracles import merge as oracle
 
 INDEX = "model.safetensors.index.json"
 BITS = np.uint16  # an array of these is written as bfloat16
-CODES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64}
+CODES = {"BF16": np.uint16, "U16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64}
 
 
 def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
