@@ -1,5 +1,6 @@
 """What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dimred.errors import DimredError
+from dimred.errors import ConfigError, DimredError
 
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
@@ -32,6 +33,16 @@ AllowChange = Annotated[
     list[str] | None, typer.Option(metavar="KEY", help="With --resume: this key may differ from before.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The callback of an argument or option that names a file to write: it is new, and its folder can be written to."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+    if path is not None and path.exists():
+        raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it first")
+    return path
 
 
 def say(text: str) -> None:
@@ -94,15 +105,15 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
     """
     try:
         app()
-    except DimredError as error:
-        _show_traceback()
+    except Exception as error:
+        if _tracebacks:
+            traceback.print_exc()
+        if not isinstance(error, DimredError):
+            note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
+            sys.exit(1)
         if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
             note(f"error: {error}")
         sys.exit(error.exit_status)
-    except Exception as error:
-        _show_traceback()
-        note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
-        sys.exit(1)
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -112,8 +123,3 @@ def show_tracebacks(wanted: bool) -> None:
 
 
 _tracebacks = False
-
-
-def _show_traceback() -> None:
-    if _tracebacks:
-        traceback.print_exc()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError
+from pydantic import BaseModel, Field, IPvAnyAddress, ValidationError
 
 from dimred.errors import ConfigError, shown
 
@@ -14,8 +14,8 @@ _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(coerce_numbers_to_str=True)
+class _Row(BaseModel, coerce_numbers_to_str=True):
+    """Part of a table."""
 
 
 class _DeviceRow(_Row):
@@ -41,29 +41,16 @@ _WANTED = {"device_id": "a number from 0", "rank_id": "a number from 0", "device
 
 
 class Device(NamedTuple):
-    """One row of a table.
+    """One row of a table."""
 
-    Attributes:
-        rank: over all servers, from 0.
-        server: number of its server in the table, from 0.
-        server_id: that server's address.
-        device_id: number of the device on its server.
-        device_ip: the address of the device's own network card.
-    """
-
-    rank: int
-    server: int
-    server_id: str
-    device_id: int
-    device_ip: str
+    rank: int  # over all servers, from 0
+    server_id: str  # its server's address
+    device_id: int  # number of the device on its server
+    device_ip: str  # the address of the device's own network card
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """A table in which ranks follow the servers and, on each server, its devices 0, 1, ...
-
-    Args:
-        servers: the servers' addresses; the first is node 0.
-        device_ips: the devices' addresses, all of the first server, then all of the second, ...
+    """A table in which ranks follow the servers, and on each server its devices 0, 1, ...; the first server is node 0.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not one or is given twice.
@@ -74,12 +61,12 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
             "needs the same number of devices"
         )
     per_server = len(device_ips) // len(servers)
-    rows = [
+    ranks = [
         {"device_id": str(rank % per_server), "device_ip": address, "rank_id": str(rank)}
         for rank, address in enumerate(device_ips)
     ]
     in_list = [
-        {"server_id": server, "device": rows[n * per_server : (n + 1) * per_server], "host_nic_ip": "reserve"}
+        {"server_id": server, "device": ranks[n * per_server : (n + 1) * per_server], "host_nic_ip": "reserve"}
         for n, server in enumerate(servers)
     ]
     table = {"version": "1.0", "server_count": str(len(servers)), "server_list": in_list, "status": "completed"}
@@ -89,11 +76,7 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
 
 def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
-    """The devices of a table, by rank.
-
-    Args:
-        path: the JSON file.
-        n_devices: how many it must have, ``--devices``; any number by default.
+    """The devices of a table, by rank; there must be ``n_devices`` of them (``--devices``) where that is given.
 
     Raises:
         ConfigError: lists everything that is wrong with it.
@@ -141,16 +124,16 @@ def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
     yield from _doubles("server_id", [server.server_id for server in servers])
     yield from _doubles("device_ip", [device.device_ip for device in devices])
     per_server = len(servers[0].device)
-    for number in range(len(servers)):
-        where, here = f"server_list[{number}]", [device for device in devices if device.server == number]
-        yield from _doubles(f"{where}: device_id", [device.device_id for device in here])
-        ranks, first = [device.rank for device in here], number * per_server
-        if len(here) != per_server:
+    for number, server in enumerate(servers):
+        where, first = f"server_list[{number}]", number * per_server
+        yield from _doubles(f"{where}: device_id", [row.device_id for row in server.device])
+        ranks = sorted(int(row.rank_id) for row in server.device)
+        if len(ranks) != per_server:
             yield (
-                f"{where} has {len(here)} devices, server_list[0] has {per_server}; msrun needs the same number on "
+                f"{where} has {len(ranks)} devices, server_list[0] has {per_server}; msrun needs the same number on "
                 "every server"
             )
-        elif sorted(ranks) != list(range(first, first + per_server)):
+        elif ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
                 f"{first + per_server - 1}, because msrun numbers them server by server"
@@ -165,7 +148,7 @@ def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:
 
 def _devices(table: _Table) -> list[Device]:
     return sorted(
-        Device(int(row.rank_id), number, str(server.server_id), int(row.device_id), str(row.device_ip))
-        for number, server in enumerate(table.server_list)
+        Device(int(row.rank_id), str(server.server_id), int(row.device_id), str(row.device_ip))
+        for server in table.server_list
         for row in server.device
     )
