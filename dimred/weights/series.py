@@ -172,13 +172,12 @@ class CheckpointSeries:
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
-        chosen = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)[
-            skip_first:
-        ]
-        chosen = chosen if last is None else chosen[-last:]
+        early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
         if not chosen:
             raise SeriesError(
-                f"skip_first = {skip_first} leaves none of the {len(self)} snapshots in {self.directory}."
+                f"skip_first = {skip_first}, until_epoch = {until_epoch} leave none of the {len(self)} snapshots in "
+                f"{self.directory}."
             )
         part = copy(self)
         part.entries, part._writable = chosen[::-1][::every][::-1], False

@@ -31,6 +31,7 @@ def test_collectives(answers):
         assert found["sum"] == [size * (size + 1) / 2, size / 2]
         assert found["tell"] == "größer"
         assert found["any"] == [True, False]
+        assert found["broadcast"] == [5180]  # an optimizer's count of updates stays a whole number
         assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
         assert found["failures"] == [
             "ZeroDivisionError: division by zero", "IndexError: list index out of range"
