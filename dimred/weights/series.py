@@ -155,8 +155,10 @@ class CheckpointSeries:
             if name.fullmatch(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
 
-    def select(self, skip_first: int = 0, last: int | None = None, every: int = 1) -> "CheckpointSeries":
-        """A part of the series, for reading: without the first ones, then the last, then every n-th from the newest.
+    def select(
+        self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
+    ) -> "CheckpointSeries":
+        """A part, for reading: up to an epoch, without the first ones, then the last, then every n-th from the newest.
 
         Raises:
             ConfigError: a number is not allowed.
@@ -165,11 +167,12 @@ class CheckpointSeries:
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
-        chosen = self.entries[skip_first:]
-        chosen = chosen if last is None else chosen[-last:]
+        early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
         if not chosen:
             raise SeriesError(
-                f"skip_first = {skip_first} leaves none of the {len(self)} snapshots in {self.directory}."
+                f"skip_first = {skip_first}, until_epoch = {until_epoch} leave none of the {len(self)} snapshots in "
+                f"{self.directory}."
             )
         part = copy(self)
         part.entries, part._writable = chosen[::-1][::every][::-1], False
