@@ -42,12 +42,10 @@ def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
 
 
 def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
-    """The two passes over a basis.
+    """The two passes over a basis P, (k, M) float32.
 
-    Args:
-        components: P, (k, M) float32. A single process on the CPU does not copy it: a memory-mapped basis stays in the
-            page cache, once for all processes of a host. Otherwise this rank's columns are copied to the device.
-        ranks: who shares the columns.
+    A single process on the CPU does not copy it: a memory-mapped basis stays in the page cache, once for all processes
+    of a host. Otherwise this rank's columns are copied to the device.
     """
     if len(components) == 0:
         return NoProjection(components.shape[1])

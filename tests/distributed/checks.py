@@ -51,7 +51,10 @@ def collectives(ranks: Ranks) -> dict:
     except DimredError:
         differs = True
     ranks.check_same("text", b"the same")
+    counted = ms.Parameter(Tensor([5180 if ranks.is_rank_zero else 0], ms.int32), name="global_step")
+    ranks.broadcast([counted])
     return {
+        "broadcast": counted.asnumpy().tolist(),
         "sum": ranks.sum([ranks.rank + 1, 0.5]).tolist(),
         "tell": ranks.broadcast_bytes("größer".encode() * (1 if ranks.is_rank_zero else 0)).decode(),
         "any": [ranks.any(ranks.rank == 1), ranks.any(False)],
