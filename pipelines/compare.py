@@ -27,9 +27,10 @@ from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig
 from dimred.console import say
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluate.averages import average_snapshots, best_of, combine_snapshots
+from dimred.evaluate.averages import SnapshotAverages, average_snapshots, combine_snapshots
 from dimred.evaluate.evaluator import Evaluator
-from dimred.evaluate.initial_weights import starting_points
+from dimred.evaluate.selection import Selection
+from dimred.evaluate.window_search import search_windows
 from dimred.files.atomic import atomic_write
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.merging.search import greedy_soup
@@ -130,9 +131,9 @@ class Comparison:
         """On ``val``, of weights (M,), statistics re-estimated."""
         return self.evaluator.val_accuracy(self.evaluator.reestimated(self.with_weights(vector)))
 
-    def loss(self, vector: np.ndarray) -> float:
-        """On ``val``, of weights (M,), statistics re-estimated."""
-        return self.evaluator.val_loss(self.evaluator.reestimated(self.with_weights(vector)))
+    def losses(self, vector: np.ndarray) -> np.ndarray:
+        """On each sample of ``val``, of weights (M,), statistics re-estimated."""
+        return self.evaluator.val_losses(self.evaluator.reestimated(self.with_weights(vector)))
 
     def train_on(self, n_epochs: int, cooldown: bool = False) -> Entry:
         """Plain training from the last checkpoint, optimizer state included."""
@@ -167,7 +168,7 @@ class Comparison:
         except NothingAcceptedError as stop:
             say(f"the search ends: {stop}")
         considered = range(len(points)) if settings.keep_best else [len(points) - 1]
-        losses = {number: self.evaluator.val_loss(points[number]) for number in considered}
+        losses = {number: float(self.evaluator.val_losses(points[number]).mean()) for number in considered}
         kept = min(losses, key=lambda number: losses[number])
         return _Searched(points[kept], kept, losses[kept])
 
@@ -186,14 +187,15 @@ class Comparison:
 
     def start(self) -> Arrays:
         """Where the searches begin, as stage 2 would."""
-        chosen, mean = self.two.start, average_snapshots(self.series, self.layout)
+        chosen = self.two.start
         if chosen == "last":
             return self.last
         if chosen == "best":
-            points = starting_points(self.layout.flatten(self.last), mean, self.series, self.layout)
-            return self.evaluator.reestimated(self.with_weights(best_of(points, self.loss).weights))
+            last = ("last", 1.0, self.layout.flatten(self.last))
+            found = search_windows(SnapshotAverages(self.series, self.layout), self.losses, [last])
+            return self.evaluator.reestimated(self.with_weights(found.weights))
         if chosen == "mean":
-            return self.evaluator.reestimated(self.with_weights(mean))
+            return self.evaluator.reestimated(self.with_weights(average_snapshots(self.series, self.layout)))
         raise ConfigError(f"start is {chosen!r}; a comparison starts from 'best', 'mean' or 'last'")
 
     @property
@@ -236,8 +238,11 @@ class Comparison:
         return self.entry(self.search(search="bfgs", search_split="val", epochs=n_epochs))
 
     def _best_of(self, candidates: Iterable[tuple[str, np.ndarray]]) -> Entry:
-        choice = best_of(candidates, self.loss)
-        return self._averaged(choice.weights, choice.name)
+        selection, weights = Selection(), dict(candidates)
+        for name, vector in weights.items():
+            selection.measure(name, 1.0, self.losses, vector)
+        name = selection.lowest().name
+        return self._averaged(weights[name], name)
 
     def _averaged(self, weights: np.ndarray, chosen: str = "") -> Entry:
         return Entry(self.with_weights(weights), self.one.epochs, chosen)

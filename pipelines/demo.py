@@ -158,7 +158,8 @@ def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], b
     )
     after = before + seconds["pca"] + seconds["stage_2"]
     epochs = branch_epoch + stage_2["epochs"]
-    kept = "its start" if stage_2["kept"] == "start" else f"epoch {branch_epoch + int(stage_2['kept'])}"
+    kept = str(stage_2["kept"])
+    kept = f"epoch {branch_epoch + int(kept)}" if kept.isdecimal() else kept.replace("start", "its start")
     row(f"stage 2, from {stage_2['started_from']}, kept {kept}", epochs, stage_2["accuracy"], after)
     row("  BatchNorm re-estimated", epochs, stage_2["accuracy_reestimated"], after)
     Console().print(table)

@@ -55,9 +55,9 @@ class OnSplits:
         """Share of the split's labels that the network gets right."""
         return self._accuracy(self._images[split].evaluation())
 
-    def loss(self, split: str) -> float:
-        """Mean cross entropy on the split."""
-        return self._cross_entropy(self._images[split].evaluation())
+    def losses(self, split: str) -> np.ndarray:
+        """Cross entropy on each sample of the split, float32 (n,); see ``CrossEntropy.of_samples``."""
+        return self._cross_entropy.of_samples(self._images[split].evaluation())
 
     def reestimate(self) -> int:
         """Give the network BatchNorm statistics that belong to its weights; returns how many batches that took.
@@ -87,7 +87,7 @@ class Cost:
 class Evaluator:
     """Puts weights into a network of its own and measures them.
 
-    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_loss`` and
+    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_losses`` and
     ``reestimated``, which a method needs to make its choices, and not those of ``report``.
 
     Args:
@@ -109,11 +109,11 @@ class Evaluator:
         self.cost.forward += self._val.n_images
         return self._on.accuracy("val")
 
-    def val_loss(self, arrays: Arrays) -> float:
-        """Mean cross entropy on the split that chooses."""
+    def val_losses(self, arrays: Arrays) -> np.ndarray:
+        """Cross entropy on each sample of the split that chooses, (n,)."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
-        return self._on.loss("val")
+        return self._on.losses("val")
 
     def reestimated(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""

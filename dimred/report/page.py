@@ -133,10 +133,11 @@ def _summary(run: StageTwoRecord) -> str:
         facts.insert(2, (_percent(result["accuracy_reestimated"]), "the same, BatchNorm statistics re-estimated"))
     words = []
     if "kept" in result:
-        kept = "its start" if result["kept"] == "start" else f"epoch {result['kept']}"
+        kept = str(result["kept"])
+        kept = f"epoch {kept}" if kept.isdecimal() else kept.replace("start", "its start")
         began = result.get("started_from", result["start"])
         without = " So no step of the search is in the network that was kept." if result["kept"] == "start" else ""
-        words.append(f"Stage 2 began at {began!r} and kept {kept}, the lowest loss on the val split.{without}")
+        words.append(f"Stage 2 began at {began!r} and kept {kept}, chosen by the loss on the val split.{without}")
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
     words.append("Accuracies are those on the evaluation split, as in result.json.")
