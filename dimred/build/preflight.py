@@ -49,7 +49,7 @@ def check_stage_1(
     """
     problems, first = Problems(), None
     with problems.noted():
-        check_splits(settings, data, ["train", settings.data.eval_split])
+        check_splits(settings, data, splits_trained_with(settings))
     with problems.noted():
         check_run_folder(out, resume=resume)
     with problems.noted():
@@ -95,6 +95,11 @@ def check_stage_2(
         check_memory(stage_2_memory(settings, network) // ranks.group_size, "the basis")
     problems.refuse()
     return StageTwoInputs(arrays, basis)
+
+
+def splits_trained_with(settings: StageOneConfig) -> list[str]:
+    """The splits that a run of stage 1 reads."""
+    return sorted({"train", settings.data.eval_split} | ({"val"} if settings.stop else set()))
 
 
 def splits_read(settings: StageTwoConfig) -> list[str]:

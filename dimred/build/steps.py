@@ -41,13 +41,13 @@ def build_loss_scale(config: LossScaleConfig) -> NoLossScale | None:
     return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)
 
 
-def build_rates(schedule: ScheduleConfig, steps_per_epoch: int) -> np.ndarray:
-    """The learning rate of each update."""
+def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 0) -> np.ndarray:
+    """The learning rate of each update; ``n_epochs``: of the run, which a constant rate must last for."""
     rates = make_rates(
         schedule.name,
         schedule.peak,
         schedule.warmup_epochs * steps_per_epoch,
-        schedule.total_epochs * steps_per_epoch,
+        schedule.horizon(n_epochs) * steps_per_epoch,
         [epoch * steps_per_epoch for epoch in schedule.milestones],
         schedule.step_factor,
     )
@@ -61,7 +61,7 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int) -> np.ndarray:
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
     """Stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
     options = config.optimizer.model_dump(exclude={"name"})
-    rates = build_rates(config.schedule, steps_per_epoch).tolist()
+    rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
     optimizer = make_optimizer(config.optimizer.name, network.trainable_params(), rates, **options)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
 

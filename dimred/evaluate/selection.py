@@ -32,6 +32,11 @@ class Candidate(NamedTuple):
         mean = float(np.mean(self.losses, dtype=np.float64))
         return mean if math.isfinite(mean) else math.inf
 
+    @property
+    def standard_error(self) -> float:
+        """Of that mean."""
+        return _standard_error(self.losses.astype(np.float64))
+
 
 class Behind(NamedTuple):
     """How much higher the loss of one candidate is than that of another, on the same samples.
@@ -56,10 +61,12 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
     """
     differences = candidate.losses.astype(np.float64) - other.losses
-    n = len(differences)
+    return Behind(float(differences.mean()), _standard_error(differences))
+
+
+def _standard_error(values: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):  # of a loss that is not finite
-        error = float(differences.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
-    return Behind(float(differences.mean()), error)
+        return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 class Selection:

@@ -9,7 +9,9 @@ from dimred.files.checksummed_json import read_checksummed
 from dimred.run.metrics import read_metrics
 from dimred.run.states import RunStates
 
-TIMES = ("seconds", "evaluation_seconds", "search_seconds", "start_seconds", "kept_seconds", "sources")
+TIMES = (
+    "seconds", "evaluation_seconds", "averaged_seconds", "search_seconds", "start_seconds", "kept_seconds", "sources"
+)  # fmt: skip
 
 
 def results(folder: Path) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def stage_1() -> Run:
     def run(out: Path, resume: bool) -> None:
         from_arrays(parameters_to_save(step), first, "the beginning")
         with open_session(out, ONE, ALONE, resume=resume) as session:
-            training = Training(session, ONE, network, step, images["train"], images["val"])
+            training = Training(session, ONE, network, step, images)
             training.restore(None, [])
             training.run()
 
