@@ -12,7 +12,7 @@ from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import OnSplits
-from dimred.evaluate.selection import Candidate, Selection, behind
+from dimred.evaluate.selection import Behind, Candidate, Selection, behind
 from dimred.launch.channel import tell_position
 from dimred.run.states import RunState
 from dimred.train_step.network_state import moving_statistics
@@ -25,13 +25,12 @@ _LOSSES = "averaged:losses"  # name in a state
 
 
 class NeverStop:
-    """Trains to the last epoch and measures nothing.
+    """Trains to the last epoch and measures nothing."""
 
-    Attributes:
-        reason: why the training is to end; None while it is to go on.
-    """
-
-    reason: str | None = None
+    @property
+    def reason(self) -> str | None:
+        """Why the training is to end; None while it is to go on."""
+        return None
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
         """What is recorded of the averaged weights after an epoch."""
@@ -49,13 +48,46 @@ class NeverStop:
         """Go on from a state."""
 
 
+class Plateau:
+    """Notices when measurements gain no more: a gain is one of more than a standard error, paired by sample.
+
+    Every measurement is compared with the best so far, which is the last one that gained, so that small steps add up.
+
+    Args:
+        patience: measurements in a row without a gain.
+
+    Attributes:
+        best: the best so far.
+        best_epoch: after which it was measured.
+        n_without_gain: measurements since.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self.best: Candidate | None = None
+        self.best_epoch = 0
+        self.n_without_gain = 0
+
+    def see(self, found: Candidate, epoch: int) -> Behind | None:
+        """Take a measurement; returns how far the best so far is behind it."""
+        gain = None if self.best is None else behind(self.best, found)
+        if gain is None or gain.loss > gain.standard_error:
+            self.best, self.best_epoch, self.n_without_gain = found, epoch, 0
+        else:
+            self.n_without_gain += 1
+        return gain
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether so many measurements in a row were without a gain."""
+        return self.n_without_gain >= self._patience
+
+
 class AveragedStop(NeverStop):
-    """Ends the training when its averaged weights have not gained more than a standard error for a while.
+    """Ends the training when its averaged weights have reached a plateau.
 
     The averaged weights are the uniform mean of the newest snapshots, over the window that ``Selection`` chooses among
-    four. A measurement gains where its loss on ``val`` is below that of the best so far by more than one standard error
-    of the difference, paired by sample; it is the best so far then. The training's own weights and BatchNorm statistics
-    are put back to the byte.
+    four. The training's own weights and BatchNorm statistics are put back to the byte.
 
     Args:
         settings: the section ``stop``.
@@ -68,12 +100,20 @@ class AveragedStop(NeverStop):
     def __init__(
         self, settings: StopConfig, network: nn.Cell, images: Mapping[str, Batches], seed: int, ranks: Ranks
     ) -> None:
-        self._settings, self._network, self._ranks = settings, network, ranks
+        self._every_epochs, self._network, self._ranks = settings.every_epochs, network, ranks
         self._layout = WeightLayout.from_network(network)
         self._on = OnSplits(network, images, seed=seed, n_batches=settings.reestimate_batches, ranks=ranks)
-        self._best: Candidate | None = None
-        self._best_epoch = 0
-        self._n_without_gain = 0
+        self._plateau = Plateau(settings.patience)
+
+    @property
+    def reason(self) -> str | None:
+        """See ``NeverStop``."""
+        if not self._plateau.is_reached:
+            return None
+        return (
+            f"in {self._plateau.n_without_gain} measurements in a row the averaged weights gained no more than a "
+            f"standard error on 'val' over those of epoch {self._plateau.best_epoch}"
+        )
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
         """Measure the averaged weights where that is due, and judge them.
@@ -85,7 +125,7 @@ class AveragedStop(NeverStop):
         """
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         n = len(averages.steps)
-        if epoch % self._settings.every_epochs or n < 2:
+        if epoch % self._every_epochs or n < 2:
             return {}
         selection = Selection()
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
@@ -93,55 +133,38 @@ class AveragedStop(NeverStop):
                 tell_position("measuring averaged weights after", step)
                 selection.measure(averages.name(window), averages.width(window), self._losses, weights)
         found = selection.choose()
-        record = {
+        gain, plateau = self._plateau.see(found, epoch), self._plateau
+        told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
+        say(told + ("" if plateau.best is found else f"; no gain since epoch {plateau.best_epoch}"))
+        return {
             "averaged_loss": found.loss,
             "averaged_standard_error": found.standard_error,
             "averaged_window": round(found.width),
-            **self._judge(found, epoch),
+            "averaged_gain": gain and gain.loss,
+            "averaged_gain_standard_error": gain and gain.standard_error,
             "averaged_seconds": selection.seconds,
         }
-        gain = "" if self._best is found else f"; no gain over epoch {self._best_epoch}"
-        say(
-            f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'{gain}"
-        )
-        return record
 
     def _losses(self, weights: np.ndarray) -> np.ndarray:
         from_arrays(self._network.trainable_params(), self._layout.unflatten(weights), "an average of the snapshots")
         self._on.reestimate()
         return self._on.losses("val")
 
-    def _judge(self, found: Candidate, epoch: int) -> dict[str, float | None]:
-        """Count the measurements without a gain; returns what was gained over the best so far."""
-        gained = None if self._best is None else behind(self._best, found)
-        if gained is None or gained.loss > gained.standard_error:
-            self._best, self._best_epoch, self._n_without_gain = found, epoch, 0
-        else:
-            self._n_without_gain += 1
-        if self._n_without_gain >= self._settings.patience:
-            self.reason = (
-                f"in {self._n_without_gain} measurements in a row the averaged weights gained no more than a standard "
-                f"error on 'val' over those of epoch {self._best_epoch}"
-            )
-        return {
-            "averaged_gain": gained and gained.loss,
-            "averaged_gain_standard_error": gained and gained.standard_error,
-        }
-
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The losses of the best measurement so far."""
-        return {} if self._best is None else {_LOSSES: self._best.losses}
+        return {} if self._plateau.best is None else {_LOSSES: self._plateau.best.losses}
 
     def progress(self) -> dict[str, Any] | None:
         """Which measurement was the best, and how many came after it."""
-        if self._best is None:
+        plateau = self._plateau
+        if plateau.best is None:
             return None
-        name, width, _ = self._best
-        return {"name": name, "width": width, "epoch": self._best_epoch, "without_gain": self._n_without_gain}
+        name, width, _ = plateau.best
+        return {"name": name, "width": width, "epoch": plateau.best_epoch, "without_gain": plateau.n_without_gain}
 
     def restore(self, found: RunState) -> None:
         """Go on from a state; one of a run that had measured nothing yet leaves everything as it is."""
-        known = found.progress.get("stop")
+        known, plateau = found.progress.get("stop"), self._plateau
         if known is not None:
-            self._best = Candidate(known["name"], known["width"], found.arrays[_LOSSES])
-            self._best_epoch, self._n_without_gain = known["epoch"], known["without_gain"]
+            plateau.best = Candidate(known["name"], known["width"], found.arrays[_LOSSES])
+            plateau.best_epoch, plateau.n_without_gain = known["epoch"], known["without_gain"]
