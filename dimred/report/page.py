@@ -78,6 +78,9 @@ def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
     if run.accuracies:
         epoch, accuracy = list(run.accuracies.items())[-1]
         facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
+    if measured := [record for record in run.epochs if "averaged_loss" in record]:
+        loss, epoch, width = (measured[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
+        facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     return page.write(f"Stage 1: {run.folder.name}", key_figures(facts))
 
 
