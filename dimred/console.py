@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dimred.errors import DimredError
+from dimred.errors import ConfigError, DimredError
 
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
@@ -32,6 +32,14 @@ AllowChange = Annotated[
     list[str] | None, typer.Option(metavar="KEY", help="With --resume: this key may differ from before.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def refuse_existing(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The callback of an argument or option that names a file to write: it must not exist yet."""
+    if path is not None and path.exists():
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+        raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
+    return path
 
 
 def say(text: str) -> None:

@@ -6,6 +6,7 @@ Every message names the argument as the user typed it, the value received, what 
 import math
 import reprlib
 from numbers import Integral, Real
+from operator import ge, gt, lt
 from typing import Any
 
 
@@ -111,16 +112,11 @@ def check_number(
     Raises:
         ConfigError: it is not; the message says what is allowed.
     """
+    limits = [("above", above, gt), ("at least", at_least, ge), ("below", below, lt)]
+    given = [(word, limit, holds) for word, limit, holds in limits if limit is not None]
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if (
-        is_number
-        and abs(value) < math.inf
-        and (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (below is None or value < below)
-    ):
+    if is_number and abs(value) < math.inf and all(holds(value, limit) for _, limit, holds in given):
         return
-    limits = [("above", above), ("at least", at_least), ("below", below)]
-    allowed = " and ".join(f"{word} {limit}" for word, limit in limits if limit is not None)
+    allowed = " and ".join(f"{word} {limit}" for word, limit, _ in given)
     number = "a whole number" if whole else "a number"
     raise ConfigError(f"{name} is {shown(value)}; it must be {number} {allowed}{f' ({usual})' if usual else ''}")

@@ -104,27 +104,21 @@ class _Phases:
             if self._done["seed"] != seed:
                 raise ConfigError(f"--seed is {seed}, but the demo in {str(out)!r} was begun with {self._done['seed']}")
         write_checksummed(self._file, self._done)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Wall seconds by phase."""
-        seconds: dict[str, float] = self._done["seconds"]
-        return seconds
+        self.seconds: dict[str, float] = self._done["seconds"]  # by phase
 
     def run(self, phase: str, command: Sequence[str], read: bool = False) -> str:
         """Run it; with ``read`` return what it printed."""
-        if phase in self.seconds:
-            print(f"\n== {phase.replace('_', ' ')}: done already", flush=True)
-            return str(self._done["printed"][phase])
-        print(f"\n== {phase.replace('_', ' ')}", flush=True)
-        started = time.perf_counter()
-        done = subprocess.run(command, check=False, stdout=subprocess.PIPE if read else None, text=True)
-        if done.returncode != 0:
-            raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; its message is above")
-        self.seconds[phase] = round(time.perf_counter() - started, 2)
-        self._done["printed"][phase] = done.stdout or ""
-        write_checksummed(self._file, self._done)
-        return done.stdout or ""
+        is_done = phase in self.seconds
+        print(f"\n== {phase.replace('_', ' ')}{': done already' if is_done else ''}", flush=True)
+        if not is_done:
+            started = time.perf_counter()
+            done = subprocess.run(command, check=False, stdout=subprocess.PIPE if read else None, text=True)
+            if done.returncode != 0:
+                raise DimredError(f"the demo's phase {phase!r} ended with status {done.returncode}; see above")
+            self.seconds[phase] = round(time.perf_counter() - started, 2)
+            self._done["printed"][phase] = done.stdout or ""
+            write_checksummed(self._file, self._done)
+        return str(self._done["printed"][phase])
 
 
 def _dimred(*arguments: Any) -> list[str]:
@@ -136,32 +130,27 @@ def _stage(program: str, *arguments: Any) -> list[str]:
 
 
 def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], branch_epoch: int) -> None:
-    table = Table(title=f"Test accuracy, seed {summary['seed']}")
-    for name in ("what", "epochs", "accuracy", "seconds"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-
-    def row(what: str, epochs: int, accuracy: float, seconds: float) -> None:
-        table.add_row(what, str(epochs), f"{100 * accuracy:.2f} %", f"{seconds:.0f}")
+    stage_2, seconds, average = summary["stage_2"], summary["seconds"], summary["average"]
 
     def training(epochs: int) -> float:
         return sum(seconds for epoch, seconds in seconds_per_epoch.items() if epoch <= epochs)
 
-    for epoch in COMPARED_EPOCHS:
-        row("plain training", epoch, summary["plain"][str(epoch)], training(epoch))
-    stage_2, seconds, average = summary["stage_2"], summary["seconds"], summary["average"]
-    before = training(branch_epoch)
-    row(
-        "average of the snapshots",
-        branch_epoch,
-        average["accuracy_reestimated"],
-        before + seconds.get("average", 0) + seconds["evaluate"],
-    )
-    after = before + seconds["pca"] + seconds["stage_2"]
-    epochs = branch_epoch + stage_2["epochs"]
+    averaging = training(branch_epoch) + seconds.get("average", 0) + seconds["evaluate"]
+    searching = training(branch_epoch) + seconds["pca"] + seconds["stage_2"]
+    end = branch_epoch + stage_2["epochs"]
     kept = str(stage_2["kept"])
     kept = f"epoch {branch_epoch + int(kept)}" if kept.isdecimal() else kept.replace("start", "its start")
-    row(f"stage 2, from {stage_2['started_from']}, kept {kept}", epochs, stage_2["accuracy"], after)
-    row("  BatchNorm re-estimated", epochs, stage_2["accuracy_reestimated"], after)
+    rows = [
+        *(("plain training", epoch, summary["plain"][str(epoch)], training(epoch)) for epoch in COMPARED_EPOCHS),
+        ("average of the snapshots", branch_epoch, average["accuracy_reestimated"], averaging),
+        (f"stage 2, from {stage_2['started_from']}, kept {kept}", end, stage_2["accuracy"], searching),
+        ("  BatchNorm re-estimated", end, stage_2["accuracy_reestimated"], searching),
+    ]
+    table = Table(title=f"Test accuracy, seed {summary['seed']}")
+    for name in ("what", "epochs", "accuracy", "seconds"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for what, epochs, accuracy, spent in rows:
+        table.add_row(what, str(epochs), f"{100 * accuracy:.2f} %", f"{spent:.0f}")
     Console().print(table)
 
 

@@ -26,15 +26,7 @@ def build_network(config: StageConfig) -> nn.Cell:
         network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
-    return with_precision(
-        network,
-        config.precision.level,
-        dtype=config.precision.dtype,
-        keep_batch_norm=config.precision.keep_batch_norm,
-        black_list=config.precision.black_list,
-        white_list=config.precision.white_list,
-        casts=config.precision.casts,
-    )
+    return with_precision(network, **config.precision.model_dump())
 
 
 def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None:
@@ -60,26 +52,12 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     """
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
-    shared: dict[str, Any] = {
-        "batch_size": config.batch_size,
-        "workers": config.workers,
-        "rank": ranks.rank,
-        "group_size": ranks.group_size,
-        "accumulation": accumulation,
-        "sink": config.sink,
-    }
+    shared: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
+    shared |= config.model_dump(include={"batch_size", "workers", "sink"})
     if config.dataset is not None:
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **shared)
-    return ImageFolder(
-        split_folder(data, split),
-        image_size=config.image_size,
-        mean=config.mean,
-        std=config.std,
-        augmentation=config.augmentation,
-        resize=config.resize,
-        damaged=config.damaged,
-        **shared,
-    )
+    shared |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
+    return ImageFolder(split_folder(data, split), **shared)
 
 
 def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:

@@ -1,10 +1,9 @@
 """Everything that can be checked before the first step. All problems are found at once, and told in one list."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -23,17 +22,14 @@ from dimred.vectors.parameters import check_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 
+Result = TypeVar("Result")
+
 
 class StageTwoInputs(NamedTuple):
-    """What rank 0 has read; None elsewhere.
+    """What rank 0 has read; None elsewhere."""
 
-    Attributes:
-        weights: every parameter of WEIGHTS, by name.
-        basis: PCA_MAT; None where it is still to be fitted.
-    """
-
-    weights: dict[str, np.ndarray] | None
-    basis: SubspaceBasis | None
+    weights: dict[str, np.ndarray] | None  # every parameter of WEIGHTS, by name
+    basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted
 
 
 def check_stage_1(
@@ -48,15 +44,11 @@ def check_stage_1(
         ConfigError: lists every problem.
     """
     problems, first = Problems(), None
-    with problems.noted():
-        check_splits(settings, data, splits_trained_with(settings))
-    with problems.noted():
-        check_run_folder(out, resume=resume)
-    with problems.noted():
-        check_space(out, stage_1_disk(settings, network) - bytes_below(out), "stage 1")
-    with problems.noted():
-        if go_on_from is not None:
-            first = read_full_checkpoint(go_on_from, f"--from is {str(go_on_from)!r}, which")
+    problems.collect(lambda: check_splits(settings, data, splits_trained_with(settings)))
+    problems.collect(lambda: check_run_folder(out, resume=resume))
+    problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
+    if go_on_from is not None:
+        first = problems.collect(lambda: read_full_checkpoint(go_on_from, f"--from is {str(go_on_from)!r}, which"))
     problems.refuse()
     return first
 
@@ -76,23 +68,21 @@ def check_stage_2(
     Raises:
         ConfigError: lists every problem, on every rank.
     """
-    problems, arrays, basis = Problems(), None, None
-    with problems.noted():
-        check_splits(settings, data, splits_read(settings))
-    with problems.noted():
-        check_run_folder(out, resume=resume)
-    with problems.noted():
-        arrays = ranks.run_on_rank_zero(lambda: _read_weights(weights, network))
-    with problems.noted():
+
+    def read_basis() -> SubspaceBasis | None:
         if pca_mat is not None:
-            basis = ranks.run_on_rank_zero(lambda: load_basis(pca_mat, network=network))
-    with problems.noted():
-        if pca_mat is None:
-            ranks.run_on_rank_zero(lambda: _check_snapshots(settings, weights.parent / SNAPSHOTS))
-    with problems.noted():
-        check_space(out, stage_2_disk(settings, network, pca_mat is None) - bytes_below(out), "stage 2")
-    with problems.noted():
-        check_memory(stage_2_memory(settings, network) // ranks.group_size, "the basis")
+            return load_basis(pca_mat, network=network)
+        snapshots = weights.parent / SNAPSHOTS
+        check_enough(len(CheckpointSeries.open(snapshots)), settings.n_components, basis_kind(settings), snapshots)
+        return None
+
+    problems = Problems()
+    problems.collect(lambda: check_splits(settings, data, splits_read(settings)))
+    problems.collect(lambda: check_run_folder(out, resume=resume))
+    arrays = problems.collect(lambda: ranks.run_on_rank_zero(lambda: _read_weights(weights, network)))
+    basis = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
+    problems.collect(lambda: check_space(out, _stage_2_disk(settings, network, pca_mat is None), "stage 2"))
+    problems.collect(lambda: check_memory(_stage_2_memory(settings, network) // ranks.group_size, "the basis"))
     problems.refuse()
     return StageTwoInputs(arrays, basis)
 
@@ -119,23 +109,19 @@ def _read_weights(weights: Path, network: nn.Cell) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check_snapshots(settings: StageTwoConfig, folder: Path) -> None:
-    check_enough(len(CheckpointSeries.open(folder)), settings.n_components, basis_kind(settings), folder)
-
-
 class Problems:
     """Collects what is wrong, and refuses it together."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note an error of ours that the block raises; the program goes on after the block."""
+    def collect(self, check: Callable[[], Result]) -> Result | None:
+        """What the check returns; None, with a note of the reason, where it raises an error of ours."""
         try:
-            yield
+            return check()
         except DimredError as error:
             self._found.append(str(error))
+            return None
 
     def refuse(self) -> None:
         """Raise ConfigError with everything that was noted; do nothing where nothing was."""
@@ -146,41 +132,23 @@ class Problems:
             raise ConfigError(f"{len(self._found)} problems:{lines}")
 
 
-def check_space(folder: Path, needed: int, purpose: str) -> None:
-    """Check the free space of the disk that ``folder`` lies on, or will lie on.
-
-    Args:
-        folder: need not exist yet.
-        needed: bytes.
-        purpose: of the bytes, for the message.
+def check_space(out: Path, needed: int, purpose: str) -> None:
+    """Check the disk of ``out``, which need not exist: ``needed`` bytes, less those already in it, must be free.
 
     Raises:
-        ConfigError: there is less.
+        ConfigError: there are fewer.
     """
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    free, held = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free < needed - held:
         raise ConfigError(
-            f"--out is {str(folder)!r}, on a disk with {free / 1e6:,.0f} MB free; {purpose} takes up to "
-            f"{needed / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
+            f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; {purpose} takes up to "
+            f"{(needed - held) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
         )
 
 
-def bytes_below(folder: Path) -> int:
-    """The bytes of all files below a folder; 0 where there is none."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def check_memory(needed: int, purpose: str) -> None:
-    """Check the memory that is available.
-
-    Args:
-        needed: bytes.
-        purpose: of the bytes, for the message.
-
-    Raises:
-        ConfigError: there is less.
-    """
+    """Check that so many bytes of memory are available; ConfigError where they are not."""
     available = psutil.virtual_memory().available
     if available < needed:
         raise ConfigError(
@@ -193,7 +161,7 @@ _FLOAT = 4
 _STATES = 3  # the newest two, and the one being written
 
 
-def stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
+def _stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
     """Bytes of a whole stage 1: snapshots, full checkpoints and states, one more of each while it is written."""
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
@@ -208,7 +176,7 @@ def snapshots_in_the_end(config: StageOneConfig) -> int:
     return min(config.snapshots.keep, taken)
 
 
-def stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
+def _stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
     """Bytes of a whole stage 2: a checkpoint of the start, of each epoch and of the end, states, the basis it fits."""
     weights, everything = _sizes(network)
     state = 2 * everything + weights
@@ -216,13 +184,12 @@ def stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> 
     return _FLOAT * ((config.epochs + 3) * 2 * everything + _STATES * state + basis)
 
 
-def stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
+def _stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
     """Bytes of the basis, which every step reads twice, and of the vectors beside it."""
-    weights, _ = _sizes(network)
-    return _FLOAT * (config.n_components + 8) * weights
+    return _FLOAT * (config.n_components + 8) * _sizes(network)[0]
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:
     """Trainable weights, and all parameters."""
-    everything = sum(parameter.size for parameter in network.get_parameters())
-    return sum(parameter.size for parameter in network.trainable_params()), everything
+    trainable, everything = network.trainable_params(), network.get_parameters()
+    return sum(weight.size for weight in trainable), sum(parameter.size for parameter in everything)

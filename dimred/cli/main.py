@@ -4,19 +4,14 @@ from typing import Annotated
 
 import typer
 
-from dimred.cli.average import average
 from dimred.cli.compare import compare
 from dimred.cli.data import data
-from dimred.cli.evaluate import evaluate
 from dimred.cli.init import init
 from dimred.cli.merge import merge
+from dimred.cli.networks import average, evaluate, rebuild, summary
 from dimred.cli.pca import pca
-from dimred.cli.rank_table import rank_table
-from dimred.cli.rebuild import rebuild
-from dimred.cli.report import report
-from dimred.cli.show import show
-from dimred.cli.summary import summary
-from dimred.cli.train import train
+from dimred.cli.show import report, show
+from dimred.cli.train import rank_table, train
 from dimred.console import run_app, show_tracebacks
 
 typer_app = typer.Typer(
@@ -43,19 +38,11 @@ def options(
     show_tracebacks(debug)
 
 
-typer_app.add_typer(data, name="data")
-typer_app.command()(init)
-typer_app.add_typer(train, name="train")
-typer_app.command()(pca)
-typer_app.command()(show)
+for group, name in ((data, "data"), (train, "train"), (rank_table, "rank-table")):
+    typer_app.add_typer(group, name=name)
+for command in (init, pca, show, average, merge, compare, report, summary, rebuild):
+    typer_app.command()(command)
 typer_app.command("eval")(evaluate)
-typer_app.command()(average)
-typer_app.command()(merge)
-typer_app.command()(compare)
-typer_app.command()(report)
-typer_app.command()(summary)
-typer_app.command()(rebuild)
-typer_app.add_typer(rank_table, name="rank-table")
 
 
 def app() -> None:

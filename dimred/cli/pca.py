@@ -1,12 +1,19 @@
 """``dimred pca``: the basis of the subspace in which a series of snapshots lies."""
 
 import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import psutil
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
 from dimred.console import AsJson, note
 from dimred.errors import ConfigError
@@ -15,8 +22,6 @@ from dimred.files.run_names import BASIS
 if TYPE_CHECKING:
     from dimred.weights.layout import WeightLayout
     from dimred.weights.matrix import WeightMatrix
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def pca(
@@ -73,7 +78,6 @@ def pca(
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
-    from dimred.cli.column_progress import column_progress
     from dimred.subspace.fit import fit_basis
     from dimred.weights.matrix import WeightMatrix
     from dimred.weights.series import CheckpointSeries
@@ -87,7 +91,7 @@ def pca(
     if plan:
         _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory, as_json)
         return
-    with column_progress(len(series)) as progress:
+    with _progress(len(series)) as progress:
         made = fit_basis(
             series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
             max_memory=memory, progress=progress, note=note,
@@ -115,14 +119,32 @@ def parse_components(text: str | None) -> int | float | None:
 
 
 def parse_bytes(text: str) -> int:
-    """``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to GiB (1024s)."""
-    number = text.strip().rstrip("BKMGTibkmgt ")
-    unit = text.strip()[len(number) :].strip().upper()
-    unit = unit + "B" if unit in ("K", "M", "G", "T") else unit
+    """``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to TiB (1024s)."""
     try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
+        return TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
         raise ConfigError(f"--max-memory is {text!r}; give a number with a unit, such as 500MB or 2GiB.") from None
+
+
+@contextmanager
+def _progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A ``progress`` for ``fit_basis``: a bar of the bytes read on a terminal, elsewhere a line a pass."""
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    is_terminal = sys.stderr.isatty()
+    passes: dict[str, tuple[TaskID, float, int]] = {}  # the bar's task, when it began, and at which column
+    with Progress(*columns, console=Console(stderr=True), disable=not is_terminal) as bar:
+
+        def report(phase: str, done: int, total: int) -> None:
+            each = 4 * n_snapshots
+            if phase not in passes or done < passes[phase][2]:
+                passes[phase] = (bar.add_task(phase, total=total * each), time.monotonic(), done)
+            task, started, first = passes[phase]
+            bar.update(task, completed=done * each)
+            if done == total and not is_terminal:
+                seconds, size = max(time.monotonic() - started, 1e-9), (total - first) * each
+                note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
+
+        yield report
 
 
 def _layout_from(path: Path) -> "WeightLayout":

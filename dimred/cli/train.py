@@ -1,5 +1,6 @@
-"""``dimred train``: start a stage on all its ranks. ``scripts/run_stage_1.sh`` and ``run_stage_2.sh`` call it."""
+"""``dimred train`` (which ``scripts/run_stage_{1,2}.sh`` call) and ``dimred rank-table``: the ranks of a job."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights
+from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, Weights, refuse_existing
 from dimred.errors import ConfigError
 
 train = typer.Typer(no_args_is_help=True, help="Run stage 1 or stage 2 on one device or many, on one host or several.")
+rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
 
 
 @dataclass(frozen=True)
@@ -134,3 +136,46 @@ def _run(stage: str, paths: dict[str, Path], options: StageOptions) -> None:
         master_addr=options.master_addr, master_port=options.master_port,
     )  # fmt: skip
     sys.exit(launch(job, resume=options.resume, dry_run=options.dry_run, stall_timeout_seconds=options.stall_timeout))
+
+
+@rank_table.command("make")
+def make_table(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=refuse_existing)
+    ],
+    device_ips: Annotated[
+        str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
+    ],
+    servers: Annotated[str, typer.Option(help="The servers' addresses with commas between.")] = "127.0.0.1",
+) -> None:
+    """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
+    from dimred.files.atomic import atomic_write
+    from dimred.launch.rank_table import make_rank_table
+
+    hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
+    table = make_rank_table(hosts, devices)
+    try:
+        atomic_write(out, json.dumps(table, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
+    print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
+
+
+@rank_table.command("check")
+def check_table(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
+    devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with a rank table, all of it at once; exit status 0 if it can be used.
+
+    Example: dimred rank-table check rank_tables/rank_table_8pcs.json
+    """
+    from dimred.launch.rank_table import read_rank_table
+
+    found = read_rank_table(table, devices)
+    if as_json:
+        print(json.dumps({"devices": [device._asdict() for device in found]}))
+        return
+    for device in found:
+        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")

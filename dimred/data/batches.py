@@ -59,14 +59,10 @@ class Batches:
         rank, group_size: of a data-parallel job, whose ranks share out the samples of every batch.
         accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
         sink: of training batches without accumulation, see ``Readable``.
-
-    Attributes:
-        n_images: samples in the split.
-        classes: their names, where they are known.
     """
 
-    n_images: int
-    classes: Sequence[str] = ()
+    n_images: int  # samples in the split
+    classes: Sequence[str] = ()  # their names, where they are known
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ from dimred.data.batches import Batches, GivenOrder
 from dimred.data.image_tree import ClassFolders
 from dimred.errors import ConfigError, DataError, shown
 
-AUGMENTATIONS = ("random_resized_crop", "pad_crop", "none")
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _PAD = 2
 _IMAGENET_RESIZE = 256 / 224
@@ -57,23 +56,22 @@ class ImageFolder(Batches):
         **options: Any,
     ):
         super().__init__(**options)
-        if augmentation not in AUGMENTATIONS:
-            raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
         self.folder, self.damaged = folder, damaged
         self._files = ClassFolders(folder)
         self.classes, self.n_images = self._files.classes, self._files.n_images
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
-        self._plain = [vision.Decode(), *to_network]
-        if resize:
-            to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)]
-            self._plain[1:1] = to_size
-        self._augmented = {
+        to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
+        self._plain = [vision.Decode(), *to_size, *to_network]
+        augmented = {
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
             ],
             "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
             "none": self._plain,
-        }[augmentation]  # fmt: skip
+        }  # fmt: skip
+        if augmentation not in augmented:
+            raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(augmented)}")
+        self._augmented = augmented[augmentation]
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         own = [self.rank] if self.rank else []

@@ -117,15 +117,10 @@ def _suffix(name: str) -> str:
 
 
 class ImageCounts(NamedTuple):
-    """The images of a tree by kind.
+    """The images of a tree by kind."""
 
-    Attributes:
-        counts: kind -> images: ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), ``damaged``.
-        damaged: the files that can't be decoded.
-    """
-
-    counts: dict[str, int]
-    damaged: list[Path]
+    counts: dict[str, int]  # kind -> images: colour, grey, CMYK, other (palettes, transparency), damaged
+    damaged: list[Path]  # the files that can't be decoded
 
 
 def check_images(root: Path, workers: int) -> ImageCounts:

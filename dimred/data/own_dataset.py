@@ -1,8 +1,8 @@
 """Somebody's own data: a function gives the samples, dimred gives them order, batches and ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
@@ -10,17 +10,8 @@ import numpy as np
 from dimred.data.batches import Batches, GivenOrder
 from dimred.errors import ConfigError, DataError, shown
 
-
-class Source(Protocol):
-    """Samples by number."""
-
-    def __len__(self) -> int:
-        """How many there are; the same for every seed."""
-
-    def __getitem__(self, number: int) -> tuple[Any, Any]:
-        """(what the network is given, its label); always the same for the same number."""
-
-
+# What has a length and gives by number: (what the network is given, its label), always the same for the same number.
+Source = Sequence[tuple[Any, Any]]
 Factory = Callable[[Path, str, int | None], Source]
 
 
@@ -31,7 +22,7 @@ class OwnDataset(Batches):
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
-            epoch with another seed, for the augmentation; otherwise with None.
+            epoch with another seed, for the augmentation, and gives as many; otherwise with None.
         data: as the user typed it.
         split: its name.
         options: see ``Batches``.
@@ -92,7 +83,7 @@ class OwnDataset(Batches):
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(
-            _Typed(source, whole=self._first_label.dtype.kind != "f"),
+            _Typed(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32),
             ["image", "label"],
             sampler=GivenOrder(order),
             num_parallel_workers=self.workers,
@@ -103,9 +94,8 @@ class OwnDataset(Batches):
 class _Typed:
     """Samples as arrays MindSpore takes; all labels of one type."""
 
-    def __init__(self, source: Source, whole: bool):
-        self._source, self._whole = source, whole
-        self._type = np.int32 if whole else np.float32
+    def __init__(self, source: Source, label_type: type[np.number]):
+        self._source, self._type = source, label_type
 
     def __len__(self) -> int:
         return len(self._source)
@@ -113,6 +103,6 @@ class _Typed:
     def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         sample, label = self._source[int(number)]
         label = np.asarray(label)
-        if self._whole and label.dtype.kind == "f":
+        if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(f"sample {number} has the label {shown(label)}, where the first sample's is a whole number")
         return np.asarray(sample), label.astype(self._type, copy=False)

@@ -22,19 +22,9 @@ SPLITS = {"train": (100, 24), "val": (20, 25), "test": (40, 50)}
 
 
 def write_photos(out: Path, seed: int = 1, noise: float = 4.0) -> dict[str, int]:
-    """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``; the same seed gives the same bytes.
+    """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``, as ``write_digits`` does.
 
-    Args:
-        out: a folder that does not exist yet, or is empty.
-        seed: of the split, the positions, the changes and the noise; 0 or more.
-        noise: standard deviation of the pixel noise, on the 0 to 255 scale.
-
-    Returns:
-        The number of images in each split.
-
-    Raises:
-        ConfigError: ``seed`` is below 0.
-        DataError: ``out`` holds something already, or can't be written. Nothing is left behind.
+    ``noise`` is the standard deviation of the pixel noise, on the 0 to 255 scale.
     """
     check_number("--seed", seed, at_least=0, whole=True)
     return write_image_tree(out, _images(seed, noise))
@@ -79,31 +69,20 @@ def _blur_columns(patch: np.ndarray) -> np.ndarray:
     return _blur_rows(patch.swapaxes(0, 1)).swapaxes(0, 1)
 
 
-def _blur(patch: np.ndarray) -> np.ndarray:
-    return _blur_columns(_blur_rows(patch))
-
-
 def _pixelate(patch: np.ndarray) -> np.ndarray:
     """Blocks of 2 x 2 pixels become their mean."""
     coarse = patch.reshape(PATCH // 2, 2, PATCH // 2, 2, 3).mean((1, 3))
     return coarse.repeat(2, axis=0).repeat(2, axis=1)
 
 
-def _flatten(patch: np.ndarray) -> np.ndarray:
-    """Half the contrast, around the patch's mean."""
-    mean = patch.mean((0, 1))
-    flat: np.ndarray = mean + (patch - mean) / 2
-    return flat
-
-
 # name of the class: (PATCH, PATCH, 3) -> the same shape, both on the 0 to 255 scale
 CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "blur": _blur,
+    "blur": lambda patch: _blur_columns(_blur_rows(patch)),
     "blur_columns": _blur_columns,
     "blur_rows": _blur_rows,
-    "flatten": _flatten,
+    "flatten": lambda patch: patch.mean((0, 1)) + (patch - patch.mean((0, 1))) / 2,  # half the contrast
     "nothing": lambda patch: patch,
     "pixelate": _pixelate,
     "posterise": lambda patch: patch // 32 * 32 + 16,
-    "sharpen": lambda patch: 2 * patch - _blur(patch),
+    "sharpen": lambda patch: 2 * patch - CHANGES["blur"](patch),
 }

@@ -68,7 +68,7 @@ class Ranks:
         """Run ``work`` on rank 0, however long it takes, while the others wait; its result there, None elsewhere.
 
         Raises:
-            DimredError: elsewhere than on rank 0, where the work failed; on rank 0 what the work raised.
+            DimredError: elsewhere than on rank 0, with the reason of the work's failure; on rank 0 what it raised.
         """
         return work()
 
@@ -159,12 +159,16 @@ class Group(Ranks):
         while True:
             if self.is_rank_zero:
                 wait([outcome], pause)
-            is_done = outcome.done()
-            done, failed = self.sum([is_done, is_done and outcome.exception() is not None])
+            is_done = outcome.done()  # never elsewhere
+            error = outcome.exception() if is_done else None
+            done, failed = self.sum([is_done, error is not None])
+            if failed:
+                reason = str(error) if isinstance(error, DimredError) else repr(error)
+                reason = self.broadcast_bytes(reason.encode()).decode()
+                if not is_done:
+                    raise DimredError(f"rank 0 could not go on: {reason}")
             if is_done:
                 return outcome.result()  # or raises what the work raised
-            if failed:
-                raise DimredError("rank 0 could not go on; its log says why")
             if done:
                 return None
             pause = min(2 * pause, _LONGEST_TURN_SECONDS)

@@ -22,6 +22,7 @@ READING, COMPUTING = "reading the batch of", "computing"
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_FOR_A_MESSAGE = 10  # who sends half of one is dropped
 _SECONDS_BETWEEN_BARS = 0.1
+Message = dict[str, Any]
 
 
 def launcher_address(name: str) -> str:
@@ -34,42 +35,40 @@ class Inbox:
 
     Args:
         listener: accepts connections; None for an inbox that only has those that are added.
+
+    Attributes:
+        connections: those that have not ended.
     """
 
     def __init__(self, listener: socket.socket | None = None):
         self._listeners = [] if listener is None else [listener]
-        self._connections: list[Connection] = []
-
-    @property
-    def has_connections(self) -> bool:
-        """Whether more may come from somebody who is connected."""
-        return bool(self._connections)
+        self.connections: list[Connection] = []
 
     def add(self, connected: socket.socket) -> Connection:
         """Listen to one more connection; it is closed with the inbox."""
         connected.setblocking(True)
         timeout = struct.pack("ll", _SECONDS_FOR_A_MESSAGE, 0)  # and microseconds
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        self._connections.append(Connection(connected.detach()))
-        return self._connections[-1]
+        self.connections.append(Connection(connected.detach()))
+        return self.connections[-1]
 
-    def receive(self, timeout_seconds: float) -> Iterator[tuple[Connection, dict[str, Any] | None]]:
+    def receive(self, timeout_seconds: float) -> Iterator[tuple[Connection, Message | None]]:
         """All messages that arrive in time; None after the last one of a connection."""
-        for ready in wait([*self._listeners, *self._connections], timeout_seconds):
+        for ready in wait([*self._listeners, *self.connections], timeout_seconds):
             if isinstance(ready, Connection):
                 yield from self._read(ready)
             elif isinstance(ready, socket.socket):
                 with suppress(OSError):
                     self.add(ready.accept()[0])
 
-    def _read(self, connection: Connection) -> Iterator[tuple[Connection, dict[str, Any] | None]]:
+    def _read(self, connection: Connection) -> Iterator[tuple[Connection, Message | None]]:
         try:
             while True:
                 yield connection, dict(json.loads(connection.recv_bytes(_LONGEST_MESSAGE)))
                 if not connection.poll():
                     return
         except (EOFError, OSError, ValueError, TypeError, RecursionError):  # it has ended, or is nobody of ours
-            self._connections.remove(connection)
+            self.connections.remove(connection)
             connection.close()
             yield connection, None
 
@@ -77,7 +76,7 @@ class Inbox:
         """Close everything."""
         for listener in self._listeners:
             listener.close()
-        for connection in self._connections:
+        for connection in self.connections:
             connection.close()
 
 
@@ -130,27 +129,23 @@ class StageBar:
 
     def __enter__(self) -> "StageBar":
         self._bar.start()
-        self._show(at_once=True)
+        self.status(None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._show(at_once=True)
+        self.status(None)
         self._bar.stop()
 
     def step(self, status: str | None = None) -> None:
         """One more step is done."""
         self._content["done"] += 1
-        self._show(status)
+        self.status(status, at_once=time.monotonic() - self._told_at > _SECONDS_BETWEEN_BARS)
 
-    def status(self, text: str | None) -> None:
+    def status(self, text: str | None, at_once: bool = True) -> None:
         """Show what was measured last; None leaves it as it is."""
-        self._show(text, at_once=True)
-
-    def _show(self, status: str | None = None, at_once: bool = False) -> None:
-        if status is not None:
-            self._content["status"] = status
+        if text is not None:
+            self._content["status"] = text
         self._bar.show(**self._content)
-        now = time.monotonic()
-        if at_once or now - self._told_at > _SECONDS_BETWEEN_BARS:
+        if at_once:
             tell_launcher("bar", content=self._content)
-            self._told_at = now
+            self._told_at = time.monotonic()

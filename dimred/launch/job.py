@@ -4,7 +4,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,34 +21,20 @@ _ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 @dataclass(frozen=True)
 class Job:
-    """One program on several ranks.
+    """One program on several ranks."""
 
-    Attributes:
-        program: its module, such as ``dimred.pipelines.stage_1``; run with ``arguments`` and ``--out FOLDER``.
-        stage: ends the names of the ranks' folders, ``out/device{rank}_{stage}``.
-        arguments: of the program.
-        out: folder of the ranks' folders.
-        devices: R, ranks on all nodes together.
-        nodes: hosts; each has R / nodes ranks.
-        node_rank: number of this host.
-        master_addr, master_port: where the ranks find each other, on node 0.
-        device_target: ``CPU`` or ``Ascend``.
-        rank_table: file; None lets msrun number the ranks.
-        table: its rows, by rank; empty without one.
-    """
-
-    program: str
-    stage: str
+    program: str  # its module, such as dimred.pipelines.stage_1; run with the arguments and --out FOLDER
+    stage: str  # ends the names of the ranks' folders, out/device{rank}_{stage}
     arguments: tuple[str, ...]
     out: Path
-    devices: int
-    nodes: int
-    node_rank: int
-    master_addr: str
+    devices: int  # R, ranks on all nodes together
+    nodes: int  # hosts; each has R / nodes ranks
+    node_rank: int  # number of this host
+    master_addr: str  # where the ranks find each other, on node 0
     master_port: int
     device_target: Literal["CPU", "Ascend"]
-    rank_table: Path | None = None
-    table: tuple[Device, ...] = ()
+    rank_table: Path | None = None  # None lets msrun number the ranks
+    table: tuple[Device, ...] = ()  # its rows, by rank; empty without one
 
     @property
     def local_ranks(self) -> range:
@@ -63,11 +49,11 @@ class Job:
 
     def folder(self, rank: int) -> Path:
         """Where a rank writes."""
-        return self.out / f"device{rank}_{self.stage}"
+        return rank_folder(self.out, rank, self.stage)
 
     def command(self, rank: int) -> list[str]:
         """What a rank runs."""
-        return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
+        return rank_command(self.program, self.arguments, self.folder(rank))
 
     def msrun(self) -> list[str]:
         """The msrun call of this node; each of the processes it starts is a ``rank_process``."""
@@ -152,6 +138,16 @@ class Job:
                 )
 
 
+def rank_folder(out: Path, rank: int, stage: str) -> Path:
+    """Where a rank writes."""
+    return out / f"device{rank}_{stage}"
+
+
+def rank_command(program: str, arguments: Sequence[str], folder: Path) -> list[str]:
+    """What a rank runs."""
+    return [sys.executable, "-m", program, *arguments, "--out", str(folder)]
+
+
 def make_job(
     program: str,
     stage: str,
@@ -175,9 +171,9 @@ def make_job(
         ConfigError: a number is out of range, the rank table is wrong or says something else, or several nodes miss
             an address or a number.
     """
-    table: tuple[Device, ...] = ()
+    table: list[Device] = []
     if rank_table is not None:
-        table = tuple(read_rank_table(rank_table, devices))
+        table = read_rank_table(rank_table, devices)
         servers = list({device.server: device.server_id for device in table}.values())  # in the order of their ranks
         if nodes not in (None, len(servers)):
             raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
@@ -205,13 +201,12 @@ def make_job(
         master_port=master_port or (_USUAL_PORT if nodes > 1 else _free_port()),
         device_target=device_target,
         rank_table=None if rank_table is None else rank_table.absolute(),
-        table=table,
+        table=tuple(table),
     )
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
+    with socket.create_server((_LOOPBACK, 0)) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -37,12 +37,7 @@ _SECONDS_FOR_RANK_0 = 10.0  # after another rank has refused, perhaps because ra
 
 
 class RankFailedError(DimredError):
-    """A rank ended before its time.
-
-    Attributes:
-        exit_status: for the launcher.
-        refused: whether the ranks had not begun, because of bad input.
-    """
+    """A rank ended before its time, with a status for the launcher; or the ranks ``refused`` their input."""
 
     def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
         super().__init__(message)
@@ -87,8 +82,7 @@ class _Watch:
     """The processes of one job on this node, and what is known of them."""
 
     def __init__(self, job: Job, folders: RankFolders, stall_timeout_seconds: float):
-        self._job = job
-        self._folders = folders
+        self._job, self._folders = job, folders
         self._programs: dict[int, psutil.Process] = {}
         self._statuses: dict[int, int] = {}
         self._refusals: dict[int, str] = {}
@@ -200,7 +194,7 @@ class _Watch:
             return RankFailedError(
                 f"{self._nodes.failure}; the ranks of this node were ended", refused=self._nodes.refused
             )
-        if self._process.poll() is not None and not self._inbox.has_connections and not self._all_have_ended:
+        if self._process.poll() is not None and not self._inbox.connections and not self._all_have_ended:
             missing = min(set(ranks) - set(self._statuses))
             status, log = self._process.returncode, self._folders.msrun_log
             return RankFailedError(f"rank {missing} never started: msrun ended with status {status}. {log.quote()}")

@@ -16,16 +16,11 @@ _TAIL_BYTES = 64_000
 
 
 class LogTail:
-    """What another process appends to a log from now on; what it held before is left out.
-
-    Attributes:
-        path: of the log, which need not exist yet.
-        size_before: its bytes when this began; None where there was no such file.
-    """
+    """What another process appends to a log, which need not exist yet, from now on."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.size_before = path.stat().st_size if path.exists() else None
+        self.size_before = path.stat().st_size if path.exists() else None  # None where there was no such file
         self._position = self.size_before or 0
 
     def show(self, *, to_the_end: bool = False) -> None:
@@ -56,15 +51,7 @@ class LogTail:
 
 
 class RankFolders:
-    """The folders of this node's ranks, with the launcher's own files in them.
-
-    Args:
-        job: whose folders may hold an earlier run.
-
-    Attributes:
-        logs: of each rank.
-        msrun_log: of msrun itself.
-    """
+    """The folders of this node's ranks, which may hold an earlier run: ``logs`` by rank, and the ``msrun_log``."""
 
     def __init__(self, job: Job):
         folders = [job.folder(rank) for rank in job.local_ranks]

@@ -18,15 +18,10 @@ _SECONDS_TO_CONNECT = 600.0  # nodes are started by hand, one after the other
 
 
 class NodeLink:
-    """This node's end of the line.
-
-    Attributes:
-        failure: what another node said of its failure; empty while there is none.
-        refused: whether its ranks had not begun, because of bad input.
-    """
+    """This node's end of the line: how another node's ranks failed, or refused to begin (bad input)."""
 
     def __init__(self, job: Job):
-        self.failure, self.refused = "", False
+        self.failure, self.refused = "", False  # what the first of them said; empty while there is none
         self._node_rank = job.node_rank
         # Node 0 hears of all others, they of node 0.
         self._others = 0 if job.nodes == 1 else job.nodes - 1 if job.node_rank == 0 else 1

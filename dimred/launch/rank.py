@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dimred.files.run_names import ENVIRONMENT_LOG, RANK_LOG
 from dimred.launch.channel import tell_launcher
-from dimred.launch.job import NODE_RANK
+from dimred.launch.job import NODE_RANK, rank_command, rank_folder
 from dimred.launch.rank_table import read_rank_table
 
 _SCHEDULER = "from mindspore import communication; communication.init()"  # it ends when the ranks have ended
@@ -30,14 +31,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process (SIGKILL) when the one that started it is gone; it stays so across ``exec``.
-
-    Linux only, as msrun is; elsewhere nothing happens.
-    """
-    try:
+    """Have Linux kill this process (SIGKILL) when the one that started it is gone; it stays so across ``exec``."""
+    with suppress(AttributeError, OSError):  # elsewhere, where there is no msrun either
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (AttributeError, OSError):
-        return
 
 
 def main(out: str, stage: str, program: str, *arguments: str) -> int:
@@ -52,10 +48,9 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
     if "RANK_TABLE_FILE" in os.environ:
         os.environ["DEVICE_ID"] = str(read_rank_table(Path(os.environ["RANK_TABLE_FILE"]))[rank].device_id)
     os.environ["PYTHONUNBUFFERED"] = "1"
-    folder = Path(out) / f"device{rank}_{stage}"
-    command = [sys.executable, "-m", program, *arguments, "--out", str(folder)]
-    with (folder / ENVIRONMENT_LOG).open("a", encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for line in _environment_lines(command)))
+    folder = rank_folder(Path(out), rank, stage)
+    command = rank_command(program, arguments, folder)
+    _log_environment(folder / ENVIRONMENT_LOG, command)
     with (folder / RANK_LOG).open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
     tell_launcher("program", pid=process.pid)
@@ -66,10 +61,12 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _environment_lines(command: list[str]) -> list[str]:
-    """The time, the command, and what of the environment matters to a run (not all of it: it may hold secrets)."""
+def _log_environment(log: Path, command: list[str]) -> None:
+    """Add the time, the command, and what of the environment matters to a run (not all of it: it may hold secrets)."""
     shown = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_SHOWN))
-    return [f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", f"# {shlex.join(command)}", *shown]
+    with log.open("a", encoding="utf-8") as file:
+        print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)
+        print(f"# {shlex.join(command)}", *shown, sep="\n", file=file)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, ValidationError
+from pydantic import BaseModel, Field, IPvAnyAddress, ValidationError
 
 from dimred.errors import ConfigError, shown
 
@@ -14,8 +14,8 @@ _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(coerce_numbers_to_str=True)
+class _Row(BaseModel, coerce_numbers_to_str=True):
+    """Part of a table."""
 
 
 class _DeviceRow(_Row):
@@ -41,21 +41,13 @@ _WANTED = {"device_id": "a number from 0", "rank_id": "a number from 0", "device
 
 
 class Device(NamedTuple):
-    """One row of a table.
+    """One row of a table."""
 
-    Attributes:
-        rank: over all servers, from 0.
-        server: number of its server in the table, from 0.
-        server_id: that server's address.
-        device_id: number of the device on its server.
-        device_ip: the address of the device's own network card.
-    """
-
-    rank: int
-    server: int
-    server_id: str
-    device_id: int
-    device_ip: str
+    rank: int  # over all servers, from 0
+    server: int  # number of its server in the table, from 0
+    server_id: str  # that server's address
+    device_id: int  # number of the device on its server
+    device_ip: str  # the address of the device's own network card
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
@@ -74,12 +66,12 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
             "needs the same number of devices"
         )
     per_server = len(device_ips) // len(servers)
-    rows = [
+    ranks = [
         {"device_id": str(rank % per_server), "device_ip": address, "rank_id": str(rank)}
         for rank, address in enumerate(device_ips)
     ]
     in_list = [
-        {"server_id": server, "device": rows[n * per_server : (n + 1) * per_server], "host_nic_ip": "reserve"}
+        {"server_id": server, "device": ranks[n * per_server : (n + 1) * per_server], "host_nic_ip": "reserve"}
         for n, server in enumerate(servers)
     ]
     table = {"version": "1.0", "server_count": str(len(servers)), "server_list": in_list, "status": "completed"}

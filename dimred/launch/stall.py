@@ -6,16 +6,9 @@ from typing import NamedTuple
 
 from dimred.launch.channel import COMPUTING, READING
 
-_NOT_BEGUN = (-1, 0)
-
 
 class Stall(NamedTuple):
-    """A job that stands still.
-
-    Attributes:
-        rank: the one that the others wait for; the lowest where several are equally far behind.
-        words: for people.
-    """
+    """A job that stands still: the lowest of the ranks that the others wait for, and words for people."""
 
     rank: int
     words: str
@@ -35,15 +28,14 @@ class StallDetector:
     """
 
     def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
-        self._seconds = seconds
-        self._now = now
+        self._seconds, self._now = seconds, now
         self._doing: dict[int, str] = {}
-        self._far = dict.fromkeys(ranks, _NOT_BEGUN)
+        self._far = dict.fromkeys(ranks, (-1, 0))
         self._last = 0.0
 
     def heard(self, rank: int, doing: str, step: int) -> None:
         """A rank begins to do something for a step. Reading comes before computing, and all else after it."""
-        self._far[rank] = (step, (READING, COMPUTING).index(doing) if doing in (READING, COMPUTING) else 2)
+        self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
         self._last = self._now()
 

@@ -16,41 +16,25 @@ Shape = tuple[int, ...]
 
 
 class Layer(NamedTuple):
-    """One cell without cells below it, in the order of the forward pass.
+    """One cell without cells below it, in the order of the forward pass."""
 
-    Attributes:
-        name: in the network.
-        kind: its class.
-        input_shape, output_shape: of its first input and its output.
-        n_parameters: numbers that train; a layer used twice counts them once.
-        n_other: numbers that don't train, such as BatchNorm's statistics.
-        flops: multiplications and additions of one forward pass; 0 for what only moves or compares numbers.
-    """
-
-    name: str
-    kind: str
-    input_shape: Shape
+    name: str  # in the network
+    kind: str  # its class
+    input_shape: Shape  # of its first input
     output_shape: Shape
-    n_parameters: int
-    n_other: int
-    flops: int
+    n_parameters: int  # numbers that train; a layer used twice counts them once
+    n_other: int  # numbers that don't train, such as BatchNorm's statistics
+    flops: int  # multiplications and additions of one forward pass; 0 for what only moves or compares numbers
 
 
 class Summary(NamedTuple):
-    """A network at one input size.
+    """A network at one input size."""
 
-    Attributes:
-        layers: in the order they ran.
-        input_shape: of the batch.
-        n_parameters, n_other: of the whole network, those outside any layer included.
-        flops: of all layers; operations that a cell computes by functions, outside any layer, are not seen.
-    """
-
-    layers: list[Layer]
-    input_shape: Shape
-    n_parameters: int
+    layers: list[Layer]  # in the order they ran
+    input_shape: Shape  # of the batch
+    n_parameters: int  # of the whole network, those outside any layer included
     n_other: int
-    flops: int
+    flops: int  # of all layers; operations that a cell computes by functions, outside any layer, are not seen
 
 
 def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:

@@ -43,16 +43,13 @@ def make_report_folder(out: Path) -> None:
 def write_report(
     out: Path, run: StageTwoRecord, plane: plots.PlaneView | None, comparison: dict[str, Any] | None
 ) -> Path:
-    """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
+    """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG; returns the page's path.
 
     Args:
         out: a folder, see ``make_report_folder``; files of an earlier report in it are replaced, one by one.
         run: what the run's files say.
         plane: None for a basis without a mean.
         comparison: of ``dimred compare``, see ``dimred.report.comparison.collect``.
-
-    Returns:
-        The page's path.
     """
     page, result, last = Page(out), run.result, run.stage_1.last_epoch
     by_epoch = {"0": result["accuracy_start"]} | result["accuracy_by_epoch"]
@@ -92,12 +89,9 @@ class Picture(NamedTuple):
 
 
 class Page:
-    """Writes the pictures of each section that is added, and in the end the page that shows them.
+    """Writes the pictures of each section that is added, and in the end the page ``name`` that shows them.
 
-    Args:
-        out: the folder.
-        name: of the page.
-        pictures: that an earlier page in the folder may have left.
+    ``pictures`` are the names of those that an earlier page in the folder may have left.
     """
 
     def __init__(self, out: Path, name: str = PAGE, pictures: Sequence[str] = _PICTURES):
@@ -234,12 +228,12 @@ def _add_comparison(page: Page, summary: dict[str, Any]) -> None:
         f"reports; by val alone one would have taken: {chosen}. Costs are those after stage 1, passes in epochs of the "
         "training split."
     )
-    drawn = Picture(
-        "comparison", plots.plot_comparison(scores), f"Test accuracy of {len(rows)} methods; the best is {best} with "
+    page.add("Comparison", [Picture(
+        "comparison", plots.plot_comparison(scores),
+        f"Test accuracy of {len(rows)} methods; the best is {best} with "
         f"{_percent(rows[best]['test_reestimated']['mean'])}.",
         "Test accuracy, BatchNorm re-estimated; bars are the spread over the seeds.",
-    )  # fmt: skip
-    page.add("Comparison", [drawn], before=f"<p>{escape(words)}</p>{table(HEADINGS, table_rows(summary))}")
+    )], before=f"<p>{escape(words)}</p>{table(HEADINGS, table_rows(summary))}")  # fmt: skip
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:

@@ -31,11 +31,9 @@ _OUTCOMES = {
 
 
 def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
-    """A figure and its axes, without a frame above and at the right.
+    """A figure of so many inches, and its axes without a frame above and at the right.
 
-    Args:
-        size: inches.
-        ratios: heights of the axes, from above; for more than one an array of axes is returned.
+    ``ratios`` are the heights of the axes, from above; for more than one an array of axes is returned.
     """
     rows = len(ratios)
     with mpl.rc_context({"font.size": 11}):
@@ -83,19 +81,17 @@ def plot_accuracy(
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
     axes.plot(list(plain), _percent(plain.values()), color=PLAIN, lw=1, label="plain training")
-    averages = [] if average is None else [average]
-    for value in averages:
-        axes.axhline(100 * value, ls="--", color=AVERAGE, lw=1.5, label="average of the snapshots")
+    if average is not None:
+        axes.axhline(100 * average, ls="--", color=AVERAGE, lw=1.5, label="average of the snapshots")
     if stage_2:
         axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
     # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [accuracy for epoch, accuracy in plain.items() if epoch >= first] or list(plain.values())
-    lowest = min([float(np.percentile(late, 10)), *averages, *stage_2.values()])
-    highest = max([*plain.values(), *stage_2.values(), *averages])
+    others = [*stage_2.values(), *([] if average is None else [average])]
+    lowest, highest = min([float(np.percentile(late, 10)), *others]), max([*plain.values(), *others])
     margin = 0.1 * (highest - lowest) + 0.002
-    axes.set_ylim(100 * (lowest - margin), 100 * (highest + margin))
-    axes.set_xlim(0, max([*plain, *stage_2]) + 1)
+    axes.set(ylim=(100 * (lowest - margin), 100 * (highest + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
     axes.set(xlabel="epoch", ylabel="accuracy, %")
     legend_below(figure, axes)
     return figure
@@ -130,8 +126,8 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
         if chosen.any():
             after = _column(steps, "loss_after")[chosen]
             upper.plot(numbers[chosen], after, marker, color=colour, ms=4, label=label)
-    upper.set_ylabel("loss of the batch")
     lower.bar(numbers, _column(steps, "n_trials"), color=AVERAGE)
+    upper.set(ylabel="loss of the batch")
     lower.set(xlabel="step of stage 2", ylabel="trials")
     legend_below(figure, upper)
     return figure
@@ -145,8 +141,7 @@ def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
     if np.isfinite(shares).any():
         axes.axhline(float(np.nanmean(shares)), color=PLAIN, ls="--", lw=1, label="mean")
         legend_below(figure, axes)
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel="step of stage 2", ylabel="gradient inside, %")
+    axes.set(xlabel="step of stage 2", ylabel="gradient inside, %", ylim=(0, None))
     return figure
 
 
@@ -158,33 +153,21 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
         bar = None if spread is None else 100 * spread
         axes.errorbar(100 * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
-    axes.set_xlabel("test accuracy, %")
+    axes.set(xlabel="test accuracy, %", axisbelow=True)
     axes.grid(axis="x", color="#e5e5e5")
-    axes.set_axisbelow(True)
     return figure
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean.
+    """Points of weight space, seen from the plane through the snapshots' mean."""
 
-    Attributes:
-        epochs: when each was reached, stage 1's epochs included.
-        along: coordinates in the plane, (n, 2) float64.
-        off: distance from the plane, (n,) float64.
-    """
-
-    epochs: list[int]
-    along: np.ndarray
-    off: np.ndarray
+    epochs: list[int]  # when each was reached, stage 1's epochs included
+    along: np.ndarray  # coordinates in the plane, (n, 2) float64
+    off: np.ndarray  # distance from the plane, (n,) float64
 
 
 class Surface(NamedTuple):
-    """The loss on a grid of the plane.
-
-    Attributes:
-        first, second: coordinates of the grid's columns and rows, (n,) float64.
-        loss: (n, n) float64; row i belongs to ``second[i]``, column j to ``first[j]``.
-    """
+    """The loss on a grid of the plane; row i of (n, n) belongs to ``second[i]``, column j to ``first[j]``."""
 
     first: np.ndarray
     second: np.ndarray
@@ -192,22 +175,14 @@ class Surface(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """What the plane's pictures show.
+    """What the plane's pictures show."""
 
-    Attributes:
-        whole, near: the loss around both stages, and around stage 2 alone.
-        n_images: how many images it was evaluated on.
-        snapshots: stage 1's, in order.
-        stops: stage 2's start and the end of each of its epochs.
-        search: where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first.
-    """
-
-    whole: Surface
-    near: Surface
-    n_images: int
-    snapshots: PlanePoints
-    stops: PlanePoints
-    search: np.ndarray
+    whole: Surface  # around both stages
+    near: Surface  # around stage 2 alone
+    n_images: int  # that the loss was evaluated on
+    snapshots: PlanePoints  # stage 1's, in order
+    stops: PlanePoints  # stage 2's start and the end of each of its epochs
+    search: np.ndarray  # where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first
 
 
 def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
@@ -232,12 +207,12 @@ def grid_around(points: np.ndarray, n: int, margin: float = 0.15) -> tuple[np.nd
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     """Stage 1's trajectory and stage 2's path over one of the view's surfaces."""
     figure, axes = new_figure((4.8, 4.9))
-    grid, levels = (surface.first, surface.second, surface.loss), _levels(surface.loss)
-    drawn = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
-    lines = axes.contour(*grid, levels, colors="#666666", linewidths=0.4)
-    axes.clabel(lines, fontsize=6, fmt="%.2f")
-    bar = figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3f")
-    bar.set_label("loss in the plane")
+    finite = surface.loss[np.isfinite(surface.loss)]
+    # Levels are closer together near the lowest loss.
+    levels = finite.min() + max(np.ptp(finite), 1e-9) * np.linspace(0, 1, 15) ** 2
+    drawn = axes.contourf(*surface, levels, cmap="cividis", alpha=0.45)
+    axes.clabel(axes.contour(*surface, levels, colors="#666666", linewidths=0.4), fontsize=6, fmt="%.2f")
+    figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3f", label="loss in the plane")
     snapshots, stops = view.snapshots.along, view.stops.along
     axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
     axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
@@ -253,23 +228,14 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
 def plot_distances(view: PlaneView) -> Figure:
     """How far each point lies off the plane and, for comparison, how far along it from the mean."""
     figure, axes = new_figure()
-    both = ((view.snapshots, "stage 1", "o", PLAIN), (view.stops, "stage 2", "D", STAGE_2))
-    for points, who, marker, colour in both:
+    for points, who, marker, colour in ((view.snapshots, "stage 1", "o", PLAIN), (view.stops, "stage 2", "D", STAGE_2)):
         look: dict[str, Any] = {"marker": marker, "color": colour, "ms": 4, "lw": 1}
         along = np.linalg.norm(points.along, axis=1)
         axes.plot(points.epochs, points.off, "-", label=f"{who}: off the plane", **look)
         axes.plot(points.epochs, along, ":", mfc="none", label=f"{who}: in the plane, from the mean", **look)
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel="epoch", ylabel="distance in weight space")
+    axes.set(xlabel="epoch", ylabel="distance in weight space", ylim=(0, None))
     legend_below(figure, axes, 1)
     return figure
-
-
-def _levels(loss: np.ndarray) -> np.ndarray:
-    """Contour levels of the finite losses, closer together near the lowest."""
-    finite = loss[np.isfinite(loss)]
-    levels: np.ndarray = finite.min() + max(np.ptp(finite), 1e-9) * np.linspace(0, 1, 15) ** 2
-    return levels
 
 
 def _column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:

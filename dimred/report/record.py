@@ -19,17 +19,11 @@ from dimred.weights.series import CheckpointSeries
 
 @dataclass(frozen=True)
 class StageOneRecord:
-    """A stage 1 run, finished or not.
-
-    Attributes:
-        folder: of the run.
-        epochs: its metrics, one record an epoch; at least one.
-        snapshots: the series as it was when it was read; None before the first snapshot.
-    """
+    """A stage 1 run, finished or not."""
 
     folder: Path
-    epochs: list[dict[str, Any]]
-    snapshots: CheckpointSeries | None
+    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
+    snapshots: CheckpointSeries | None  # the series as it was when it was read; None before the first snapshot
 
     @property
     def accuracies(self) -> dict[int, float]:
@@ -58,21 +52,13 @@ class StageOneRecord:
 
 @dataclass(frozen=True)
 class StageTwoRecord:
-    """A finished stage 2 run.
-
-    Attributes:
-        folder: of the run.
-        result: its ``result.json``.
-        steps: its metrics, one record a step; at least one.
-        basis: of the search.
-        stage_1: the run that it began from.
-    """
+    """A finished stage 2 run."""
 
     folder: Path
-    result: dict[str, Any]
-    steps: list[dict[str, Any]]
-    basis: SubspaceBasis
-    stage_1: StageOneRecord
+    result: dict[str, Any]  # its result.json
+    steps: list[dict[str, Any]]  # its metrics, one record a step; at least one
+    basis: SubspaceBasis  # of the search
+    stage_1: StageOneRecord  # the run that it began from
 
     def coordinates(self) -> np.ndarray:
         """Where the steps of the search led, relative to its start, (n_steps + 1, k) float64."""

@@ -8,15 +8,18 @@ from dimred.build.preflight import Problems, check_memory, check_space
 from dimred.errors import ConfigError, DataError
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_all_problems_are_one_error_and_one_problem_is_one_line() -> None:
     problems = Problems()
     problems.refuse()
-    with problems.noted():
-        raise DataError("no data")
+    assert problems.collect(lambda: 7) == 7
+    assert problems.collect(lambda: fail(DataError("no data"))) is None
     with pytest.raises(ConfigError, match=r"^no data$"):
         problems.refuse()
-    with problems.noted():
-        raise ConfigError("no space")
+    problems.collect(lambda: fail(ConfigError("no space")))
     with pytest.raises(ConfigError, match=r"^2 problems:\n  1\. no data\n  2\. no space$"):
         problems.refuse()
 

@@ -47,7 +47,7 @@ def collectives(ranks: Ranks) -> dict:
         try:
             ranks.run_on_rank_zero(work)
         except (DimredError, ArithmeticError, LookupError) as error:
-            failures.append(type(error).__name__)
+            failures.append(f"{type(error).__name__}: {error}")
     differs = False
     try:
         ranks.check_same("number", str(ranks.rank).encode())

@@ -42,9 +42,9 @@ def test_all_messages_of_a_connection_and_then_its_end(inbox: Inbox, address: st
         one.send_bytes(b'{"kind": "at", "step": 1}')
         one.send_bytes('{"kind": "refused", "why": "größer"}'.encode())
         assert received(inbox) == [{"kind": "at", "step": 1}, {"kind": "refused", "why": "größer"}]
-        assert inbox.has_connections
+        assert inbox.connections
     assert received(inbox) == [None]
-    assert not inbox.has_connections
+    assert not inbox.connections
 
 
 @pytest.mark.parametrize(
