@@ -77,7 +77,7 @@ class SnapshotAverages:
 
     def __init__(self, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
         self._series, self._layout, self._ranks = series, layout, ranks
-        own = np.array([entry.step for entry in series.entries] if series else [], np.int64)
+        own = np.array([entry.step for entry in series.entries] if series is not None else [], np.int64)
         self.steps: list[int] = np.frombuffer(ranks.broadcast_bytes(own.tobytes()), np.int64).tolist()
 
     def coefficients(self, window: Window) -> np.ndarray:
@@ -102,7 +102,7 @@ class SnapshotAverages:
         Raises:
             CheckpointError: as ``combine_snapshots``; a DimredError on the other ranks.
         """
-        total, taken = np.zeros(self._layout.size if self._series else 0), 0
+        total, taken = np.zeros(self._layout.size if self._series is not None else 0), 0
 
         def grow(series: CheckpointSeries) -> np.ndarray:
             for path in series.paths[end - length : end - taken][::-1]:

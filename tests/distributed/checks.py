@@ -212,7 +212,7 @@ def averages(ranks: Ranks) -> dict:
     layout = WeightLayout.from_weights({"w": rows[0]})
     with tempfile.TemporaryDirectory() as own:
         series = CheckpointSeries(own) if ranks.is_rank_zero else None
-        for step, row in enumerate(rows, start=1) if series else ():
+        for step, row in enumerate(rows, start=1) if series is not None else ():
             series.append({"w": row}, step, step)
         of_series = SnapshotAverages(series, layout, ranks)
         found = [
