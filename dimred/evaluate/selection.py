@@ -11,6 +11,7 @@ from dimred.console import say
 from dimred.errors import FaultError
 
 _TOLD = 5  # candidates in the log
+_RESOLUTION = 1e-6  # of a loss in float32, whose kernels may sum in another order each time
 
 
 class Candidate(NamedTuple):
@@ -59,9 +60,11 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
     """Compare two candidates sample by sample, so that what makes a sample hard for both cancels.
 
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
+
+    The standard error is at least a millionth of the loss: a float32 network may be that far off itself.
     """
     differences = candidate.losses.astype(np.float64) - other.losses
-    return Behind(float(differences.mean()), _standard_error(differences))
+    return Behind(float(differences.mean()), max(_standard_error(differences), _RESOLUTION * other.loss))
 
 
 def _standard_error(values: np.ndarray) -> float:
