@@ -60,22 +60,14 @@ def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512: bool | None = None) -> bool:
-    """Set ``ONEDNN_MAX_CPU_ISA=AVX2`` on a host with AVX-512, unless the user has set a value.
+    """Set ``ONEDNN_MAX_CPU_ISA=AVX2`` on a host with AVX-512, unless the user has set a value; whether it was set now.
 
-    oneDNN reads the variable at its first primitive, so this has to happen before the first convolution. ``dimred``
-    calls it on import, before it loads MindSpore.
-
-    Args:
-        environ: the environment to change; the process's own by default.
-        avx512: whether the host has AVX-512; looked up by default.
-
-    Returns:
-        True when the cap was set by this call.
+    oneDNN reads the variable at its first primitive, so ``dimred`` calls this on import, before it loads MindSpore.
+    ``environ`` is the process's own environment by default, and ``avx512`` is looked up.
     """
     environ = os.environ if environ is None else environ
-    if ISA_VARIABLE in environ or _OLD_ISA_VARIABLE in environ:
-        return False
-    if not (has_avx512() if avx512 is None else avx512):
+    is_set = ISA_VARIABLE in environ or _OLD_ISA_VARIABLE in environ
+    if is_set or not (has_avx512() if avx512 is None else avx512):
         return False
     environ[ISA_VARIABLE] = "AVX2"
     return True

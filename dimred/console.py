@@ -1,5 +1,6 @@
 """What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -34,11 +35,13 @@ AllowChange = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def refuse_existing(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """The callback of an argument or option that names a file to write: it must not exist yet."""
+def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The callback of an argument or option that names a file to write: it is new, and its folder can be written to."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
-        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it first")
     return path
 
 
@@ -102,15 +105,15 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
     """
     try:
         app()
-    except DimredError as error:
-        _show_traceback()
+    except Exception as error:
+        if _tracebacks:
+            traceback.print_exc()
+        if not isinstance(error, DimredError):
+            note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
+            sys.exit(1)
         if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
             note(f"error: {error}")
         sys.exit(error.exit_status)
-    except Exception as error:
-        _show_traceback()
-        note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
-        sys.exit(1)
 
 
 def show_tracebacks(wanted: bool) -> None:
@@ -120,8 +123,3 @@ def show_tracebacks(wanted: bool) -> None:
 
 
 _tracebacks = False
-
-
-def _show_traceback() -> None:
-    if _tracebacks:
-        traceback.print_exc()

@@ -17,8 +17,7 @@ class DimredError(Exception):
     """
 
     LONGEST = 4_000
-    exit_status = 2
-    """Exit status of the program: 2 where nothing was begun, or what was asked for can't be done."""
+    exit_status = 2  # of the program: nothing was begun, or what was asked for can't be done
 
     def __init__(self, message: str = "") -> None:
         if len(message) > self.LONGEST:
@@ -58,12 +57,7 @@ class FaultError(DimredError):
 
 
 class StoppedError(DimredError):
-    """SIGTERM (exit status 143) or ctrl-C (130) ended a run.
-
-    Args:
-        number: number of the signal; the exit status is 128 more.
-        saved: what was saved, and how to go on.
-    """
+    """SIGTERM (exit status 143) or ctrl-C (130) ended a run; ``saved`` says what was saved, and how to go on."""
 
     def __init__(self, number: int, saved: str = ""):
         name = {2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")

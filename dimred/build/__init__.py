@@ -1,20 +1,9 @@
 """Configuration -> cells and data: the last place that sees a configuration."""
 
-from dimred.build.network_and_data import (
-    build_data,
-    build_loss,
-    build_network,
-    check_ranks,
-    check_splits,
-)
-from dimred.build.steps import build_search_step, build_train_step
-
-__all__ = [
-    "build_data",
-    "build_loss",
-    "build_network",
-    "build_search_step",
-    "build_train_step",
-    "check_ranks",
-    "check_splits",
-]
+from dimred.build.network_and_data import build_data as build_data
+from dimred.build.network_and_data import build_loss as build_loss
+from dimred.build.network_and_data import build_network as build_network
+from dimred.build.network_and_data import check_ranks as check_ranks
+from dimred.build.network_and_data import check_splits as check_splits
+from dimred.build.steps import build_search_step as build_search_step
+from dimred.build.steps import build_train_step as build_train_step

@@ -1,5 +1,6 @@
 """``dimred data``: make the data sets that need no download, and check any."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -52,8 +53,9 @@ def check(
     """
     from dimred.data.image_tree import check_images
 
-    found = check_images(root, workers)
-    for path in found.damaged:
+    kinds = check_images(root, workers)
+    damaged = [path for path, kind in kinds.items() if kind == "damaged"]
+    for path in damaged:
         print(path)
-    print(", ".join(f"{number} {kind}" for kind, number in sorted(found.counts.items())))
-    raise typer.Exit(1 if found.damaged else 0)
+    print(", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items())))
+    raise typer.Exit(1 if damaged else 0)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dimred.console import refuse_existing
-from dimred.errors import ConfigError
+from dimred.console import check_new_file
 
 _WIDTH = 110
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -17,7 +16,7 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 def init(
     stage: Annotated[int, typer.Argument(metavar="STAGE", min=1, max=2, help="1 or 2.")],
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=refuse_existing)
+        Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=check_new_file)
     ],
 ) -> None:
     """Write a configuration file: every key, its meaning, the values allowed, and its default.
@@ -27,8 +26,6 @@ def init(
     from dimred.config import StageOneConfig, StageTwoConfig
     from dimred.files.atomic import atomic_write
 
-    if not out.parent.is_dir():
-        raise ConfigError(f"FILE is {str(out)!r}, but there is no folder {str(out.parent)!r}; make it first")
     atomic_write(out, commented_configuration(StageOneConfig if stage == 1 else StageTwoConfig, stage))
     print(f"{out}: every key of stage {stage} with its default; use it with --config {out}")
 

@@ -38,9 +38,9 @@ def options(
     show_tracebacks(debug)
 
 
-for group, name in ((data, "data"), (train, "train"), (rank_table, "rank-table")):
+for group, name in ((data, "data"), (rank_table, "rank-table")):
     typer_app.add_typer(group, name=name)
-for command in (init, pca, show, average, merge, compare, report, summary, rebuild):
+for command in (init, train, pca, show, average, merge, compare, report, summary, rebuild):
     typer_app.command()(command)
 typer_app.command("eval")(evaluate)
 

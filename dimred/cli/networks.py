@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dimred.console import AsJson, Overrides, refuse_existing
+from dimred.console import AsJson, Overrides, check_new_file
 from dimred.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def evaluate(
     config: Annotated[Path, typer.Option(help="Stage 2's YAML file; data.eval_split names the split.")],
     save: Annotated[
         Path | None,
-        typer.Option(help="Save the network with re-estimated statistics there.", callback=refuse_existing),
+        typer.Option(help="Save the network with re-estimated statistics there.", callback=check_new_file),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -92,7 +92,7 @@ def rebuild(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.")],
     start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.")],
     basis: Annotated[Path, typer.Option(help="The pca_mat.npy that it searched in.")],
-    out: Annotated[Path, typer.Option(help="The checkpoint to write; must not exist yet.", callback=refuse_existing)],
+    out: Annotated[Path, typer.Option(help="The checkpoint to write; must not exist yet.", callback=check_new_file)],
     step: Annotated[int | None, typer.Option(help="0 is the start; default the last step.")] = None,
 ) -> None:
     """Rebuild the network of any step of a search from its start and k numbers.

@@ -2,147 +2,108 @@
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, Weights, refuse_existing
+from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
 
-train = typer.Typer(no_args_is_help=True, help="Run stage 1 or stage 2 on one device or many, on one host or several.")
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
 
 
-@dataclass(frozen=True)
-class StageOptions:
-    """What both stages can be told, as it is typed; the help of each stands here."""
-
-    config: Annotated[Path | None, typer.Option(help="YAML file; the ImageNet recipe by default.")] = None
+def train(
+    stage: Annotated[Literal["stage-1", "stage-2"], typer.Argument(metavar="STAGE", help="stage-1 or stage-2.")],
+    data: Data,
+    weights: Annotated[
+        Path | None, typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint.")
+    ] = None,
+    pca_mat: Annotated[
+        Path | None, typer.Argument(metavar="[PCA_MAT]", help="The basis; fitted beside WEIGHTS if not given.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file; the ImageNet recipe by default.")] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Network; your own by package.module:factory. Sets model.name.")
-    ] = None
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your own data by package.module:factory. Sets data.dataset.")
-    ] = None
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; 8, or the rank table's.")
-    ] = None
-    device_target: DeviceTarget = "Ascend"
+    ] = None,
+    device_target: DeviceTarget = "Ascend",
     rank_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rank table to follow; see dimred rank-table.")
-    ] = None
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the ranks' folders device{rank}_stage_{1,2}.")
-    ] = Path()
-    resume: Resume = False
-    allow_change: AllowChange = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False
-    overrides: Overrides = None
-    nodes: Annotated[int | None, typer.Option(min=1, help="Hosts; start the same command on each.")] = None
-    node_rank: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None
-    master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of host 0.")] = None
+    ] = Path(),
+    resume: Resume = False,
+    allow_change: AllowChange = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
+    overrides: Overrides = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Hosts; start the same command on each.")] = None,
+    node_rank: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
+    master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of host 0.")] = None,
     master_port: Annotated[
         int | None,
         typer.Option(min=1024, max=65534, help="A port of host 0 that is free, and the next one; 8118 usually."),
-    ] = None
+    ] = None,
     stall_timeout: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="End a job that stands still so long, naming the rank; 0: never."),
-    ] = 1800
+    ] = 1800,
+) -> None:
+    """Run a stage on one device or many, on one host or several.
 
-    @property
-    def all_overrides(self) -> list[str]:
-        """``--set``, ``--model`` and ``--dataset`` as ``key=value`` each."""
-        named = {"model.name": self.model, "data.dataset": self.dataset}
-        return [*(self.overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-
-
-def _with_stage_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that shows the fields of ``StageOptions`` as its own options, and gets them as ``options``."""
-    own = [parameter for name, parameter in signature(command).parameters.items() if name != "options"]
-    shared = signature(StageOptions).parameters
-
-    def run(**typed: Any) -> None:
-        options = StageOptions(**{name: typed.pop(name) for name in shared})
-        command(**typed, options=options)
-
-    run.__doc__ = command.__doc__
-    run.__signature__ = Signature([*own, *shared.values()])  # type: ignore[attr-defined]
-    return run
-
-
-@train.command("stage-1")
-@_with_stage_options
-def stage_1(data: Data, options: StageOptions) -> None:
-    """Train, and keep a rolling series of weight snapshots for the PCA.
-
-    Example: dimred train stage-1 ./imagenet
+    Stage 1 trains, and keeps a rolling series of weight snapshots for the PCA. Stage 2 searches in the subspace of the
+    snapshots beside WEIGHTS, from their mean or from stage 1's last weights.
 
     Example: dimred train stage-1 ./digits --config pipelines/configs/digits_stage_1.yaml --device-target CPU
     --devices 1
-    """
-    _run("stage_1", {"DATA": data}, options)
-
-
-@train.command("stage-2")
-@_with_stage_options
-def stage_2(
-    data: Data,
-    weights: Weights,
-    options: StageOptions,
-    pca_mat: Annotated[
-        Path | None, typer.Argument(metavar="[PCA_MAT]", help="Basis; fitted beside WEIGHTS if not given.")
-    ] = None,
-) -> None:
-    """Search in the subspace of stage 1's snapshots, from their mean or from stage 1's last weights.
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
     """
-    given = {} if pca_mat is None else {"PCA_MAT": pca_mat}
-    _run("stage_2", {"DATA": data, "WEIGHTS": weights} | given, options)
-
-
-def _run(stage: str, paths: dict[str, Path], options: StageOptions) -> None:
-    """Check the configuration and the paths, start the ranks, and end as they end."""
     from importlib.resources import files
 
     from dimred.config import StageOneConfig, StageTwoConfig, load_config
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
-    config = options.config or Path(str(files("dimred.pipelines.configs"))) / f"imagenet_{stage}.yaml"
-    load_config(StageOneConfig if stage == "stage_1" else StageTwoConfig, config, options.all_overrides)
-    # Host 0 alone reads weights and basis.
+    if stage == "stage-1" and weights is not None:
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
+    if stage == "stage-2" and weights is None:
+        raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
+    name = stage.replace("-", "_")
+    config = config or Path(str(files("dimred.pipelines.configs"))) / f"imagenet_{name}.yaml"
+    overrides = list(overrides or [])
+    overrides += [f"{key}={value}" for key, value in (("model.name", model), ("data.dataset", dataset)) if value]
+    load_config(StageOneConfig if stage == "stage-1" else StageTwoConfig, config, overrides)
+    typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
+    paths = {argument: path for argument, path in typed.items() if path is not None}
     missing = [
-        f"{name} is {str(path)!r}, which does not exist"
-        for name, path in paths.items()
-        if not path.exists() and (name == "DATA" or not options.node_rank)
+        f"{argument} is {str(path)!r}, which does not exist"
+        for argument, path in paths.items()
+        if not path.exists() and (argument == "DATA" or not node_rank)  # host 0 alone reads weights and basis
     ]
     if missing:
         raise ConfigError("; ".join(missing))
     arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
-    arguments += ["--device-target", options.device_target]
-    arguments += [f"--set={override}" for override in options.all_overrides]
-    arguments += ["--resume"] if options.resume else []
-    arguments += [f"--allow-change={key}" for key in options.allow_change or []]
+    arguments += ["--device-target", device_target, *(["--resume"] if resume else [])]
+    arguments += [f"--set={override}" for override in overrides]
+    arguments += [f"--allow-change={key}" for key in allow_change or []]
     job = make_job(
-        f"dimred.pipelines.{stage}", stage, arguments,
-        out=options.out, devices=options.devices, device_target=options.device_target, rank_table=options.rank_table,
-        nodes=options.nodes, node_rank=options.node_rank,
-        master_addr=options.master_addr, master_port=options.master_port,
+        f"dimred.pipelines.{name}", name, arguments,
+        out=out, devices=devices, device_target=device_target, rank_table=rank_table,
+        nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
     )  # fmt: skip
-    sys.exit(launch(job, resume=options.resume, dry_run=options.dry_run, stall_timeout_seconds=options.stall_timeout))
+    sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
 
 
 @rank_table.command("make")
 def make_table(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=refuse_existing)
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=check_new_file)],
     device_ips: Annotated[
         str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
     ],
@@ -154,10 +115,7 @@ def make_table(
 
     hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
     table = make_rank_table(hosts, devices)
-    try:
-        atomic_write(out, json.dumps(table, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(f"OUT is {str(out)!r}, which can't be written ({error.strerror})") from error
+    atomic_write(out, json.dumps(table, indent=2) + "\n")
     print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
 
 

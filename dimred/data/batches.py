@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -50,33 +51,18 @@ class GivenOrder(dataset.Sampler):
         return iter(self._order.tolist())
 
 
+@dataclass(kw_only=True, eq=False)
 class Batches:
-    """One split of the data as batches of (inputs, labels). A subclass says how samples are read.
+    """One split of the data as batches of (inputs, labels). A subclass says how samples are read."""
 
-    Args:
-        batch_size: samples in a batch.
-        workers: parallel reading workers.
-        rank, group_size: of a data-parallel job, whose ranks share out the samples of every batch.
-        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
-        sink: of training batches without accumulation, see ``Readable``.
-    """
-
-    n_images: int  # samples in the split
-    classes: Sequence[str] = ()  # their names, where they are known
-
-    def __init__(
-        self,
-        *,
-        batch_size: int,
-        workers: int = 1,
-        rank: int = 0,
-        group_size: int = 1,
-        accumulation: int = 1,
-        sink: bool = False,
-    ):
-        self.batch_size, self.workers = batch_size, workers
-        self.rank, self.group_size, self.accumulation = rank, group_size, accumulation
-        self.sink = sink
+    batch_size: int  # samples in a batch
+    workers: int = 1  # that read in parallel
+    rank: int = 0  # of a data-parallel job, whose ranks share out the samples of every batch
+    group_size: int = 1
+    accumulation: int = 1  # micro-batches of batch_size in each training batch; the last of an epoch may have fewer
+    sink: bool = False  # of training batches without accumulation, see Readable
+    n_images: int = field(init=False)  # samples in the split
+    classes: Sequence[str] = field(init=False, default=())  # their names, where they are known
 
     @property
     def steps_per_epoch(self) -> int:

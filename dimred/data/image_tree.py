@@ -1,8 +1,6 @@
 """ImageFolder trees on disk, ``DATA/<split>/<class>/<image>``: their classes, changes in them, and writing new ones."""
 
 import os
-import shutil
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dimred.errors import DataError
+from dimred.files.atomic import atomic_folder
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
@@ -52,18 +51,10 @@ class _Class(NamedTuple):
 
 
 class ClassFolders:
-    """The images of one split, as they are now.
+    """The images of one split, as they are now: sorted ``classes``, ``n_images``, and ``suffixes`` in their own case.
 
     An image is drawn by its number, so one that is gone or new shifts all that follow it. To see whether there is one
     costs one look at each class folder: its time of change tells whether its names must be read again.
-
-    Args:
-        folder: of the split.
-
-    Attributes:
-        classes: sorted names of the class folders.
-        n_images: in all classes.
-        suffixes: of the images, as they are written (MindSpore tells .JPEG from .jpeg).
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.
@@ -116,15 +107,11 @@ def _suffix(name: str) -> str:
     return dot + ending if stem else ""
 
 
-class ImageCounts(NamedTuple):
-    """The images of a tree by kind."""
-
-    counts: dict[str, int]  # kind -> images: colour, grey, CMYK, other (palettes, transparency), damaged
-    damaged: list[Path]  # the files that can't be decoded
-
-
-def check_images(root: Path, workers: int) -> ImageCounts:
+def check_images(root: Path, workers: int) -> dict[Path, str]:
     """Decode every image below ``root`` in ``workers`` processes.
+
+    Returns:
+        Of each: ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), or ``damaged``.
 
     Raises:
         DataError: there are no images.
@@ -133,9 +120,7 @@ def check_images(root: Path, workers: int) -> ImageCounts:
     if not files:
         raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)})")
     with ProcessPoolExecutor(workers) as pool:
-        kinds = list(pool.map(_kind, files, chunksize=64))
-    damaged = [path for path, kind in zip(files, kinds, strict=True) if kind == "damaged"]
-    return ImageCounts(dict(Counter(kinds)), damaged)
+        return dict(zip(files, pool.map(_kind, files, chunksize=64), strict=True))
 
 
 def _kind(path: Path) -> str:
@@ -152,8 +137,8 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        images: (split, class, name, pixels) each; pixels (height, width) or (height, width, 3) on the 0 to 255 scale,
-            which are rounded and clipped.
+        images: (split, class, name, pixels) each; pixels (height, width) or (height, width, 3), on the 0 to 255 scale,
+            are rounded and clipped.
 
     Returns:
         The number of images in each split.
@@ -163,24 +148,16 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"OUT is {str(out)!r}, which exists already; name a new folder, or remove that one first")
+    counts: Counter[str] = Counter()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        with atomic_folder(out) as unfinished:
+            for split, class_name, name, pixels in images:
+                save_image(pixels, unfinished / split / class_name / f"{name}.png")
+                counts[split] += 1
     except OSError as error:
         why = error.strerror
         raise DataError(f"OUT is {str(out)!r}, which can't be written ({why}); name another folder") from error
-    counts: Counter[str] = Counter()
-    try:
-        for split, class_name, name, pixels in images:
-            save_image(pixels, unfinished / split / class_name / f"{name}.png")
-            counts[split] += 1
-        unfinished.chmod(0o755)
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     return dict(counts)
 
 

@@ -17,20 +17,18 @@ from dimred.errors import check_number
 
 PATCH = 16
 _BLOCK = 40
+_NOISE = 4.0  # standard deviation, on the 0 to 255 scale
 # name: blocks of each photograph (160 in all), patches of each block
 SPLITS = {"train": (100, 24), "val": (20, 25), "test": (40, 50)}
 
 
-def write_photos(out: Path, seed: int = 1, noise: float = 4.0) -> dict[str, int]:
-    """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``, as ``write_digits`` does.
-
-    ``noise`` is the standard deviation of the pixel noise, on the 0 to 255 scale.
-    """
+def write_photos(out: Path, seed: int = 1) -> dict[str, int]:
+    """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``, as ``write_digits`` does."""
     check_number("--seed", seed, at_least=0, whole=True)
-    return write_image_tree(out, _images(seed, noise))
+    return write_image_tree(out, _images(seed))
 
 
-def _images(seed: int, noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
+def _images(seed: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
     """(split, change, name, pixels) of every image."""
     photos = load_sample_images()
     counts, names = dict.fromkeys(SPLITS, 0), list(CHANGES)
@@ -38,7 +36,7 @@ def _images(seed: int, noise: float) -> Iterator[tuple[str, str, str, np.ndarray
         rng = np.random.default_rng([seed, number])
         for split, block, patch in _patches(photo, rng):
             change = names[int(rng.integers(len(names)))]
-            noisy = CHANGES[change](patch) + rng.normal(0.0, noise, patch.shape)
+            noisy = CHANGES[change](patch) + rng.normal(0.0, _NOISE, patch.shape)
             yield split, change, f"{Path(file_name).stem}_block{block:03d}_{counts[split]:05d}", noisy
             counts[split] += 1
 

@@ -174,7 +174,7 @@ def make_job(
     table: list[Device] = []
     if rank_table is not None:
         table = read_rank_table(rank_table, devices)
-        servers = list({device.server: device.server_id for device in table}.values())  # in the order of their ranks
+        servers = list(dict.fromkeys(device.server_id for device in table))  # in the order of their ranks
         if nodes not in (None, len(servers)):
             raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
         devices, nodes, master_addr = len(table), len(servers), master_addr or servers[0]

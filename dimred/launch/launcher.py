@@ -52,7 +52,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         job: see ``make_job``.
         resume: whether folders with earlier results are gone on with.
         dry_run: only print what each rank would run.
-        stall_timeout_seconds: silence of all ranks after which the job is ended, see ``StallDetector``; 0 for never.
+        stall_timeout_seconds: silence of all ranks after which the job is ended; 0 for never.
 
     Returns:
         0, or the status of a job that SIGTERM or ctrl-C stopped: the one its ranks ended with after saving, or
@@ -60,8 +60,8 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
 
     Raises:
         ConfigError: there are earlier results, or the devices are missing; nothing was started.
-        RankFailedError: a rank refused its input before it began: what it said, and the folders are what they were. Or
-            a rank failed: names the first one, and shows the end of its log. The others were ended.
+        RankFailedError: a rank refused its input before it began; the folders are what they were. Or a rank failed:
+            names the first one, and shows the end of its log. The others were ended.
     """
     if dry_run:
         print("\n".join(job.describe()))

@@ -44,18 +44,13 @@ class Device(NamedTuple):
     """One row of a table."""
 
     rank: int  # over all servers, from 0
-    server: int  # number of its server in the table, from 0
-    server_id: str  # that server's address
+    server_id: str  # its server's address
     device_id: int  # number of the device on its server
     device_ip: str  # the address of the device's own network card
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """A table in which ranks follow the servers and, on each server, its devices 0, 1, ...
-
-    Args:
-        servers: the servers' addresses; the first is node 0.
-        device_ips: the devices' addresses, all of the first server, then all of the second, ...
+    """A table in which ranks follow the servers, and on each server its devices 0, 1, ...; the first server is node 0.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not one or is given twice.
@@ -81,11 +76,7 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
 
 def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
-    """The devices of a table, by rank.
-
-    Args:
-        path: the JSON file.
-        n_devices: how many it must have, ``--devices``; any number by default.
+    """The devices of a table, by rank; there must be ``n_devices`` of them (``--devices``) where that is given.
 
     Raises:
         ConfigError: lists everything that is wrong with it.
@@ -133,16 +124,16 @@ def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
     yield from _doubles("server_id", [server.server_id for server in servers])
     yield from _doubles("device_ip", [device.device_ip for device in devices])
     per_server = len(servers[0].device)
-    for number in range(len(servers)):
-        where, here = f"server_list[{number}]", [device for device in devices if device.server == number]
-        yield from _doubles(f"{where}: device_id", [device.device_id for device in here])
-        ranks, first = [device.rank for device in here], number * per_server
-        if len(here) != per_server:
+    for number, server in enumerate(servers):
+        where, first = f"server_list[{number}]", number * per_server
+        yield from _doubles(f"{where}: device_id", [row.device_id for row in server.device])
+        ranks = sorted(int(row.rank_id) for row in server.device)
+        if len(ranks) != per_server:
             yield (
-                f"{where} has {len(here)} devices, server_list[0] has {per_server}; msrun needs the same number on "
+                f"{where} has {len(ranks)} devices, server_list[0] has {per_server}; msrun needs the same number on "
                 "every server"
             )
-        elif sorted(ranks) != list(range(first, first + per_server)):
+        elif ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
                 f"{first + per_server - 1}, because msrun numbers them server by server"
@@ -157,7 +148,7 @@ def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:
 
 def _devices(table: _Table) -> list[Device]:
     return sorted(
-        Device(int(row.rank_id), number, str(server.server_id), int(row.device_id), str(row.device_ip))
-        for number, server in enumerate(table.server_list)
+        Device(int(row.rank_id), str(server.server_id), int(row.device_id), str(row.device_ip))
+        for server in table.server_list
         for row in server.device
     )

@@ -14,9 +14,7 @@ from dimred.errors import ConfigError, shown
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     """Import the function that ``package.module:factory`` names; the working folder is searched too.
 
-    Args:
-        name: as the user typed it.
-        key: of the configuration, for the error.
+    ``key`` is what the configuration calls it, for the error.
 
     Raises:
         ConfigError: the name is not of this form, the module can't be imported, or has no such function.

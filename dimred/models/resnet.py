@@ -13,6 +13,8 @@ from mindspore.common import initializer as init
 
 from dimred.errors import ConfigError
 
+Stem = Literal["imagenet", "small"]
+
 
 def _convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(n_in, n_out, size, stride, pad_mode="pad", padding=size // 2, has_bias=False)
@@ -20,13 +22,6 @@ def _convolution(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Conv2d
 
 def _batch_norm(n_channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(n_channels, eps=1e-5, momentum=0.9)
-
-
-def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Cell:
-    """The identity where shapes allow it, else a strided 1 x 1 projection (option B of the paper)."""
-    if stride == 1 and n_in == n_out:
-        return nn.Identity()
-    return nn.SequentialCell(_convolution(n_in, n_out, 1, stride), _batch_norm(n_out))
 
 
 class _Block(nn.Cell):
@@ -37,7 +32,10 @@ class _Block(nn.Cell):
     def __init__(self, n_in: int, width: int, stride: int):
         super().__init__()
         self.branch = nn.SequentialCell(*self._layers(n_in, width, stride))
-        self.shortcut = _shortcut(n_in, width * self.expansion, stride)
+        n_out = width * self.expansion
+        self.shortcut = nn.Identity()
+        if stride != 1 or n_in != n_out:  # a projection, option B of the paper
+            self.shortcut = nn.SequentialCell(_convolution(n_in, n_out, 1, stride), _batch_norm(n_out))
         self.relu = nn.ReLU()
 
     def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
@@ -81,32 +79,18 @@ class ResNet(nn.Cell):
         images (n, 3, height, width) -> logits (n, n_classes).
     """
 
-    def __init__(
-        self,
-        block: type[_Block],
-        depths: Sequence[int],
-        widths: Sequence[int],
-        n_classes: int,
-        stem: Literal["imagenet", "small"],
-    ):
+    def __init__(self, block: type[_Block], depths: Sequence[int], widths: Sequence[int], n_classes: int, stem: Stem):
         super().__init__()
-        n_stem = widths[0]
-        if stem == "imagenet":
-            self.stem = nn.SequentialCell(
-                _convolution(3, n_stem, 7, 2),
-                _batch_norm(n_stem),
-                nn.ReLU(),
-                nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))),  # after a ReLU, zeros pad a maximum as well as -inf
-                nn.MaxPool2d(kernel_size=3, stride=2),
-            )
-        else:
-            self.stem = nn.SequentialCell(_convolution(3, n_stem, 3), _batch_norm(n_stem), nn.ReLU())
+        n_in = widths[0]
+        first = _convolution(3, n_in, 3) if stem == "small" else _convolution(3, n_in, 7, 2)
+        pooling: list[nn.Cell] = []
+        if stem == "imagenet":  # after a ReLU, zeros pad a maximum as well as -inf
+            pooling = [nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))), nn.MaxPool2d(kernel_size=3, stride=2)]
+        self.stem = nn.SequentialCell(first, _batch_norm(n_in), nn.ReLU(), *pooling)
         blocks: list[nn.Cell] = []
-        n_in = n_stem
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             for position in range(depth):
-                stride = 2 if stage > 0 and position == 0 else 1
-                blocks.append(block(n_in, width, stride))
+                blocks.append(block(n_in, width, stride=2 if stage > 0 and position == 0 else 1))
                 n_in = width * block.expansion
         self.blocks = nn.SequentialCell(*blocks)
         self.classifier = nn.Dense(n_in, n_classes)
@@ -117,7 +101,7 @@ class ResNet(nn.Cell):
 
 
 # name: (block, depths, widths, stem) of ResNet
-_ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], Literal["imagenet", "small"]]] = {
+_ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], Stem]] = {
     "resnet50": (Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), "imagenet"),
     "resnet18": (BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), "imagenet"),
     "resnet_small": (BasicBlock, (1, 1, 1), (8, 16, 32), "small"),

@@ -41,11 +41,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
-    this.
-
-    Args:
-        network: one input; its mode is put back afterwards.
-        input_shape: of the input, batch included.
+    this. The network takes one input, ``input_shape`` with the batch included; its mode is put back afterwards.
 
     Raises:
         ConfigError: the network can't take such an input.

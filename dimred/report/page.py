@@ -82,6 +82,8 @@ def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
 
 
 class Picture(NamedTuple):
+    """A picture of a page."""
+
     name: str
     drawn: Figure
     says: str  # for readers who can't see it

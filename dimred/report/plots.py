@@ -31,17 +31,10 @@ _OUTCOMES = {
 
 
 def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
-    """A figure of so many inches, and its axes without a frame above and at the right.
-
-    ``ratios`` are the heights of the axes, from above; for more than one an array of axes is returned.
-    """
-    rows = len(ratios)
-    with mpl.rc_context({"font.size": 11}):
+    """A figure of so many inches, and its axes; for several ``ratios``, heights from above, an array of axes."""
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
-        axes = figure.subplots(rows, 1, squeeze=False, sharex=rows > 1, gridspec_kw={"height_ratios": list(ratios)})
-    for axis in axes[:, 0]:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes[:, 0] if rows > 1 else axes[0, 0]
+        return figure, figure.subplots(len(ratios), sharex=True, height_ratios=ratios)
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
@@ -72,10 +65,9 @@ def plot_accuracy(
 
     Args:
         plain: epoch -> accuracy as a fraction.
-        stage_2: epoch -> accuracy, the branching point included; empty where there is none.
+        stage_2: the same, the branching point included; empty where there is none.
         snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
         average: accuracy of the average of the snapshots, where it is known.
-        size: inches.
     """
     figure, axes = new_figure(size)
     if snapshots_taken:

@@ -1,6 +1,7 @@
 """Real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, PNG in disguise, damaged."""
 
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_grey_cmyk_and_disguised_images_become_three_channels(tree):
     assert folder.n_images == 9
     assert {image.shape for image in read(folder.evaluation())} == {(3, 32, 32)}
     assert len(read(folder.training_epoch(1, 1))) == 9
-    assert check_images(tree / "train", 2).counts == {"colour": 4, "grey": 2, "CMYK": 2, "other": 1}
+    assert Counter(check_images(tree / "train", 2).values()) == {"colour": 4, "grey": 2, "CMYK": 2, "other": 1}
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 99])
@@ -51,9 +52,7 @@ def test_damaged_images_stop_or_are_replaced_and_are_counted(tree, damage):
     with pytest.raises(DataError, match=r"n00000001_2\.JPEG"):
         read(images(tree).training_epoch(1, 1))
     assert len(read(images(tree, damaged="replace").training_epoch(1, 1))) == 9
-    found = check_images(tree, 2)
-    assert found.damaged == [path]
-    assert found.counts["damaged"] == 1
+    assert [file for file, kind in check_images(tree, 2).items() if kind == "damaged"] == [path]
 
 
 def test_the_command_names_damaged_images(tree):

@@ -1,4 +1,4 @@
-"""Real jobs of 2 and 3 ranks, with k = 32; see ``checks.py``."""
+"""Real jobs of 2 ranks, and with ``-m slow`` of 3, with k = 32; see ``checks.py``."""
 
 import json
 from itertools import pairwise
@@ -15,7 +15,7 @@ from dimred.launch.launcher import launch
 from tests.distributed.checks import K
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def answers(request, tmp_path_factory):
     """check -> what each rank found."""
     out = tmp_path_factory.mktemp("ranks")

@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.helpers.commands import REPOSITORY, run
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_a_table_a_summary_and_a_picture_that_agree(tmp_path: Path) -> None:
     out = tmp_path / "a demo"
     done = run(

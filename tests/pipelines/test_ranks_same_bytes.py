@@ -1,7 +1,9 @@
-"""Jobs of two ranks give the same bytes: killed and resumed, after a data fault, on two hosts, by a rank table."""
+"""Jobs of two ranks: what they show and save; killed, after a data fault, on two hosts and by a rank table they give
+the same bytes."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from dimred.launch.rank_table import make_rank_table
 from dimred.run.states import RunStates
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import is_statistic
+from dimred.weights.series import CheckpointSeries
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
@@ -36,11 +39,13 @@ TWO_OPTIONS = [
 
 @dataclass(frozen=True)
 class RanksJob:
-    """A job of two ranks whose ``--out`` is still to be given, and what it wrote uninterrupted."""
+    """A job of two ranks that ran uninterrupted in ``folder``: its command, what it wrote, and what it showed."""
 
     stage: int
     command: list[str]
+    folder: Path
     results: dict[str, Any]
+    shown: str
 
 
 def results_of(out: Path, stage: int) -> dict[str, Any]:
@@ -49,16 +54,16 @@ def results_of(out: Path, stage: int) -> dict[str, Any]:
 
 
 def uninterrupted(stage: int, command: list[str], out: Path) -> RanksJob:
-    done = run(*command, "--out", out, cwd=out)
+    done = run(*command, cwd=out)
     assert done.returncode == 0, done.stdout + done.stderr
-    return RanksJob(stage, command, results_of(out, stage))
+    return RanksJob(stage, command, out, results_of(out, stage), done.stdout)
 
 
 @pytest.fixture(scope="module")
 def job_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> RanksJob:
     options = [f"--set={option}" for option in ONE_OPTIONS]
     return uninterrupted(
-        1, script(1, few_digits, "--config", STAGE_1, *TWO_RANKS, *options), tmp_path_factory.mktemp("ranks_1")
+        1, script(1, few_digits, "--config", STAGE_1, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks ü")
     )
 
 
@@ -67,18 +72,39 @@ def job_2(few_digits: Path, two_stages: TwoStages, tmp_path_factory: pytest.Temp
     options = [f"--set={option}" for option in TWO_OPTIONS]
     paths = (few_digits, two_stages.weights, two_stages.matrix)
     return uninterrupted(
-        2, script(2, *paths, "--config", STAGE_2, *TWO_RANKS, *options), tmp_path_factory.mktemp("ranks_2")
+        2, script(2, *paths, "--config", STAGE_2, *TWO_RANKS, *options), tmp_path_factory.mktemp("two ranks again")
     )
 
 
+def test_the_log_lines_appear_once_and_in_every_ranks_log(job_1: RanksJob, job_2: RanksJob) -> None:
+    assert len(re.findall(r"^epoch: 1 step: 10 loss is \d+\.\d+$", job_1.shown, re.MULTILINE)) == 1
+    for job in (job_1, job_2):
+        accuracy = re.findall(r"^\{'Accuracy': 0\.\d+\}$", job.shown, re.MULTILINE)
+        assert len(accuracy) == 1
+        for rank in (0, 1):
+            folder = job.folder / f"device{rank}_stage_{job.stage}"
+            assert accuracy[0] in (folder / "train.log").read_text()
+            assert f"RANK_ID={rank}\n" in (folder / "env.log").read_text()
+
+
+def test_rank_0_alone_saves(job_1: RanksJob, job_2: RanksJob) -> None:
+    for job in (job_1, job_2):
+        saved = job.folder.glob("device1_*/**/*")
+        assert [path for path in saved if path.suffix in (".ckpt", ".npy", ".h5")] == []
+    assert len(CheckpointSeries.open(job_1.folder / "device0_stage_1" / "checkpoint_stage_1" / "checkpoint_pca")) == 9
+    result = json.loads((job_2.folder / "device0_stage_2" / "result.json").read_text())
+    assert result["steps"] == 2 * 20
+    assert result["accepted_steps"] > 0
+
+
+def test_a_second_run_asks_for_resume_or_another_folder(job_1: RanksJob) -> None:
+    again = run(*job_1.command, cwd=job_1.folder)
+    assert again.returncode == 2
+    assert "holds earlier results; --resume goes on with them, --out starts in another folder" in again.stderr
+
+
 @pytest.mark.parametrize(
-    ("stage", "rank"),
-    [
-        pytest.param(1, 0, marks=pytest.mark.slow),
-        (1, 1),
-        (2, 0),
-        pytest.param(2, 1, marks=pytest.mark.slow),
-    ],
+    ("stage", "rank"), [(2, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0), (1, 1), (2, 1)))]
 )
 def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
     stage: int, rank: int, tmp_path: Path, request: pytest.FixtureRequest

@@ -1,7 +1,6 @@
 """Stage 1, run whole as a program."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from dimred.config import StageOneConfig, load_config
 from dimred.run.metrics import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.helpers.commands import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages, program
+from tests.helpers.commands import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages
 
 
 def test_the_log_has_the_lines_that_people_grep_for(two_stages: TwoStages) -> None:
@@ -47,31 +46,3 @@ def test_the_last_snapshot_is_the_last_checkpoint(two_stages: TwoStages) -> None
 def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -> None:
     saved = load_config(StageOneConfig, two_stages.stage_1 / "config.yaml")
     assert saved == load_config(StageOneConfig, STAGE_1, [option.removeprefix("--set=") for option in SHORT])
-
-
-def test_going_on_from_a_checkpoint_gives_what_the_uninterrupted_run_gives(
-    two_stages: TwoStages, tmp_path: Path
-) -> None:
-    first = program(
-        "stage_1", two_stages.data, "--config", STAGE_1, "--out", tmp_path / "a", *SHORT, "--set=epochs=1", cwd=tmp_path
-    )
-    assert first.returncode == 0, first.stderr
-    checkpoint = tmp_path / "a" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
-    rest = program(
-        "stage_1",
-        two_stages.data,
-        "--config",
-        STAGE_1,
-        "--out",
-        tmp_path / "b",
-        "--from",
-        checkpoint,
-        *SHORT,
-        cwd=tmp_path,
-    )
-    assert rest.returncode == 0, rest.stderr
-    resumed = read_checkpoint(tmp_path / "b" / "checkpoint_stage_1" / "resnet_small-3_74.ckpt")
-    uninterrupted = read_checkpoint(two_stages.weights)
-    assert resumed.keys() == uninterrupted.keys()
-    for name, value in uninterrupted.items():
-        np.testing.assert_array_equal(resumed[name], value)
