@@ -63,14 +63,14 @@ class CheckpointSelection:
         ]
 
     def put_best(
-        self, network: nn.Cell, measure: Callable[[], np.ndarray], reestimate: Callable[[], object]
+        self, network: nn.Cell, put: Callable[[np.ndarray], None], measure: Callable[[np.ndarray], np.ndarray]
     ) -> dict[str, Any]:
         """Put the point, or the mean of the newest epochs' points, that ``selection`` chooses into the network.
 
         Args:
             network: set in place.
-            measure: the losses of the network as it is, (n,).
-            reestimate: gives it BatchNorm statistics that belong to its weights.
+            put: sets weights (M,), with BatchNorm statistics that belong to them.
+            measure: does so, and measures them on ``val``: losses (n,).
 
         Returns:
             ``{"kept": name}``, and the selection's summary.
@@ -80,16 +80,10 @@ class CheckpointSelection:
         series = self._ranks.run_on_rank_zero(lambda: CheckpointSeries.open(self.folder) if epochs else None)
         averages = SnapshotAverages(series, layout, self._ranks)
         windows = {}
-
-        def put(weights: np.ndarray) -> None:
-            from_arrays(network.trainable_params(), layout.unflatten(weights), "an average along the path")
-            reestimate()
-
         for window, weights in averages.uniform(len(epochs), window_grid(len(epochs)).get(len(epochs), [])):
             name = f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
             windows[name] = window
-            put(weights)
-            self.selection.measure(name, averages.width(window), measure)
+            self.selection.measure(name, averages.width(window), measure, weights)
         kept = self.selection.choose().name
         if kept in windows:
             put(next(averages.of([windows[kept]])))

@@ -14,6 +14,7 @@ from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.evaluate.classification import Accuracy, CrossEntropy
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.weights.layout import WeightLayout
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -80,6 +81,7 @@ class OnSplits:
     ):
         self._network = network
         self._ranks = ranks
+        self._layout = WeightLayout.from_network(network)
         self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
         self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches))
         self._accuracy = Accuracy(network, ranks)
@@ -92,6 +94,16 @@ class OnSplits:
     def losses(self, split: str) -> np.ndarray:
         """Cross entropy on each sample of the split, float32 (n,); see ``CrossEntropy.of_samples``."""
         return self._cross_entropy.of_samples(self._splits[split])
+
+    def put(self, weights: np.ndarray) -> None:
+        """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
+        from_arrays(self._network.trainable_params(), self._layout.unflatten(weights), "an average")
+        self.reestimate()
+
+    def val_losses_of(self, weights: np.ndarray) -> np.ndarray:
+        """``put``, and the losses on ``val``."""
+        self.put(weights)
+        return self.losses("val")
 
     def reestimate(self) -> int:
         """Give the network BatchNorm statistics that belong to its weights; returns how many batches that took.

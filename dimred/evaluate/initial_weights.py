@@ -1,6 +1,5 @@
 """Where a search begins: the candidates, and the network put there."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from mindspore import nn
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import SnapshotAverages
+from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.window_search import search_windows
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -24,18 +24,14 @@ class InitialWeights:
     Args:
         network: set in place, on every rank.
         ranks: all of them call the methods; rank 0 has basis and snapshots, and tells the others.
-        reestimate: gives the network BatchNorm statistics that belong to its weights.
-        losses: the network's on each sample of the held-out split; asked for by ``best`` only.
+        on: measures the network; ``best`` asks for the split ``val``.
     """
 
-    def __init__(
-        self, network: nn.Cell, ranks: Ranks, reestimate: Callable[[], object], losses: Callable[[], np.ndarray]
-    ) -> None:
+    def __init__(self, network: nn.Cell, ranks: Ranks, on: OnSplits) -> None:
         self._network = network
         self._ranks = ranks
         self._layout = WeightLayout.from_network(network)
-        self._reestimate = reestimate
-        self._losses = losses
+        self._on = on
 
     def put(self, start: str, basis: SubspaceBasis | None, snapshots: Path) -> dict[str, Any]:
         """``best``, ``mean``, ``last`` (the network as it is), or the path of a checkpoint; what is told of a choice.
@@ -47,7 +43,7 @@ class InitialWeights:
         if start == "best":
             return self._best(basis, snapshots)
         if start == "mean":
-            self._place(self._of_first(self._ranks.run_on_rank_zero(lambda: _mean(basis))))
+            self._on.put(self._of_first(self._ranks.run_on_rank_zero(lambda: _mean(basis))))
         elif start != "last":
             parameters = list(self._network.get_parameters())
             self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
@@ -63,24 +59,15 @@ class InitialWeights:
         n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
         if n_in_mean and not averages.steps:
             others.append(("mean", n_in_mean, self._of_first(mean)))
-        found = search_windows(averages, self._measure, others)
-        self._place(found.weights)
+        found = search_windows(averages, self._on.val_losses_of, others)
+        self._on.put(found.weights)
         found.selection.tell("start")
         chosen = found.candidate
         return {"started_from": chosen.name, "start_width": chosen.width} | found.selection.summary("start")
 
-    def _measure(self, vector: np.ndarray) -> np.ndarray:
-        self._place(vector)
-        return self._losses()
-
     def _of_first(self, vector: np.ndarray | None) -> np.ndarray:
         """Rank 0's vector (M,), on every rank."""
         return self._ranks.sum(np.zeros(self._layout.size, np.float32) if vector is None else vector)
-
-    def _place(self, vector: np.ndarray) -> None:
-        """Weights (M,) into the network, with BatchNorm statistics that belong to them."""
-        from_arrays(self._network.trainable_params(), self._layout.unflatten(vector), "the start of the search")
-        self._reestimate()
 
 
 def _mean(basis: SubspaceBasis | None) -> np.ndarray:

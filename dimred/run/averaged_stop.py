@@ -16,7 +16,7 @@ from dimred.evaluate.selection import Behind, Candidate, Selection, behind
 from dimred.launch.channel import tell_position
 from dimred.run.states import RunState
 from dimred.train_step.network_state import moving_statistics
-from dimred.vectors.parameters import from_arrays, preserved
+from dimred.vectors.parameters import preserved
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
@@ -131,7 +131,7 @@ class AveragedStop(NeverStop):
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             for window, weights in averages.uniform(n, {n // share for share in _SHARES if n // share > 1}):
                 tell_position("measuring averaged weights after", step)
-                selection.measure(averages.name(window), averages.width(window), self._losses, weights)
+                selection.measure(averages.name(window), averages.width(window), self._on.val_losses_of, weights)
         found = selection.choose()
         gain, plateau = self._plateau.see(found, epoch), self._plateau
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
@@ -144,11 +144,6 @@ class AveragedStop(NeverStop):
             "averaged_gain_standard_error": gain and gain.standard_error,
             "averaged_seconds": selection.seconds,
         }
-
-    def _losses(self, weights: np.ndarray) -> np.ndarray:
-        from_arrays(self._network.trainable_params(), self._layout.unflatten(weights), "an average of the snapshots")
-        self._on.reestimate()
-        return self._on.losses("val")
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The losses of the best measurement so far."""

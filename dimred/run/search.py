@@ -105,7 +105,7 @@ class Search(Observer):
 
     def put_start(self, snapshots: Path) -> None:
         """Put the network where the search begins."""
-        start = InitialWeights(self.network, self.ranks, self.on.reestimate, self._val_losses)
+        start = InitialWeights(self.network, self.ranks, self.on)
         self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:
             self.step.ema.restart()
@@ -157,7 +157,7 @@ class Search(Observer):
         self.points.save(point, self._parameters())
         if self.settings.keep_best:
             width = self.result["start_width"] if point == "start" else 1.0
-            self.points.selection.measure(point, width, self._val_losses_reestimated)
+            self.points.selection.measure(point, width, self._val_losses)
         if self.step.ema is not None:
             with self.step.ema.in_place():
                 self.result["ema_accuracy_by_point"][point] = self._evaluate()
@@ -187,7 +187,7 @@ class Search(Observer):
         """Keep a network, measure it, and write ``result.json``."""
         self.result |= totals(self.records)
         if self.settings.keep_best:
-            self.result |= self.points.put_best(self.network, self._val_losses, self.on.reestimate)
+            self.result |= self.points.put_best(self.network, self.on.put, self.on.val_losses_of)
         self.result["accuracy"] = self._evaluate()
         if self.settings.reestimate_batch_norm:
             self.on.reestimate()
@@ -204,11 +204,8 @@ class Search(Observer):
         return self.on.accuracy(self.settings.data.eval_split)
 
     def _val_losses(self) -> np.ndarray:
-        return self.on.losses("val")
-
-    def _val_losses_reestimated(self) -> np.ndarray:
         """With the BatchNorm statistics that the point would be kept with; the search goes on with its own."""
         with preserved(moving_statistics(self.network)):
             if self.settings.reestimate_batch_norm:
                 self.on.reestimate()
-            return self._val_losses()
+            return self.on.losses("val")

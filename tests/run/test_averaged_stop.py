@@ -125,5 +125,5 @@ def test_small_gains_add_up() -> None:
     noise = np.tile([0.2, -0.2], 200)
     plateau = Plateau(patience=3)
     for number in range(7):
-        plateau.see(candidate(1 - 0.004 * number + (noise if number % 2 else 0)), number)
+        plateau.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
     assert plateau.best_epoch == 6
