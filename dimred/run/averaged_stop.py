@@ -21,7 +21,7 @@ from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
 _SHARES = (1, 2, 4, 8)  # the windows hold all snapshots that are kept, half of them, ...
-_LOSSES = "averaged:losses"  # name in a state
+_LOSSES = "averaged_loss:best"  # name in a state
 
 
 class NeverStop:

@@ -12,7 +12,7 @@ from dimred.errors import ConfigError
 from dimred.evaluate.selection import Candidate
 from dimred.run.averaged_stop import Plateau
 from dimred.run.metrics import read_metrics
-from tests.helpers.results import differences, results
+from tests.helpers.results import STATE_LOSSES, differences, results
 from tests.helpers.tiny_run import TASK, stage_1_run
 
 STAGE_1: dict[str, Any] = {
@@ -48,8 +48,8 @@ def test_a_training_that_is_measured_is_the_one_that_is_not_to_the_byte(tmp_path
     assert all(record["averaged_standard_error"] > 0 for record in records)
     assert all(record["averaged_window"] in (2, 3, 4, 6, 8) for record in records)
     plain, found = results(tmp_path / "plain"), results(tmp_path / "measured")
-    losses = found["newest state"].pop("averaged:losses")
-    assert len(losses) == 9 * 4  # of val's samples
+    assert len(found.pop(STATE_LOSSES)["averaged_loss:best"]) == 9  # val's samples
+    assert not plain.pop(STATE_LOSSES)
     for name in ("metrics.jsonl", "config.yaml"):
         found.pop(name)
         plain.pop(name)
