@@ -19,6 +19,7 @@ DIFFERENCES = (
     "behind", "standard_error", "averaged_gain", "averaged_gain_standard_error", "averaged_standard_error"
 )  # fmt: skip
 STATE_LOSSES = "losses in the newest state"  # of the samples of val
+MEASURED = ("val_loss:", "averaged_loss:")
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def results(folder: Path) -> dict[str, Any]:
             state = RunStates(path.parent.parent).newest(pytest.fail)
             assert state is not None
             found[name] = "a state"
-            losses = {key: value for key, value in state.arrays.items() if "loss" in key.partition(":")[0]}
+            losses = {key: value for key, value in state.arrays.items() if key.startswith(MEASURED)}
             found["newest state"] = {key: value.tobytes() for key, value in state.arrays.items() if key not in losses}
             found[STATE_LOSSES] = losses
         else:
