@@ -18,6 +18,7 @@ from dimred.report.page import make_report_folder, write_report, write_stage_1_r
 from dimred.report.plots import PlanePoints, PlaneView, Surface, grid_around, plane_point
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.run.device import set_up
+from dimred.subspace.basis import SubspaceBasis
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -48,7 +49,7 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
-    plane = None if run.basis.mean is None else _view(run, settings, grid, n_batches)
+    plane = _view(run, run.basis, settings, grid, n_batches) if run.basis and run.basis.mean is not None else None
     return write_report(out, run, plane, summary)
 
 
@@ -60,18 +61,18 @@ def _read(comparison: Path) -> dict[str, Any]:
     return found
 
 
-def _view(run: StageTwoRecord, settings: StageTwoConfig, grid: int, n_batches: int) -> PlaneView:
+def _view(run: StageTwoRecord, basis: SubspaceBasis, settings: StageTwoConfig, grid: int, n_batches: int) -> PlaneView:
     """Where both stages were, and the loss of the network around these points."""
     network = build_network(settings)
     layout = WeightLayout.from_network(network)
-    run.basis.check(layout)
-    mean = np.asarray(run.basis.mean, np.float64)
+    basis.check(layout)
+    mean = np.asarray(basis.mean, np.float64)
 
     def points(epochs: list[int], paths: Iterable[Path]) -> PlanePoints:
         vectors = (
             layout.flatten(read_checkpoint(path, names=layout.names)) for path in paths
         )  # one in memory at a time
-        along, off = zip(*(plane_point(run.basis, mean, vector) for vector in vectors), strict=True)
+        along, off = zip(*(plane_point(basis, mean, vector) for vector in vectors), strict=True)
         return PlanePoints(epochs, np.array(along), np.array(off))
 
     series = run.stage_1.snapshots or CheckpointSeries.open(run.stage_1.folder / STAGE_1_CHECKPOINTS / SNAPSHOTS)
@@ -87,7 +88,7 @@ def _view(run: StageTwoRecord, settings: StageTwoConfig, grid: int, n_batches: i
 
     train = build_data(settings.data, Path(run.result["sources"]["data"]), "train").training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
-    loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(run.basis.components[:2], np.float64))
+    loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(basis.components[:2], np.float64))
 
     def surface(points: np.ndarray) -> Surface:
         first, second = grid_around(points, grid)

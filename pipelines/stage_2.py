@@ -10,6 +10,7 @@ import typer
 from mindspore import nn
 
 from dimred.build import build_data, build_network, build_search_step, check_ranks
+from dimred.build.continuation import build_continued_optimizer, checkpoint_place, share_continuation
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
@@ -41,7 +42,8 @@ def stage_2(
     overrides: Overrides = None,
 ) -> None:
     """Search in the subspace of stage 1's snapshots, from their best mean or from stage 1's last weights."""
-    settings = load_config(StageTwoConfig, config, overrides or [])
+    place = checkpoint_place(weights)
+    settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)
     ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
@@ -55,12 +57,19 @@ def stage_2(
         ranks.broadcast(list(network.get_parameters()))
         snapshots = weights.parent / SNAPSHOTS
         basis = found.basis
-        if pca_mat is None:
+        if pca_mat is None and settings.n_components > 0:
             basis = ranks.run_on_rank_zero(lambda: _fit(settings, network, snapshots, out))
-        shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
-        step = build_search_step(settings, network, shared, images[settings.search_split].steps_per_epoch, ranks)
+        shared = None
+        if settings.n_components > 0:
+            shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
+        per_epoch, continuation, optimizer = images[settings.search_split].steps_per_epoch, None, None
+        if settings.residual == "continued":
+            continuation = share_continuation(found.continuation, ranks)
+            optimizer = build_continued_optimizer(continuation, settings, network, per_epoch, ranks)
+        step = build_search_step(settings, network, shared, per_epoch, ranks, optimizer)
         sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
-        search = Search(session, settings, network, step, images, basis, sources, SEARCH_EPOCHS_FROM)
+        taken_over = {} if continuation is None else continuation.summary()
+        search = Search(session, settings, network, step, images, basis, sources, taken_over, SEARCH_EPOCHS_FROM)
         if not search.restore(allow_change or []):
             search.put_start(snapshots)
         search.run()

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 from mindspore import nn
 
+from dimred.build.continuation import Continuation, read_continuation
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
@@ -29,7 +30,8 @@ class StageTwoInputs(NamedTuple):
     """What rank 0 has read; None elsewhere."""
 
     weights: dict[str, np.ndarray] | None  # every parameter of WEIGHTS, by name
-    basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted
+    continuation: Continuation | None  # of the continued residual; None for another one
+    basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted, or not needed
 
 
 def check_stage_1(
@@ -69,22 +71,30 @@ def check_stage_2(
         ConfigError: lists every problem, on every rank.
     """
 
+    def read_weights() -> tuple[dict[str, np.ndarray], Continuation | None]:
+        arrays, continuation = read_checkpoint(weights), None
+        if settings.residual == "continued":
+            continuation = read_continuation(settings, network, weights, arrays)
+        check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+        return arrays, continuation
+
     def read_basis() -> SubspaceBasis | None:
         if pca_mat is not None:
             return load_basis(pca_mat, network=network)
         snapshots = weights.parent / SNAPSHOTS
-        check_enough(len(CheckpointSeries.open(snapshots)), settings.n_components, basis_kind(settings), snapshots)
+        if settings.n_components > 0:
+            check_enough(len(CheckpointSeries.open(snapshots)), settings.n_components, basis_kind(settings), snapshots)
         return None
 
     problems = Problems()
     problems.collect(lambda: check_splits(settings, data, splits_read(settings)))
     problems.collect(lambda: check_run_folder(out, resume=resume))
-    arrays = problems.collect(lambda: ranks.run_on_rank_zero(lambda: _read_weights(weights, network)))
+    arrays, continuation = problems.collect(lambda: ranks.run_on_rank_zero(read_weights)) or (None, None)
     basis = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
     problems.collect(lambda: check_space(out, _stage_2_disk(settings, network, pca_mat is None), "stage 2"))
     problems.collect(lambda: check_memory(_stage_2_memory(settings, network) // ranks.group_size, "the basis"))
     problems.refuse()
-    return StageTwoInputs(arrays, basis)
+    return StageTwoInputs(arrays, continuation, basis)
 
 
 def splits_trained_with(settings: StageOneConfig) -> list[str]:
@@ -101,12 +111,6 @@ def splits_read(settings: StageTwoConfig) -> list[str]:
 def basis_kind(settings: StageTwoConfig) -> str:
     """The kind of basis that the search works in."""
     return "snapshots" if settings.search == "average" else "pca"
-
-
-def _read_weights(weights: Path, network: nn.Cell) -> dict[str, np.ndarray]:
-    arrays = read_checkpoint(weights)
-    check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
-    return arrays
 
 
 class Problems:
@@ -179,14 +183,14 @@ def snapshots_in_the_end(config: StageOneConfig) -> int:
 def _stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
     """Bytes of a whole stage 2: a checkpoint of the start, of each epoch and of the end, states, the basis it fits."""
     weights, everything = _sizes(network)
-    state = 2 * everything + weights
+    state = 2 * everything + (2 if config.residual == "continued" else 1) * weights  # LAMB keeps two moments
     basis = (config.n_components + 2) * weights if fits_basis else 0
-    return _FLOAT * ((config.epochs + 3) * 2 * everything + _STATES * state + basis)
+    return _FLOAT * ((config.n_epochs + 3) * 2 * everything + _STATES * state + basis)
 
 
 def _stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
     """Bytes of the basis, which every step reads twice, and of the vectors beside it."""
-    return _FLOAT * (config.n_components + 8) * _sizes(network)[0]
+    return _FLOAT * (config.n_components + (11 if config.residual == "continued" else 8)) * _sizes(network)[0]
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

@@ -1,12 +1,21 @@
 """The steps of both stages, with their parts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
 from dimred.build.network_and_data import build_loss
-from dimred.config import LossScaleConfig, ScheduleConfig, SearchOptions, StageConfig, StageOneConfig, StageTwoConfig
+from dimred.config import (
+    LossScaleConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    SearchOptions,
+    StageConfig,
+    StageOneConfig,
+    StageTwoConfig,
+)
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search.basis_check import Basis
 from dimred.search.step import SubspaceTrainStep
@@ -58,23 +67,35 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 
     )
 
 
+def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Sequence[float]) -> nn.Optimizer:
+    """The optimizer of the network's trainable weights, with its decay groups."""
+    return make_optimizer(config.name, network.trainable_params(), rates, **config.model_dump(exclude={"name"}))
+
+
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
     """Stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
-    options = config.optimizer.model_dump(exclude={"name"})
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
-    optimizer = make_optimizer(config.optimizer.name, network.trainable_params(), rates, **options)
+    optimizer = build_optimizer(config.optimizer, network, rates)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
 
 
 def build_search_step(
-    config: StageTwoConfig, network: nn.Cell, basis: Basis, steps_per_epoch: int, ranks: Ranks = ALONE
+    config: StageTwoConfig,
+    network: nn.Cell,
+    basis: Basis | None,
+    steps_per_epoch: int,
+    ranks: Ranks = ALONE,
+    optimizer: nn.Optimizer | None = None,
 ) -> SubspaceTrainStep:
-    """Stage 2's step. The rate of ``sgd`` and ``average`` stays, or falls linearly to 0 at the end."""
+    """Stage 2's step. The rate of ``sgd`` and ``average`` stays, or falls linearly to 0 at the end.
+
+    ``optimizer`` is that of the continued residual, see ``dimred.build.continuation``.
+    """
     options = {name: getattr(config, name) for name in SearchOptions.model_fields}
     if config.learning_rate_schedule == "linear":
-        options["learning_rate"] = make_rates("linear", config.learning_rate, 0, config.epochs * steps_per_epoch)
+        options["learning_rate"] = make_rates("linear", config.learning_rate, 0, config.n_epochs * steps_per_epoch)
     options["weight_decay"] = [
         config.weight_decay if decays(weight, config.no_decay) else 0.0 for weight in network.trainable_params()
     ]
     parts = build_parts(config, network)
-    return SubspaceTrainStep(build_loss(config, network), basis, ranks=ranks, **parts, **options)
+    return SubspaceTrainStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)

@@ -2,14 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.console import AsJson
+from dimred.console import AsJson, note
 
 if TYPE_CHECKING:
     from dimred.merging.trials import Progress
@@ -71,7 +71,7 @@ def merge(
             checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
             dtype=dtype, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize,
             budget=budget, timeout=timeout, seed=seed, components=components, bound=bound, prior=prior,
-            population=population, on_trial=on_trial,
+            population=population, on_trial=on_trial, note=note,
         )  # fmt: skip
     if record.get("table"):
         from dimred.merging.merge import work_folder
@@ -85,33 +85,31 @@ def merge(
 
 
 def _print(record: dict[str, Any], out: Path) -> None:
-    """The inputs with their coefficients, or the finalists; and what became of it."""
-    from rich.console import Console
-    from rich.table import Table
+    """The inputs in order with their coefficients; the finalists; and what became of it."""
+    listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
+    _print_table(("checkpoint", "step", "coefficient"), listed)
+    if record.get("table"):
+        from dimred.merging.final import SPLITS, scores_of
 
-    rows = Table(box=None, pad_edge=False)
-    if "table" in record:
-        for heading in ("kept", "kind", "candidate", "search", "select", "test"):
-            rows.add_column(heading, no_wrap=True)
-        for row in record["table"]:
-            scores = (_score(*row[split]) if split in row else "" for split in ("search", "select", "test"))
-            rows.add_row("*" if row["kept"] else "", row["kind"], row["name"], *scores)
-    else:
-        for heading in ("checkpoint", "step", "coefficient"):
-            rows.add_column(heading, no_wrap=True)
-        for one in record["checkpoints"]:
-            rows.add_row(one["path"], str(one["step"]), f"{one['coefficient']:.4g}")
-    Console(width=None if sys.stdout.isatty() else 240).print(rows)
-    if "table" in record:
+        rows = [["*" if row["kept"] else "", row["kind"], row["name"], *scores_of(row)] for row in record["table"]]
+        _print_table(("kept", "kind", "candidate", *SPLITS), rows)
         print(
             f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
         )
     print(f"BatchNorm: {record['batch_norm']}.")
-    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if "table" in record else ""))
+    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if record.get("table") else ""))
 
 
-def _score(value: float, error: float | None) -> str:
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
 
 
 @contextmanager
@@ -125,13 +123,13 @@ def _live() -> Iterator[Callable[["Progress"], None]]:
 
     def line(progress: "Progress") -> str:
         trial, best = progress.trial, progress.best
-        found = _score(*trial.score[:2]) if trial.score else f"failed: {trial.failed}"
-        ahead = f"; best {_score(*best.score[:2])}, {best.candidate.name}" if best and best.score else ""
+        found = str(trial.score) if trial.score else f"failed: {trial.failed}"
+        ahead = f"; best {best.score}, {best.candidate.name}" if best and best.score else ""
         where = f"{progress.spent}/{progress.budget}" if trial.split == "search" else trial.split
         return f"{where} {trial.candidate.kind} {trial.candidate.name}: {found}{ahead}"
 
     if not console.is_terminal:
-        yield lambda progress: print(line(progress), file=sys.stderr, flush=True)
+        yield lambda progress: note(line(progress))
         return
     best_of: dict[str, Any] = {}
     with Live(console=console, transient=True) as live:
@@ -142,7 +140,7 @@ def _live() -> Iterator[Callable[["Progress"], None]]:
                 best_of[progress.best.candidate.name] = progress.best
             table = Table("number", "kind", "candidate", "search", title=line(progress), box=None)
             for one in list(best_of.values())[-8:][::-1]:
-                table.add_row(str(one.number), one.candidate.kind, one.candidate.name, _score(*one.score[:2]))
+                table.add_row(str(one.number), one.candidate.kind, one.candidate.name, str(one.score))
             live.update(table)
             if trial.failed:
                 live.console.print(f"trial {trial.number} failed: {trial.failed}", markup=False)

@@ -154,7 +154,8 @@ def _layout_from(path: Path) -> "WeightLayout":
     from dimred.weights.series import read_manifest
 
     if path.suffix in (".npy", ".h5"):
-        return read_metadata(metadata_path(path)).layout
+        layout: WeightLayout = read_metadata(metadata_path(path))["layout"]
+        return layout
     if path.suffix == ".json":
         return read_manifest(path)[0]
     return trainable_layout(read_index(path), path)[0]

@@ -50,40 +50,40 @@ def show(
 
 def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
     facts = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
-    if (metadata := basis.metadata) is None:
+    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
         return facts
     return facts | {
-        "kind": metadata.kind,
-        "fingerprint": metadata.layout.fingerprint,
-        "deviation": metadata.deviation,
-        "singular_values": metadata.singular_values.tolist(),
-        "explained_variance_ratio": metadata.explained_variance_ratio.tolist(),
-        "snapshots": [asdict(source) for source in metadata.snapshots],
+        "kind": basis.kind,
+        "fingerprint": basis.layout.fingerprint,
+        "deviation": basis.deviation,
+        "singular_values": basis.singular_values.tolist(),
+        "explained_variance_ratio": basis.explained_variance_ratio.tolist(),
+        "snapshots": [asdict(source) for source in basis.snapshots],
     }
 
 
 def _describe(basis: "SubspaceBasis") -> list[str]:
     lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
-    if (metadata := basis.metadata) is None:
+    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
         return lines
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
-    first, last = metadata.snapshots[0], metadata.snapshots[-1]
-    shares = metadata.explained_variance_ratio
+    first, last = basis.snapshots[0], basis.snapshots[-1]
+    shares = basis.explained_variance_ratio
     lines += [
-        f"kind        {kinds[metadata.kind]}",
-        f"network     {len(metadata.layout.names)} parameters, fingerprint {metadata.layout.fingerprint[:16]}",
-        f"snapshots   {len(metadata.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
-        f"rows        orthonormal to {metadata.deviation:.1e}, unchanged since they were written",
+        f"kind        {kinds[str(basis.kind)]}",
+        f"network     {len(basis.layout.names)} parameters, fingerprint {basis.layout.fingerprint[:16]}",
+        f"snapshots   {len(basis.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
+        f"rows        orthonormal to {basis.deviation:.1e}, unchanged since they were written",
         f"explained   {shares.sum():.3%} of the snapshots' variance",
         "",
         "direction   singular value    share      sum",
     ]
-    rows = zip(metadata.singular_values, shares, shares.cumsum(), strict=True)
+    rows = zip(basis.singular_values, shares, shares.cumsum(), strict=True)
     for number, (value, share, total) in enumerate(rows, 1):
         bar = "#" * round(40 * float(share))
         lines.append(f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {bar}".rstrip())
     lines += ["", "step        snapshot and digest of its weights"]
-    return [*lines, *(f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in metadata.snapshots), ""]
+    return [*lines, *(f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in basis.snapshots), ""]
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dimred.config.base import Count, Fraction, NotNegative, OpenFraction, Positive, Strict
 
@@ -16,8 +16,8 @@ class SearchOptions(Strict):
 
     search: Literal["bfgs", "sgd", "average"] = "bfgs"
     """bfgs; sgd: momentum in the subspace, no line search; average: the same on a basis of raw snapshots."""
-    n_components: Count | None = None
-    """Leading directions to search in; all of the basis by default."""
+    n_components: Annotated[int, Field(ge=0)] | None = None
+    """Leading directions to search in; all of the basis by default, 0 only with residual continued."""
     rho: OpenFraction = 0.55
     """Line search: what the step is multiplied with from one trial to the next."""
     sigma: OpenFraction = 0.4
@@ -26,10 +26,13 @@ class SearchOptions(Strict):
     """Line search: trials before the step is given up."""
     max_rejected_steps: Count = 100
     """Steps in a row without an accepted trial, after which the search ends."""
+    residual: Literal["off", "published", "continued"] = "published"
+    """The step along what the subspace can't express of the gradient: off; published: gamma and alpha, both constant;
+    continued: stage 1's own optimizer."""
     gamma: Fraction = 0.9
-    """Momentum of the residual step, along what the subspace can't express of the gradient."""
+    """Momentum of the published residual step."""
     alpha: NotNegative = 0.001
-    """Step size of the residual step, along what the subspace can't express of the gradient; 0 turns it off."""
+    """Step size of the published residual step; 0 turns it off."""
     curvature_pair: Literal["consecutive", "same_batch"] = "consecutive"
     """Curvature from gradients of two batches in a row, or of the same batch twice (one more gradient a step)."""
     damping: bool = False
@@ -53,3 +56,27 @@ class SearchOptions(Strict):
         if isinstance(value, np.ndarray | np.generic):
             value = value.tolist()
         return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("residual", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        """YAML reads a bare ``off`` as false."""
+        return "off" if value is False else value
+
+    @model_validator(mode="after")
+    def _residual_fits(self) -> "SearchOptions":
+        if self.n_components == 0 and self.residual != "continued":
+            raise ValueError(
+                "n_components is 0, so nothing is searched; it goes with residual continued, as a plain cooldown"
+            )
+        if self.residual == "continued" and np.any(self.weight_decay):
+            raise ValueError(
+                "weight_decay is given, but residual continued decays by the groups of its own optimizer; set it to 0"
+            )
+        return self
+
+    @property
+    def leaves_subspace(self) -> bool:
+        """Whether a residual step or weight decay moves the weights out of start + span(P)."""
+        published = self.residual == "published" and self.alpha > 0
+        return published or self.residual == "continued" or bool(np.any(self.weight_decay))

@@ -1,8 +1,11 @@
 """One model for each stage."""
 
+import math
+import re
+from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
 from dimred.config.parts import (
@@ -19,6 +22,17 @@ from dimred.config.parts import (
     StopConfig,
 )
 from dimred.config.search import SearchOptions
+from dimred.errors import ConfigError
+
+
+def _number_or_share(value: Any) -> Any:
+    text = str(value).strip()
+    share = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
+    if share and ExactFraction(share[1]) > 0:
+        return f"{share[1]}%"
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise ValueError("it must be a whole number at least 1, or a share of all passes, such as 10%")
+    return int(text)
 
 
 class StageConfig(Strict):
@@ -100,8 +114,8 @@ class StageOneConfig(StageConfig):
 class StageTwoConfig(SearchOptions, StageConfig):
     """Stage 2: the search in the subspace."""
 
-    epochs: Count = 2
-    """Passes over the searched split."""
+    epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = 2
+    """Passes over the searched split: a number, or a share of the passes of both stages together, such as 10%."""
     start: str = "best"
     """Where the search begins: best (on the val split, of last and averages of the snapshots over many windows and
     profiles), the mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
@@ -109,8 +123,18 @@ class StageTwoConfig(SearchOptions, StageConfig):
     """The split that gives directions and line-search losses."""
     keep_best: bool = True
     """Keep the best of the start, every epoch and the mean of the latest epochs on the val split, not the last."""
-    n_components: Count = 32
-    """Leading directions to search in, and those of a basis that is fitted for the search."""
+    n_components: Annotated[int, Field(ge=0)] = 32
+    """Leading directions to search in, and those of a basis that is fitted for the search; 0, with residual continued,
+    for a plain cooldown, which needs no basis."""
+    residual_schedule: Literal["linear", "sqrt"] = "linear"
+    """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
+    residual_factor: Positive | None = None
+    """Of residual continued: its rate begins at this multiple of stage 1's last; null for 1 where stage 2 starts from
+    last, and a third elsewhere."""
+    residual_rate: Positive | None = None
+    """Of residual continued: in place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
+    optimizer: OptimizerConfig | None = None
+    """Of residual continued: in place of stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd and average."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"
@@ -131,3 +155,34 @@ class StageTwoConfig(SearchOptions, StageConfig):
             data = dict(data)
             data.setdefault("n_components", data.pop("n_component"))
         return data
+
+    @property
+    def n_epochs(self) -> int:
+        """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""
+        return int(self.epochs)
+
+    def residual_factor_from(self, start: str) -> float:
+        """``residual_factor``, or where that is null its default for this start: an average is nearer to the end than
+        the last weights are, and takes a smaller rate."""
+        if self.residual_factor is not None:
+            return self.residual_factor
+        return 1.0 if start == "last" else 1 / 3
+
+    def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
+        """The same with ``epochs`` as a number: of a share s, ceil(s / (1 - s) stage_1_epochs).
+
+        Args:
+            stage_1_epochs: None where that is not known.
+
+        Raises:
+            ConfigError: it is not known, and ``epochs`` is a share.
+        """
+        if isinstance(self.epochs, int):
+            return self
+        if stage_1_epochs is None:
+            raise ConfigError(
+                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made "
+                "(NAME-EPOCH_STEP.ckpt); give a number"
+            )
+        percent = ExactFraction(self.epochs.rstrip("%"))
+        return self.model_copy(update={"epochs": math.ceil(percent / (100 - percent) * stage_1_epochs)})

@@ -22,7 +22,7 @@ class OwnDataset(Batches):
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
-            epoch with another seed, for the augmentation, and gives as many; otherwise with None.
+            epoch with another seed, for the augmentation, and gives the same number each time; otherwise with None.
         data: as the user typed it.
         split: its name.
         options: see ``Batches``.

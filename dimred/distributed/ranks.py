@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import DimredError
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
@@ -35,12 +35,7 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """One process alone: every value stays as it is.
-
-    Attributes:
-        rank: number of this process.
-        group_size: R, processes in all.
-    """
+    """One process alone, number ``rank`` of ``group_size``, R: every value stays as it is."""
 
     rank = 0
     group_size = 1
@@ -108,12 +103,7 @@ class Ranks:
 
 
 class Group(Ranks):
-    """Several processes, each of which calls the same methods in the same order.
-
-    Args:
-        rank: number of this process.
-        group_size: R, processes in all.
-    """
+    """Several processes, each of which calls the same methods in the same order."""
 
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
@@ -212,22 +202,9 @@ def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
 
 
 def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
-    """The columns that ``rank`` owns: ``floor(rank M / R) : floor((rank + 1) M / R)``.
+    """The columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
 
     The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
     longest has ``ceil(M / R)``. Any M and any R go together; with R > M some ranks own nothing.
-
-    Args:
-        n_columns: M, columns in all.
-        rank: 0 to R - 1.
-        group_size: R, ranks in all.
-
-    Raises:
-        ConfigError: a number is out of range.
     """
-    if n_columns < 0 or group_size < 1 or not 0 <= rank < group_size:
-        raise ConfigError(
-            f"rank {rank} of group_size {group_size} can't own a part of {n_columns} columns; rank must be 0 to "
-            "group_size - 1."
-        )
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

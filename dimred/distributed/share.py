@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,20 +14,6 @@ from dimred.errors import DimredError
 from dimred.subspace.basis import SubspaceBasis
 
 _CHUNK = 1 << 24  # bytes of a file that are sent at once; each travels as a float32
-
-
-class ReceivedBasis(NamedTuple):
-    """The basis on a rank that does not have the file.
-
-    Attributes:
-        components: (k, M) float32, of which only this rank's columns are set (and take memory).
-        explained_variance: (k,) float64, where the file has it.
-        layout: not sent; rank 0 has checked it.
-    """
-
-    components: np.ndarray
-    explained_variance: np.ndarray | None
-    layout: Any = None
 
 
 class _State(Protocol):
@@ -41,14 +27,14 @@ class _State(Protocol):
 State = TypeVar("State", bound=_State)
 
 
-def share_basis(
-    basis: SubspaceBasis | None, ranks: Ranks, read: Callable[[Path], SubspaceBasis]
-) -> SubspaceBasis | ReceivedBasis:
-    """Rank 0's basis on every rank.
+def share_basis(basis: SubspaceBasis | None, ranks: Ranks, read: Callable[[Path], SubspaceBasis]) -> SubspaceBasis:
+    """Rank 0's basis on every rank; all of them call this.
+
+    A rank that does not have the file gets its own columns of the rows (the others are 0 and take no memory), and the
+    explained variance; rank 0 has checked the layout.
 
     Args:
         basis: rank 0's; None elsewhere.
-        ranks: all of them call this.
         read: opens a basis; called on the other ranks with rank 0's path, where there is such a file.
 
     Raises:
@@ -82,7 +68,7 @@ def _summary(basis: SubspaceBasis, path: Path | str | None) -> bytes:
     ).encode()
 
 
-def _send_rows(own: SubspaceBasis | None, summary: dict[str, Any], ranks: Ranks) -> ReceivedBasis:
+def _send_rows(own: SubspaceBasis | None, summary: dict[str, Any], ranks: Ranks) -> SubspaceBasis:
     """Send rank 0's rows one by one; a rank without the file keeps its own columns of each."""
     n_components, n_weights = summary["shape"]
     columns = columns_of_rank(n_weights, ranks.rank, ranks.group_size)
@@ -95,15 +81,14 @@ def _send_rows(own: SubspaceBasis | None, summary: dict[str, Any], ranks: Ranks)
         if own is None:
             kept[index, columns] = received[columns]
     variance = summary["explained_variance"]
-    return ReceivedBasis(kept, None if variance is None else np.array(variance))
+    return SubspaceBasis(kept, explained_variance=None if variance is None else np.array(variance))
 
 
 def share_state(state: State | None, ranks: Ranks, read: Callable[[Path], State]) -> State | None:
-    """Rank 0's state on every rank; None where rank 0 has none.
+    """Rank 0's state on every rank; None where rank 0 has none; all of them call this.
 
     Args:
         state: rank 0's; None elsewhere.
-        ranks: all of them call this.
         read: reads a state; called on the other ranks with rank 0's path, or with a copy of that file.
 
     Raises:

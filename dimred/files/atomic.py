@@ -23,33 +23,22 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
-    without an error; then the folder's entry is flushed too. After an error the temporary file is removed.
+    without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
+    is a path, which a library that opens files itself may write to.
 
-    Args:
-        path: the file; its folder exists.
-        durable: wait for the disk. Without it a power cut (but no mere kill) may leave an empty or older file.
-
-    Yields:
-        The temporary file. Its ``name`` is a path, which a library that opens files itself may write to.
+    Not ``durable``, it does not wait for the disk: a power cut (but no mere kill) may leave an empty or older file.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    temporary = _beside(target)
-    try:
+    with _temporary_name(target) as temporary:
         with temporary.open("x+b") as file:
             yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException as error:
-        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
-        raise
     if durable:
         _flush(target.parent)
 
@@ -58,32 +47,34 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Make a folder that is seen whole, or not at all.
 
-    Yields:
-        An empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+    Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
 
     Raises:
         OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
     """
     target = Path(path)
-    temporary = _beside(target)
-    try:
+    with _temporary_name(target) as temporary:
         temporary.mkdir()
         yield temporary
         rename_durably(temporary, target)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            error.filename = str(target)
-        raise
 
 
-def _beside(target: Path) -> Path:
-    """A name that nobody else uses.
+@contextmanager
+def _temporary_name(target: Path) -> Iterator[Path]:
+    """A name beside the target that nobody else uses; after an error, what stands there is removed.
 
     Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
     as the file system allows.
     """
-    return target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        yield temporary
+    except BaseException as error:
+        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
+            remove(temporary)
+        if isinstance(error, OSError):
+            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
+        raise
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, durable: bool = True) -> None:
@@ -113,17 +104,19 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove what processes of this host, now dead, were writing in ``directory`` when they were killed.
-
-    That is their temporary files and folders.
-    """
+    """Remove the temporary files and folders of processes of this host that were killed while they wrote them."""
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
         if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder and what is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 _Result = TypeVar("_Result")
@@ -134,9 +127,6 @@ _PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY,
 
 def retry(action: Callable[[], _Result], wait: Callable[[float], None] = time.sleep) -> _Result:
     """Call ``action``; where the disk fails in a way that may pass, wait and call it again, up to three times.
-
-    Args:
-        wait: sleeps for so many seconds.
 
     Raises:
         OSError: one that will not pass, or the last one.

@@ -32,11 +32,7 @@ def digest_of_chunks(digests: np.ndarray) -> str:
 
 
 def vector_digest(parts: Iterable[np.ndarray]) -> str:
-    """The digest of the vector that ``parts`` make one after the other, as 64 hexadecimal digits.
-
-    Args:
-        parts: arrays of any shape and float type, taken in C order as float32.
-    """
+    """The digest, 64 hexadecimal digits, of arrays one after the other, of any shape, taken in C order as float32."""
     digests, chunk, room = [], hashlib.sha256(), CHUNK
     for part in parts:
         rest = np.ascontiguousarray(part, "<f4").reshape(-1)

@@ -19,11 +19,9 @@ from dimred.files.run_names import LOCK
 
 
 class FolderLock:
-    """Holds ``folder/.lock`` as long as the block lasts.
+    """Holds ``folder/.lock`` as long as the block lasts; the folder is made where it is missing.
 
-    Args:
-        folder: made where it is missing.
-        what: the argument and its value, for the message: ``--out is '/a/b'``.
+    ``what`` is the argument and its value, for the message: ``--out is '/a/b'``.
 
     Raises:
         RunError: another process holds the lock; says which, and what is locked.

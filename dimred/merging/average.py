@@ -3,21 +3,21 @@
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dimred.errors import ConfigError, SeriesError
-from dimred.files.atomic import atomic_write
-from dimred.merging.inputs import Checkpoint, open_checkpoints, read_one, select
+from dimred.errors import ConfigError
+from dimred.files.atomic import atomic_write, remove_leftovers
+from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, read_one, select
 from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
 
-Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _VERSION = 1
+_LIBRARIES = ("dimred", "numpy", "safetensors", "cmaes")
 _AVERAGED = (
     "{} averaged statistics, which belong to no network: re-estimate them on training data, for MindSpore by dimred "
     "eval with --save; in a search, by a function reestimate(candidate) in the metric's file"
@@ -58,53 +58,34 @@ def average(
     """
     target = Path(out)
     check_is_new(target)
-    chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
+    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
     template = chosen[-1] if rest is None else read_one(Path(rest))
     difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
     if difference:
         raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
     check_target(target, template, dtype)
+    remove_leftovers(target.parent)  # of a call that was killed
     coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
     write_network(chosen, coefficients, target, template, dtype)
-    record = record_of(chosen, coefficients, template, dtype) | {"profile": profile}
+    record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
     write_record(target, record)
     return record
 
 
-def find_checkpoints(sources: Sources, order: str) -> list[Checkpoint]:
-    """At least two checkpoints of one network, oldest first.
-
-    Raises:
-        SeriesError: there is only one.
-    """
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    found = open_checkpoints(given, order)
-    if len(found) < 2:
-        raise SeriesError(f"CHECKPOINTS is {str(given[0])!r}, which is one checkpoint; give two or more")
-    return found
-
-
 def check_is_new(out: Path) -> None:
-    """Whether neither the result nor its record is there.
-
-    Raises:
-        ConfigError: one is.
-    """
     for path in (out, record_path(out)):
         if path.exists():
             raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
 
 
 def record_path(out: Path) -> Path:
-    """Beside the result, with ``.json`` after its name."""
     return out.with_name(out.name + ".json")
 
 
 def record_of(
-    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, template: Checkpoint, dtype: str | None
+    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, template: Checkpoint, order: str, dtype: str | None
 ) -> dict[str, Any]:
     """What a result was made from."""
-    shares = coefficients / coefficients.sum()
     inputs = [
         {
             "path": str(checkpoint.path),
@@ -112,18 +93,18 @@ def record_of(
             "coefficient": share,
             "sample_sha256": [sample_digest(file) for file in checkpoint.files],
         }
-        for checkpoint, share in zip(checkpoints, shares.tolist(), strict=True)
+        for checkpoint, share in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
     ]
-    libraries = {name: version(name) for name in ("dimred", "numpy", "safetensors", "cmaes")}
     statistics = template.statistics if template in checkpoints else ()
     return {
         "format": "dimred merge",
         "version": _VERSION,
         "checkpoints": inputs,
+        "order": order,
         "all_else_from": str(template.path),
         "dtype": dtype or "as the checkpoints",
         "batch_norm": _AVERAGED.format(len(statistics)) if statistics else "no statistics were averaged",
-        "versions": {"python": platform.python_version()} | libraries,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     }
 
 

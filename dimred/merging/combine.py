@@ -9,7 +9,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
-from dimred.weights.stored_tensor import BFLOAT16, StoredTensor
+from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, write_exactly
 
 BLOCK = 65_536
 _PART = 16 * BLOCK
@@ -31,11 +32,19 @@ class Target(NamedTuple):
     place: StoredTensor
 
 
+class _Source(NamedTuple):
+    """Where a tensor of one checkpoint is read."""
+
+    descriptor: int
+    checkpoint: Checkpoint
+    place: StoredTensor
+
+
 class _Part(NamedTuple):
-    """Some weights of a tensor: (descriptor, checkpoint, place) of each checkpoint, and which entries."""
+    """Some entries of a tensor, in each checkpoint."""
 
     name: str
-    sources: Sequence[tuple[int, Checkpoint, StoredTensor]]
+    sources: Sequence[_Source]
     start: int
     size: int
 
@@ -43,11 +52,7 @@ class _Part(NamedTuple):
 def write_means(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, targets: Mapping[str, Target]) -> None:
     """Write sum(c_i x_i) / sum(c_i) of each tensor in ``targets``, summed in order and in float64, rounded once.
 
-    Of statistics, negative coefficients count as 0, so that a variance stays one.
-
-    Args:
-        checkpoints: of one network.
-        coefficients: c, float64 (N,).
+    Of statistics, negative coefficients count as 0, so that a variance stays one. ``coefficients`` is float64 (N,).
 
     Raises:
         CheckpointError: a file changed, or a weight is not finite.
@@ -102,35 +107,23 @@ def _each_block(
         starts = range(part.start, end, width)
         return [run(part._replace(start=start, size=min(width, end - start))) for start in starts]
 
-    with _open_files(checkpoints, names) as descriptors, ThreadPoolExecutor(_THREADS, "merge") as pool:
+    with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "merge") as pool:
+
+        @cache
+        def descriptor_of(number: int, file: int) -> int:
+            return opened.enter_context(checkpoints[number].open(file)).fileno()
+
         parts = []
         for name in names:
-            places = [checkpoint.tensors[name] for checkpoint in checkpoints]
-            sources = [
-                (descriptors[number, file], checkpoint, place)
-                for number, (checkpoint, (file, place)) in enumerate(zip(checkpoints, places, strict=True))
-            ]
-            size = math.prod(sources[0][2].shape)
+            places = [(number, checkpoint, *checkpoint.tensors[name]) for number, checkpoint in enumerate(checkpoints)]
+            sources = [_Source(descriptor_of(number, file), one, place) for number, one, file, place in places]
+            size = math.prod(sources[0].place.shape)
             parts += [_Part(name, sources, start, min(_PART, size - start)) for start in range(0, size, _PART)]
         try:
             yield from pool.map(run_blocks, parts)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-@contextmanager
-def _open_files(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Iterator[dict[tuple[int, int], int]]:
-    """(number of the checkpoint, number of the file) -> descriptor, of the files that hold ``names``."""
-    needed = {(number, checkpoint.tensors[name][0]) for number, checkpoint in enumerate(checkpoints) for name in names}
-    descriptors: dict[tuple[int, int], int] = {}
-    try:
-        for number, file in sorted(needed):
-            descriptors[number, file] = checkpoints[number].open(file)
-        yield descriptors
-    finally:
-        for descriptor in descriptors.values():
-            os.close(descriptor)
 
 
 _local = threading.local()
@@ -164,11 +157,11 @@ def _mean(part: _Part, coefficients: np.ndarray) -> np.ndarray:
     return total
 
 
-def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) -> np.ndarray:
+def _load(source: _Source, start: int, count: int) -> np.ndarray:
     """Entries of a tensor as floats, in a buffer that the next call uses again."""
-    descriptor, checkpoint, place = source
+    place = source.place
     raw = _buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
-    place.read_bytes(descriptor, checkpoint.path, start * place.storage.itemsize, raw)
+    place.read_bytes(source.descriptor, source.checkpoint.path, start * place.storage.itemsize, raw)
     values = raw.view(place.storage)
     if place.dtype != BFLOAT16:
         return values
@@ -179,12 +172,10 @@ def _load(source: tuple[int, Checkpoint, StoredTensor], start: int, count: int) 
 def write_part(target: Target, start: int, values: np.ndarray) -> None:
     """Write float64 values, rounded once, as a tensor's entries from ``start`` on."""
     descriptor, place = target
-    content = memoryview(round_to(values, place.dtype).view(np.uint8).data)
-    for offset, length in place.ranges(start * place.storage.itemsize, len(content)):
-        written = 0
-        while written < length:
-            written += os.pwrite(descriptor, content[written:length], offset + written)
-        content = content[length:]
+    content, done = round_to(values, place.dtype).view(np.uint8), 0
+    for offset, length in place.ranges(start * place.storage.itemsize, content.size):
+        write_exactly(descriptor, content[done : done + length], offset)
+        done += length
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
@@ -209,7 +200,8 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
 
 
 def _not_finite(part: _Part) -> CheckpointError:
-    for descriptor, checkpoint, place in part.sources:
-        if not np.isfinite(_load((descriptor, checkpoint, place), part.start, part.size)).all():
-            return CheckpointError(f"{checkpoint.path}: {part.name!r} holds an infinite number or NaN; leave it out")
+    for source in part.sources:
+        if not np.isfinite(_load(source, part.start, part.size)).all():
+            path = source.checkpoint.path
+            return CheckpointError(f"{path}: {part.name!r} holds an infinite number or NaN; leave it out")
     return CheckpointError(f"The combination is not finite in {part.name!r}; its coefficients are too large")

@@ -1,14 +1,16 @@
 """The final on the split ``select``, which decides, and the table of what was in it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dimred.errors import SearchError
+from dimred.merging.metric import Score
 from dimred.merging.trials import PLAIN, Candidate, Trial, Trials
 
+SPLITS = ("search", "select", "test")
 _MARGIN = 2  # standard errors: of 100 searches on mere noise, none to seven win with it, 6 to 26 with 1
 
 
@@ -23,7 +25,8 @@ def final(trials: Trials, finalists: Sequence[Candidate]) -> tuple[Candidate, Ca
     again = [trials.get(candidate, "select") for candidate in finalists]
     plain = trials.ranked(*PLAIN, split="select")
     if not plain:
-        raise SearchError(f"the metric failed on every plain candidate on 'select': {again[0].failed}")
+        where, why = ("select", again[0].failed) if again else ("search", "--budget is too small to tell more")
+        raise SearchError(f"the metric failed on every plain candidate on {where!r}: {why}")
     known = [(trials.known(trial.candidate, "search"), trial) for trial in again]
     moved = np.array([trials.signed(trial) - trials.signed(before) for before, trial in known if before])
     moved = moved[np.isfinite(moved)]
@@ -35,6 +38,11 @@ def final(trials: Trials, finalists: Sequence[Candidate]) -> tuple[Candidate, Ca
             return trial.candidate, plain[0].candidate, why
     why = f"no soup or point of the search was better on select by more than {_MARGIN} standard errors"
     return plain[0].candidate, plain[0].candidate, why
+
+
+def scores_of(row: Mapping[str, Any]) -> list[str]:
+    """The scores in a row of ``table`` as texts, one a split; empty where there is none."""
+    return [str(Score(*row[split])) if split in row else "" for split in SPLITS]
 
 
 def _error_of_difference(one: Trial, other: Trial, noise: float) -> float:
@@ -56,11 +64,7 @@ def table(
 ) -> list[dict[str, Any]]:
     """A row for each finalist, the best on ``select`` first; scores are [value, standard error] by split.
 
-    Args:
-        trials: of the search.
-        finalists: the first is the kept one.
-        tested: are scored on ``test`` too.
-        bare: is scored without re-estimated statistics too.
+    The first finalist is the kept one; ``tested`` are scored on ``test`` too, ``bare`` without re-estimated statistics.
     """
 
     def row(candidate: Candidate, reestimate: bool = True) -> tuple[float, dict[str, Any]]:

@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.files.run_names import MANIFEST
-from dimred.weights.checkpoint_io import SUFFIXES, open_checkpoint, read_index
+from dimred.weights.checkpoint_io import SUFFIXES, Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
 from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
-from dimred.weights.series import CheckpointSeries
+from dimred.weights.series import CheckpointSeries, steps_since_start
 from dimred.weights.stored_tensor import StoredTensor
 
+Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
@@ -40,6 +42,7 @@ class Checkpoint:
         tensors: name -> (number of the file, where it stands there).
         layout: the weights.
         statistics: BatchNorm's: averaged too, but no weights. What is in neither is copied from the last checkpoint.
+        stamps: tell whether each file is as it was.
         step: of training, from the name; the position where the order was given by another rule.
     """
 
@@ -48,12 +51,11 @@ class Checkpoint:
     tensors: Mapping[str, tuple[int, StoredTensor]]
     layout: WeightLayout
     statistics: tuple[str, ...]
-    stamps: tuple[tuple[int, int], ...]
+    stamps: tuple[Stamp, ...]
     step: int = 0
 
     @property
     def label(self) -> str:
-        """Short and telling: the file's name, or its folder's, where trainers put the step."""
         return self.path.parent.name if self.path.stem == "model" else self.path.name
 
     @property
@@ -66,32 +68,27 @@ class Checkpoint:
         inside = [(place.pieces[:1], name) for name, (file, place) in self.tensors.items() if file == number]
         return tuple(name for _, name in sorted(inside))
 
-    def open(self, number: int) -> int:
-        """A descriptor of a file, which must be as it was.
-
-        Raises:
-            CheckpointError: it is gone, or was written to.
-        """
-        descriptor = os.open(self.files[number], os.O_RDONLY) if self.files[number].exists() else -1
-        if descriptor < 0 or _stamp(os.fstat(descriptor)) != self.stamps[number]:
-            raise CheckpointError(f"{self.files[number]} changed while it was in use; run the command again.")
-        return descriptor
+    def open(self, number: int) -> BinaryIO:
+        """One of its files, which must be as it was."""
+        return open_unchanged(self.files[number], self.stamps[number])
 
 
-def open_checkpoints(sources: Iterable[str | os.PathLike[str]], order: str = "step") -> list[Checkpoint]:
-    """The checkpoints that ``sources`` mean, oldest first.
+def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
+    """The checkpoints that ``sources`` mean, at least two, of one network; the oldest first.
 
     Args:
-        sources: one folder of checkpoints, or files, folders of shards, globs.
+        sources: a folder of checkpoints, or files, folders of shards, globs.
         order: ``step``: by the number in the name of the file or folder; ``name``; or ``mtime``.
 
     Raises:
         ConfigError: nothing is there, or the names don't tell the order.
+        SeriesError: there is only one.
         CheckpointError: a file is damaged, a pickle, or of another network than the last.
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
-    paths = [path for source in sources for path in _matches(str(source))]
+    given = [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    paths = [path for source in given for path in _matches(source)]
     steps: list[int] | None = None
     if len(paths) == 1 and paths[0].is_dir() and not _index_files(paths[0]):
         if (paths[0] / MANIFEST).exists():
@@ -100,11 +97,13 @@ def open_checkpoints(sources: Iterable[str | os.PathLike[str]], order: str = "st
         else:
             paths = _inside(paths[0])
     found = [read_one(path) for path in dict.fromkeys(paths)]
+    if len(found) < 2:
+        raise SeriesError(f"CHECKPOINTS is {given[0]!r}, which is one checkpoint; give two or more")
     if order == "name":
         found.sort(key=lambda checkpoint: str(checkpoint.path))
     elif order == "mtime":
-        found.sort(key=lambda checkpoint: max(modified for _, modified in checkpoint.stamps))
-    if order != "step" or len(found) == 1:
+        found.sort(key=lambda checkpoint: max(modified for _, modified, _ in checkpoint.stamps))
+    if order != "step":
         steps = list(range(1, len(found) + 1))
     numbered = zip(found, steps or _steps([checkpoint.path for checkpoint in found]), strict=True)
     ordered = sorted((replace(checkpoint, step=step) for checkpoint, step in numbered), key=lambda one: one.step)
@@ -118,12 +117,7 @@ def open_checkpoints(sources: Iterable[str | os.PathLike[str]], order: str = "st
 def select(
     checkpoints: Sequence[Checkpoint], last: int | None, from_step: int | None, to_step: int | None
 ) -> list[Checkpoint]:
-    """Those from a step to a step, of these the last.
-
-    Raises:
-        SeriesError: none is left.
-        ConfigError: ``last`` is below 1.
-    """
+    """Those from a step to a step, of these the last; SeriesError where none is left."""
     if last is not None and last < 1:
         raise ConfigError(f"--last is {last}; give a whole number of at least 1")
     low = checkpoints[0].step if from_step is None else from_step
@@ -138,7 +132,7 @@ def select(
 
 
 def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
-    """The first weight or statistic in which two checkpoints differ, in words that name both; None where none does."""
+    """The first weight or statistic in which two checkpoints differ, in words that name both."""
     averaged = [{*it.layout.names, *it.statistics} for it in (one, other)]
     for name in sorted(averaged[0] | averaged[1]):
         for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):
@@ -229,11 +223,7 @@ def _checkpoint(path: Path, files: tuple[Path, ...], tensors: Mapping[str, tuple
     places = {name: place for name, (_, place) in tensors.items()}
     layout, ignored = trainable_layout(places, path)
     statistics = tuple(name for name in ignored if is_statistic(name) and places[name].is_float)
-    return Checkpoint(path, files, tensors, layout, statistics, tuple(_stamp(file.stat()) for file in files))
-
-
-def _stamp(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
+    return Checkpoint(path, files, tensors, layout, statistics, tuple(stamp_of(file.stat()) for file in files))
 
 
 def _begins_like_a_pickle(path: Path) -> bool:
@@ -251,11 +241,8 @@ def _steps(paths: Sequence[Path]) -> list[int]:
     pairs = [_EPOCH_AND_STEP.search(name) for name in names]
     if all(pairs):
         keys = [(int(match[1]), int(match[2])) for match in pairs if match]
-        steps = [step for _, step in sorted(keys)]
-        if sorted(set(steps)) == steps:
-            return [step for _, step in keys]
-        if len(set(keys)) == len(keys):  # counted inside the epoch
-            return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]
+        if len(set(keys)) == len(keys):
+            return steps_since_start(keys)
     for pattern in _NUMBERS:
         for texts in (names, [path.parent.name for path in paths]):
             matches = [pattern.search(text) for text in texts]

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,15 @@ from typing import Any
 import numpy as np
 
 from dimred.errors import ConfigError, StoppedError, check_number
-from dimred.files.atomic import open_atomic, remove_leftovers, rename_durably
-from dimred.merging.average import (
-    Sources,
-    average,
-    check_is_new,
-    find_checkpoints,
-    record_of,
-    record_path,
-    write_record,
-)  # fmt: skip
+from dimred.files.atomic import open_atomic, remove, remove_leftovers, rename_durably
+from dimred.files.lock import FolderLock
+from dimred.merging.average import average, check_is_new, record_of, record_path, write_record
 from dimred.merging.combine import gram_matrix
 from dimred.merging.final import final, table
-from dimred.merging.inputs import Checkpoint, select
+from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, select
 from dimred.merging.metric import FunctionMetric, Score
 from dimred.merging.metric_process import ProcessMetric
-from dimred.merging.output import check_target, write_network
+from dimred.merging.output import check_target, sample_digest, write_network
 from dimred.merging.search import SearchOptions, run_plain, run_search, run_soup
 from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Progress, Trials
 
@@ -55,6 +47,7 @@ def merge(
     order: str = "step",
     dtype: str | None = None,
     on_trial: Callable[[Progress], None] = lambda progress: None,
+    note: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> dict[str, Any]:
     """Make the best network out of checkpoints; without a metric, their average.
@@ -72,6 +65,7 @@ def merge(
         timeout: seconds for one evaluation.
         profile, last, from_step, to_step, order, dtype: as ``average``.
         on_trial: is told of each trial.
+        note: is told, before the search, in which order the checkpoints are.
         options: of the search; see ``SearchOptions``.
 
     Returns:
@@ -101,33 +95,44 @@ def merge(
         raise ConfigError("say which is better: --minimize or --maximize, one of them")
     if not _was_interrupted(target):
         check_is_new(target)
-    chosen = select(find_checkpoints(checkpoints, order), last, from_step, to_step)
+    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
     check_target(target, chosen[-1], dtype)
     work = work_folder(target)
-    work.mkdir(exist_ok=True)
-    remove_leftovers(work)
+    judge: FunctionMetric | ProcessMetric
+    if callable(metric):
+        judge = FunctionMetric(metric)
+    else:
+        option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
+        judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
     described = {
         "metric": _identity(metric) if metric_command is None else metric_command,
         "better": "lower" if minimize else "higher",
         "options": settings._asdict(),
     }
-    inputs = [one["sample_sha256"] for one in record_of(chosen, np.ones(len(chosen)), chosen[-1], dtype)["checkpoints"]]
-    about = described | {"dtype": dtype, "checkpoints": inputs}
-    judge = _judge(metric, metric_command, timeout, work / "metric.log")
-    with contextlib.closing(_Maker(chosen, target, dtype, judge)) as maker:
-        trials = Trials(work / "trials.jsonl", about, maker.score, -1 if minimize else 1, budget, on_trial)
-        with contextlib.closing(trials):
-            stopped = None
-            try:
-                found = _run(trials, maker, settings)
-            except KeyboardInterrupt:
-                best = trials.best()
-                if best is None:
-                    raise StoppedError(2, "nothing was scored yet") from None
-                found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
-                stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
-            maker.write(found["kept"])
-    record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], dtype) | described | found
+    digests = [[sample_digest(file) for file in checkpoint.files] for checkpoint in chosen]
+    about = described | {"dtype": dtype, "checkpoints": digests}
+    with contextlib.ExitStack() as held:
+        held.callback(judge.close)
+        lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
+        held.callback(lock.remove)
+        for folder in (work, target.parent):
+            remove_leftovers(folder)
+        note(_order_of(chosen))
+        maker = _Maker(chosen, target, dtype, judge)
+        held.callback(remove, maker.path)
+        path, sign = work / "trials.jsonl", -1 if minimize else 1
+        trials = held.enter_context(contextlib.closing(Trials(path, about, maker.score, sign, budget, on_trial)))
+        stopped = None
+        try:
+            found = _run(trials, maker, settings)
+        except KeyboardInterrupt:
+            best = trials.best()
+            if best is None:
+                raise StoppedError(2, "nothing was scored yet") from None
+            found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
+            stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
+        maker.write(found["kept"])
+    record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], order, dtype) | described | found
     if judge.reestimates:
         record["batch_norm"] = "statistics re-estimated by the metric's hook"
     record |= {"kept": found["kept"]._asdict(), "evaluations": len(trials), "interrupted": stopped is not None}
@@ -135,6 +140,12 @@ def merge(
     if stopped:
         raise stopped
     return record
+
+
+def _order_of(checkpoints: Sequence[Checkpoint]) -> str:
+    """The checkpoints in order, with their steps, for people."""
+    listed = ", ".join(f"{checkpoint.step} ({checkpoint.label})" for checkpoint in checkpoints)
+    return f"{len(checkpoints)} checkpoints, the oldest first: {listed}"
 
 
 def work_folder(out: Path) -> Path:
@@ -162,25 +173,25 @@ def _run(trials: Trials, maker: "_Maker", settings: SearchOptions) -> dict[str, 
 
 
 class _Maker:
-    """Writes candidates, one at a time in one place, and asks the judge."""
+    """Writes candidates, one at a time to ``path``, and asks the judge."""
 
     def __init__(
         self, checkpoints: Sequence[Checkpoint], out: Path, dtype: str | None, judge: FunctionMetric | ProcessMetric
     ) -> None:
         self.checkpoints, self.judge = checkpoints, judge
         self._out, self._dtype = out, dtype
-        self._candidate = work_folder(out) / f"candidate{out.suffix}"
+        self.path = work_folder(out) / f"candidate{out.suffix}"
 
     def score(self, candidate: Candidate, split: str, reestimate: bool) -> Score:
         """What the judge says of a candidate on a split."""
         self._make(candidate, reestimate=reestimate, durable=False)
-        return self.judge.score(self._candidate, split)
+        return self.judge.score(self.path, split)
 
     def write(self, candidate: Candidate) -> None:
         """The candidate as the result."""
         self._make(candidate, reestimate=True, durable=True)
-        _remove(self._out)  # of an interrupted call
-        rename_durably(self._candidate, self._out)
+        remove(self._out)  # of an interrupted call
+        rename_durably(self.path, self._out)
 
     def gram(self) -> np.ndarray:
         """The Gram matrix of the checkpoints, which is kept in a file."""
@@ -191,33 +202,12 @@ class _Maker:
                 np.save(file, gram)
         return np.asarray(np.load(path, allow_pickle=False))
 
-    def close(self) -> None:
-        """Remove the last candidate, and end the judge."""
-        _remove(self._candidate)
-        self.judge.close()
-
     def _make(self, candidate: Candidate, *, reestimate: bool, durable: bool) -> None:
-        _remove(self._candidate)
+        remove(self.path)
         coefficients, template = np.array(candidate.coefficients), self.checkpoints[-1]
-        write_network(self.checkpoints, coefficients, self._candidate, template, self._dtype, durable=durable)
+        write_network(self.checkpoints, coefficients, self.path, template, self._dtype, durable=durable)
         if reestimate and self.judge.reestimates:
-            self.judge.reestimate(self._candidate)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _judge(
-    metric: str | Callable[..., Any] | None, command: str | None, timeout_seconds: float, log: Path
-) -> FunctionMetric | ProcessMetric:
-    if callable(metric):
-        return FunctionMetric(metric)
-    option, source = ("--metric", metric) if metric is not None else ("--metric-command", command)
-    return ProcessMetric(option, str(source), timeout_seconds, log)
+            self.judge.reestimate(self.path)
 
 
 def _identity(metric: str | Callable[..., Any] | None) -> str:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError, DimredError, shown
+from dimred.errors import DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
+from dimred.weights.checkpoint_io import read_checkpoint
 
 
 class MetricError(DimredError):
@@ -28,6 +29,9 @@ class Score(NamedTuple):
     error: float | None = None
     samples: tuple[float, ...] | None = None
 
+    def __str__(self) -> str:
+        return f"{self.value:.4f}" if self.error is None else f"{self.value:.4f} ± {self.error:.4f}"
+
 
 class FunctionMetric:
     """A Python function: ``score(candidate)`` or ``score(candidate, split)``, of a path.
@@ -35,9 +39,7 @@ class FunctionMetric:
     A function whose first parameter is called ``tensors`` gets name -> array in place of the path. It returns a number;
     a tuple (number, standard error); or a list of one number a sample. The splits are ``search``, ``select``, ``test``.
 
-    Args:
-        function: the metric.
-        hook: ``reestimate(candidate)`` -> name -> array of new statistics, which are written into the candidate.
+    ``hook``, ``reestimate(candidate)``, returns name -> array of new statistics, which are written into the candidate.
 
     Attributes:
         has_splits: whether it tells the splits apart.
@@ -51,21 +53,13 @@ class FunctionMetric:
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
-        """Write statistics of its own into the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: the hook failed, or returned something else.
-        """
+        """Write statistics of its own into the checkpoint; MetricError where the hook failed."""
         with _failures():
             if self._hook is not None:
                 put_statistics(candidate, self._hook(str(candidate)))
 
     def score(self, candidate: Path, split: str) -> Score:
-        """The score of the checkpoint at ``candidate``.
-
-        Raises:
-            MetricError: it failed, or gave no number.
-        """
+        """The score of the checkpoint at ``candidate``; MetricError where it failed, or gave no number."""
         with _failures():
             argument = _tensors(candidate) if self._takes_tensors else str(candidate)
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
@@ -75,13 +69,7 @@ class FunctionMetric:
 
 
 def command_metric(command: str) -> FunctionMetric:
-    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split.
-
-    Raises:
-        ConfigError: it has no ``{}``.
-    """
-    if "{}" not in command:
-        raise ConfigError("put {} where the candidate's path is to stand")
+    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split."""
     words = shlex.split(command)
 
     def with_split(candidate: str, split: str) -> float:
@@ -112,12 +100,9 @@ def _failures() -> Iterator[None]:
 
 
 def _tensors(candidate: Path) -> dict[str, np.ndarray]:
-    checkpoint = read_one(candidate)
-    arrays = {}
+    checkpoint, arrays = read_one(candidate), dict[str, np.ndarray]()
     for number, file in enumerate(checkpoint.files):
-        with file.open("rb") as opened:
-            for name in checkpoint.names_in(number):
-                arrays[name] = checkpoint.tensors[name][1].read(opened.fileno(), file)
+        arrays |= read_checkpoint(file, checkpoint.names_in(number))
     return arrays
 
 

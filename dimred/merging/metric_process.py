@@ -40,6 +40,9 @@ class ProcessMetric:
         file, _, name = source.rpartition(":")
         if option == "--metric" and not (file and Path(file).is_file()):
             raise ConfigError(f"--metric is {source!r}; give a Python file and a function, such as my_metric.py:score")
+        if option == "--metric-command" and "{}" not in source:
+            raise ConfigError(f"--metric-command is {source!r}; put {{}} where the candidate's path is to stand")
+        log.parent.mkdir(exist_ok=True)
         self._words = [file, name] if option == "--metric" else [source]
         try:
             about = self._start()

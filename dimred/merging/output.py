@@ -18,6 +18,7 @@ from dimred.errors import ConfigError, FaultError, shown
 from dimred.files.atomic import atomic_folder, describe_os_error, open_atomic
 from dimred.merging.combine import Target, write_means, write_part
 from dimred.merging.inputs import Checkpoint, read_one
+from dimred.weights.checkpoint_io import read_index
 from dimred.weights.ckpt_format import renew_ckpt_crc
 from dimred.weights.safetensors_format import safetensors_header
 from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor
@@ -33,11 +34,7 @@ _SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
 
 
 def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
-    """Whether ``out`` can hold a network like ``template``.
-
-    Raises:
-        ConfigError: its folder is missing, it has another ending than the checkpoints, or ``dtype`` is unknown.
-    """
+    """Whether ``out`` can hold a network like ``template`` with this dtype; ConfigError says why it can't."""
     suffix = template.files[0].suffix
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
@@ -129,15 +126,15 @@ def _copy_companions(template: Checkpoint, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
     for index in folder.glob("*.safetensors.index.json"):
         content = json.loads(index.read_bytes())
-        heads = [8 + int.from_bytes((folder / file.name).read_bytes()[:8], "little") for file in template.files]
-        total = sum((folder / file.name).stat().st_size for file in template.files) - sum(heads)
+        written = [place for file in template.files for place in read_index(folder / file.name).values()]
+        total = sum(place.n_bytes for place in written)
         if content.get("metadata", {}).get("total_size", total) != total:  # another --dtype
             content["metadata"]["total_size"] = total
             index.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def sample_digest(path: Path) -> str:
-    """SHA-256 of a file's size and of its bytes; of more than 16 MiB, 1,024 evenly spread blocks of 16 KiB are taken.
+    """SHA-256 of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
 
     It tells two checkpoints apart, which differ nearly everywhere, without reading terabytes again.
     """
@@ -152,15 +149,7 @@ def sample_digest(path: Path) -> str:
 
 
 def put_statistics(candidate: Path, statistics: object) -> None:
-    """Write new BatchNorm statistics into a checkpoint, in place.
-
-    Args:
-        candidate: a file, or a folder of shards.
-        statistics: name -> array, of the shapes that are there.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """Write new BatchNorm statistics, name -> array, into a checkpoint; ConfigError where they are anything else."""
     checkpoint = read_one(candidate)
     if not isinstance(statistics, Mapping) or not {*statistics} <= {*checkpoint.statistics}:
         names = shown(checkpoint.statistics[:2])

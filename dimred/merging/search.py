@@ -72,15 +72,11 @@ def run_soup(trials: Trials, steps: Sequence[int]) -> None:
 
 
 def greedy_soup(n: int, score: Callable[[tuple[float, ...]], float]) -> tuple[tuple[float, ...], float]:
-    """The greedy soup of n checkpoints (Wortsman et al., Model soups, 2022, recipe 1): its coefficients, and its score.
+    """The greedy soup of n checkpoints (Wortsman et al., Model soups, 2022, recipe 1): its coefficients and score.
 
     They are tried from the best to the worst, of equal ones the newer first; each goes in if the mean with it scores no
-    worse than without.
-
-    Args:
-        n: how many.
-        score: of the mean with these coefficients, 0 or 1 each; higher is better, NaN for one that failed. Called
-            2 n - 1 times at most.
+    worse than without. ``score`` is of the mean with these coefficients, 0 or 1 each; higher is better, NaN for one
+    that failed. It is called 2 n - 1 times at most.
     """
 
     def mean_of(members: Sequence[int]) -> tuple[float, ...]:
@@ -116,11 +112,7 @@ class SearchOptions(NamedTuple):
     seed: int = 1
 
     def check(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: an option is not in its range.
-        """
+        """Check the ranges; ConfigError names an option that is outside."""
         check_number("--components", self.components, at_least=1, whole=True)
         check_number("--bound", self.bound, above=0)
         check_number("--prior", self.prior, at_least=0)
@@ -146,7 +138,7 @@ class Coordinates:
         rank = min(effective_rank(np.linalg.eigvalsh(gram)), len(gram) - 1)
         self.start, self.k = start, min(components, rank)
         if self.k > 0:
-            scores = principal_directions(gram, self.k).coefficients  # but for their length
+            scores = principal_directions(gram, self.k)  # but for their length
             self._rows = scores / np.linalg.norm(scores, axis=1, keepdims=True) / math.sqrt(len(gram) - 1)
 
     def candidate(self, point: np.ndarray, name: str) -> Candidate:

@@ -1,6 +1,5 @@
 """Candidates and their trials. Every evaluation is a line in ``trials.jsonl``; what stands there is not run again."""
 
-import fcntl
 import json
 import math
 import time
@@ -22,13 +21,9 @@ class BudgetSpentError(Exception):
 
 
 class Candidate(NamedTuple):
-    """One network: sum(c_i x_i) / sum(c_i).
+    """One network, sum(c_i x_i) / sum(c_i), with a coefficient for each checkpoint.
 
-    Attributes:
-        kind: ``window``, ``profile``, ``soup`` or ``search``.
-        name: for people.
-        coefficients: c, one for each checkpoint.
-        point: where in the search's coordinates, if it is the search's.
+    ``kind`` is ``window``, ``profile``, ``soup`` or ``search``; ``point`` is where in the search's coordinates it is.
     """
 
     kind: str
@@ -59,7 +54,7 @@ class Progress(NamedTuple):
 
 
 class Trials:
-    """The trials of one search, each run once; their file is held by one process at a time.
+    """The trials of one search, each run once; their folder is held by one process at a time.
 
     Args:
         path: the file.
@@ -70,7 +65,7 @@ class Trials:
         on_trial: is told of each trial.
 
     Raises:
-        RunError: another process holds the file, or it is damaged, or of another search.
+        RunError: the file is damaged, or of another search.
         FaultError: it can't be written.
     """
 
@@ -87,7 +82,6 @@ class Trials:
         self._done: dict[tuple[Any, ...], Trial] = {}
         self._file = path.open("a+b")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             earlier, trials, whole = read_trials(path)
             self._file.truncate(whole)
             self._earlier = {_key(trial.candidate, trial.split, trial.reestimated): trial for trial in trials}
@@ -95,9 +89,6 @@ class Trials:
                 self._append(about)
             else:
                 self._check_same(json.loads(json.dumps(about)), earlier)
-        except BlockingIOError:
-            self._file.close()
-            raise RunError(f"{path} is being written by another process; wait for it, or name another --out") from None
         except BaseException:
             self._file.close()
             raise
@@ -172,15 +163,13 @@ class Trials:
         return sorted(wanted, key=lambda trial: (-self.signed(trial), -trial.number))
 
     def best(self) -> Trial | None:
-        """The best on ``search``."""
         return next(iter(self.ranked()), None)
 
     def known(self, candidate: Candidate, split: str) -> Trial | None:
-        """The trial of a candidate on a split, if it was done."""
         return self._done.get(_key(candidate, split, True))
 
     def close(self) -> None:
-        """Let another process have the file."""
+        """Close the file."""
         self._file.close()
 
 

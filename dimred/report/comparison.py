@@ -1,6 +1,7 @@
-"""The comparison of stage 2 with its controls: from the files of the single runs to one JSON and one table."""
+"""The comparison of stage 2 with its controls: from the files of the single runs to one JSON and its tables."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,68 +12,91 @@ from dimred.errors import ConfigError
 # Method -> what a reader is told. The order is that of the table.
 TITLES = {
     "last": "last weights of stage 1",
-    "ema": "EMA of the snapshots",
-    "lawa": "LAWA, the k latest snapshots",
     "swa": "SWA, all snapshots (uniform soup)",
+    "best_window": "best window, nothing after it",
     "greedy_soup": "greedy soup of the snapshots",
     "trainable_averaging": "trainable averaging",
     "projected_sgd": "projected SGD",
-    "p_bfgs_train": "**P-BFGS, searched on train**",
-    "p_bfgs_val": "P-BFGS, searched on val",
-    "cooldown": "cooldown of the same length",
-    "plain_same_epochs": "plain training, same epochs",
+    "p_bfgs_train": "P-BFGS as published, searched on train",
+    "p_bfgs_val": "P-BFGS as published, searched on val",
+    "continued": "**P-BFGS, residual continued**",
+    "continued_random": "the same in random directions",
+    "continued_alone": "the same without directions",
+    "cooldown": "cooldown at equal passes",
+    "plain_for_total": "plain training, schedule made for this total",
     "plain_to_the_end": "plain training to the end of its schedule",
 }
 HEADINGS = (
-    "", "epochs", "val, %", "test, %", "test, BatchNorm re-estimated, %", "forward passes", "backward passes", "seconds"
+    "", "epochs' worth", "val, %", "test, %", "forward passes", "backward passes", "seconds"
 )  # fmt: skip
 _SCORES = ("val", "test", "val_reestimated", "test_reestimated")
-_COSTS = ("forward_epochs", "backward_epochs", "seconds")
+_MEANS = ("passes", "forward_epochs", "backward_epochs", "seconds")
+
+Row = dict[str, Any]
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Sum up what the runs in ``folder/seed_S/METHOD.json`` found.
+    """Sum up what the runs in ``folder/seed_S/at_EPOCH/METHOD.json`` found.
 
     Returns:
-        ``{"seeds": [...], "rows": [...], "runs": [...]}``; a row has the mean and the spread (the standard deviation
-        over the seeds, null for one seed) of each accuracy, a fraction, and the mean of each cost; ``runs`` are the
-        files. Costs are those after stage 1, passes in epochs of the training split.
+        ``{"seeds": [...], "at": [...], "rows": [...], "runs": [...]}``. A row is of one method and one epoch of stage 1
+        (``at``); it has the mean and the spread (the standard deviation over the seeds, null for one seed) of each
+        accuracy, a fraction, and the mean of each cost. ``passes`` are those of the training that led to the weights,
+        forward and backward, stage 1 included, in epochs of ordinary training; the other costs are those after stage 1,
+        choices on ``val`` included, in epochs of the training split. ``runs`` are the files.
 
     Raises:
         ConfigError: there are none.
     """
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/*.json"))]
-    runs = sorted((run for run in files if run.get("method") in TITLES), key=lambda run: int(run["seed"]))
-    by_method = {method: [run for run in runs if run["method"] == method] for method in TITLES}
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/at_*/*.json"))]
+    runs = [run for run in files if run.get("method") in TITLES]
     if not runs:
-        raise ConfigError(f"{str(folder)!r} has no seed_S/METHOD.json; make them with dimred compare")
+        raise ConfigError(f"{str(folder)!r} has no seed_S/at_EPOCH/METHOD.json; make them with dimred compare")
+    place = {method: number for number, method in enumerate(TITLES)}
+    runs.sort(key=lambda run: (run["at"], place[run["method"]], run["seed"]))
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for run in runs:
+        groups.setdefault((run["at"], run["method"]), []).append(run)
     return {
         "seeds": sorted({run["seed"] for run in runs}),
-        "rows": [_row(method, of_method) for method, of_method in by_method.items() if of_method],
-        "runs": [run for of_method in by_method.values() for run in of_method],
+        "at": sorted({run["at"] for run in runs}),
+        "rows": [_row(at, method, of_method) for (at, method), of_method in groups.items()],
+        "runs": runs,
     }
 
 
-def _row(method: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"method": method, "n_seeds": len(runs), "epochs": runs[0]["epochs"]}
+def _row(at: int, method: str, runs: list[Row]) -> Row:
+    row: Row = {"method": method, "at": at, "n_seeds": len(runs)}
     for name in _SCORES:
         found = [run[name] for run in runs]
         row[name] = {"mean": float(np.mean(found)), "spread": float(np.std(found, ddof=1)) if len(found) > 1 else None}
-    row |= {name: float(np.mean([run[name] for run in runs])) for name in _COSTS}
+    row |= {name: float(np.mean([run[name] for run in runs])) for name in _MEANS}
     return row | {"chosen": [run["chosen"] for run in runs]}
 
 
-def table_rows(summary: dict[str, Any]) -> list[list[str]]:
-    """The body of the table as text; the best mean on test is bold (``**``), a row of fewer seeds says so."""
-    best, n_seeds = max(row["test_reestimated"]["mean"] for row in summary["rows"]), len(summary["seeds"])
-    lines = []
-    for row in summary["rows"]:
+def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
+    """The rows of one epoch of stage 1."""
+    return [row for row in summary["rows"] if row["at"] == at]
+
+
+def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
+    """Title -> the method's rows at all epochs of stage 1, by their passes."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(summary["rows"], key=lambda row: row["passes"]):
+        found.setdefault(TITLES[row["method"]].replace("**", ""), []).append(row)
+    return found
+
+
+def table_rows(rows: Sequence[Row], n_seeds: int) -> list[list[str]]:
+    """The body of a table as text; the best mean on test is bold (``**``), a row of fewer seeds says so."""
+    best, lines = max(row["test_reestimated"]["mean"] for row in rows), []
+    for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
-        scores = [_percent(row[name]) for name in ("val_reestimated", "test", "test_reestimated")]
+        scores = [_percent(row[name]) for name in ("val_reestimated", "test_reestimated")]
         if row["test_reestimated"]["mean"] == best:
             scores[-1] = f"**{scores[-1]}**"
         costs = [f"{row['forward_epochs']:.1f}", f"{row['backward_epochs']:.1f}", f"{row['seconds']:.0f}"]
-        lines.append([title, str(row["epochs"]), *scores, *costs])
+        lines.append([title, f"{row['passes']:.1f}", *scores, *costs])
     return lines
 
 
@@ -82,6 +106,10 @@ def _percent(score: dict[str, float | None]) -> str:
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """The table in Markdown."""
-    lines = [list(HEADINGS), ["---", *["---:"] * (len(HEADINGS) - 1)], *table_rows(summary)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    """The tables in Markdown, one for each epoch of stage 1."""
+    text = "BatchNorm statistics are re-estimated in every row.\n"
+    for at in summary["at"]:
+        body = table_rows(rows_at(summary, at), len(summary["seeds"]))
+        lines = [list(HEADINGS), ["---", *["---:"] * (len(HEADINGS) - 1)], *body]
+        text += f"\nStage 1 to epoch {at}:\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return text

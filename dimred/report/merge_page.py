@@ -10,6 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dimred.merging.final import SPLITS, scores_of
 from dimred.merging.trials import Trial, read_trials
 from dimred.report.html import key_figures, table
 from dimred.report.page import Page, Picture
@@ -22,18 +23,7 @@ _KINDS = {"window": ("s", PLAIN), "profile": ("v", AVERAGE), "soup": ("P", REJEC
 
 
 def write_merge_page(record: dict[str, Any], work: Path) -> Path:
-    """Write ``merge.html`` and its pictures into the folder of the trials.
-
-    Args:
-        record: of the result.
-        work: the folder beside the result.
-
-    Returns:
-        The page's path.
-
-    Raises:
-        RunError: the file of trials is damaged.
-    """
+    """Write ``merge.html`` of a record, and its pictures, into the folder of the trials; the page's path."""
     _, trials, _ = read_trials(work / "trials.jsonl")
     searched = [trial for trial in trials if trial.split == "search" and trial.score is not None]
     failed = [trial for trial in trials if trial.score is None]
@@ -41,35 +31,29 @@ def write_merge_page(record: dict[str, Any], work: Path) -> Path:
     kept = np.array(record["kept"]["coefficients"])
     lower = record["better"] == "lower"
     page = Page(work, PAGE, _PICTURES)
-    rows = [[_name(row), row["kind"], *_scores(row)] for row in record["table"]]
-    page.add("Result", [], table(["candidate", "kind", "search", "select", "test"], rows))
-    gram = work / "gram.npy"
-    pictures = [
-        Picture(
-            "windows", plot_windows(searched, steps, lower), "Score of each window.", "Uniform windows by their end."
-        ),
-        Picture(
-            "coefficients",
-            plot_coefficients(kept, steps),
-            f"Coefficients {_listed(kept)}.",
-            "What each checkpoint counts.",
-        ),
-        Picture(
-            "history", plot_history(searched, lower), "Score of each trial.", "Trials on search, and the best so far."
-        ),
+    names = [f"**{row['name']}** (kept)" if row["kept"] else row["name"] for row in record["table"]]
+    rows = [[name, row["kind"], *scores_of(row)] for name, row in zip(names, record["table"], strict=True)]
+    page.add("Result", [], table(["candidate", "kind", *SPLITS], rows))
+    shares = ", ".join(f"{share:.3f}" for share in kept / kept.sum())
+    drawn: list[tuple[str, Figure, str, str]] = [
+        ("windows", plot_windows(searched, steps, lower), "Score of each window.", "Uniform windows by their end."),
+        ("coefficients", plot_coefficients(kept, steps), f"Coefficients {shares}.", "What each checkpoint counts."),
+        ("history", plot_history(searched, lower), "Score of each trial.", "Trials on search, and the best so far."),
     ]
-    if gram.exists() and effective_rank(np.linalg.eigvalsh(np.load(gram))) >= 2:
-        drawn = plot_trials(searched, np.load(gram), kept, lower)
+    gram = np.load(work / "gram.npy") if (work / "gram.npy").exists() else np.zeros((1, 1))
+    if effective_rank(np.linalg.eigvalsh(gram)) >= 2:
         caption = "Trials and checkpoints in the plane of the first two directions; the colour is the score on search."
-        pictures.insert(2, Picture("merge-plane", drawn, "Where the trials are.", caption))
+        drawn.insert(2, ("merge-plane", plot_trials(searched, gram, kept, lower), "Where the trials are.", caption))
+    pictures = [Picture(*one) for one in drawn]
     page.add("Search", pictures)
-    page.add("Checkpoints", [], _checkpoints(record))
+    rows = [[one["path"], str(one["step"]), f"{one['coefficient']:.4f}"] for one in record["checkpoints"]]
+    listed = table(["checkpoint", "step", "coefficient"], rows)
+    page.add("Checkpoints", [], listed + f"<p>BatchNorm: {escape(record['batch_norm'])}.</p>")
     if failed:
-        page.add("Failures", [], table(["trial", "candidate", "why"], [_failure(trial) for trial in failed]))
-    first: dict[str, Any] = next((row for row in record["table"] if row["kept"]), {})
-    facts = [
-        (_scores(first)[number], f"on {split}") for number, split in ((1, "select"), (2, "test")) if split in first
-    ]
+        rows = [[str(trial.number), trial.candidate.name, str(trial.failed)] for trial in failed]
+        page.add("Failures", [], table(["trial", "candidate", "why"], rows))
+    best = dict(zip(SPLITS, scores_of(next((row for row in record["table"] if row["kept"]), {})), strict=True))
+    facts = [(best[split], f"on {split}") for split in ("select", "test") if best[split]]
     facts += [(record["kept"]["name"], f"kept: {record['why']}"), (str(len(trials)), f"evaluations; {record['ended']}")]
     return page.write(f"Merge of {len(steps)} checkpoints", key_figures(facts))
 
@@ -129,7 +113,7 @@ def plot_trials(trials: Sequence[Trial], gram: np.ndarray, kept: np.ndarray, low
     about the mean.
     """
     figure, axes = new_figure()
-    to_plane = principal_directions(gram, 2).coefficients @ gram
+    to_plane = principal_directions(gram, 2) @ gram
     checkpoints = to_plane @ np.eye(len(gram))
     axes.plot(*checkpoints, "-", color=PLAIN, lw=0.8, marker=".", label="checkpoints in order")
     values = np.array([trial.score.value for trial in trials if trial.score is not None])
@@ -147,28 +131,3 @@ def plot_trials(trials: Sequence[Trial], gram: np.ndarray, kept: np.ndarray, low
     axes.set_ylabel("second direction")
     legend_below(figure, axes, 3)
     return figure
-
-
-def _name(row: dict[str, Any]) -> str:
-    return f"**{row['name']}** (kept)" if row["kept"] else row["name"]
-
-
-def _scores(row: dict[str, Any]) -> list[str]:
-    return [_score(*row[split]) if split in row else "" for split in ("search", "select", "test")]
-
-
-def _score(value: float, error: float | None) -> str:
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
-
-
-def _listed(coefficients: np.ndarray) -> str:
-    return ", ".join(f"{share:.3f}" for share in coefficients / coefficients.sum())
-
-
-def _checkpoints(record: dict[str, Any]) -> str:
-    rows = [[one["path"], str(one["step"]), f"{one['coefficient']:.4f}"] for one in record["checkpoints"]]
-    return table(["checkpoint", "step", "coefficient"], rows) + f"<p>BatchNorm: {escape(record['batch_norm'])}.</p>"
-
-
-def _failure(trial: Trial) -> list[str]:
-    return [str(trial.number), trial.candidate.name, str(trial.failed)]

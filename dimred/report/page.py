@@ -14,12 +14,23 @@ from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.run_names import CONFIG, LOCK, VERSIONS
 from dimred.report import plots
-from dimred.report.comparison import HEADINGS, TITLES, table_rows
+from dimred.report.comparison import HEADINGS, TITLES, curves, rows_at, table_rows
 from dimred.report.html import details, document, figure, key_figures, table
 from dimred.report.record import StageOneRecord, StageTwoRecord
 
 PAGE = "report.html"
-_PICTURES = ("accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison")
+_PICTURES = (
+    "accuracy",
+    "loss",
+    "spectrum",
+    "plane",
+    "plane-near",
+    "distance",
+    "steps",
+    "captured",
+    "comparison",
+    "curve",
+)
 
 
 def make_report_folder(out: Path) -> None:
@@ -48,20 +59,21 @@ def write_report(
     Args:
         out: a folder, see ``make_report_folder``; files of an earlier report in it are replaced, one by one.
         run: what the run's files say.
-        plane: None for a basis without a mean.
+        plane: None without a basis that has a mean.
         comparison: of ``dimred compare``, see ``dimred.report.comparison.collect``.
     """
     page, result, last = Page(out), run.result, run.stage_1.last_epoch
     by_epoch = {"0": result["accuracy_start"]} | result["accuracy_by_epoch"]
     searched = {last + int(epoch): accuracy for epoch, accuracy in by_epoch.items()}
     _add_curves(page, run.stage_1, run.stage_1.snapshot_epochs(run.basis), searched)
-    _add_spectrum(page, run.basis.explained_variance_ratio)
+    _add_spectrum(page, None if run.basis is None else run.basis.explained_variance_ratio)
     if plane is not None:
         _add_plane(page, plane)
     _add_search(page, run)
     if comparison is not None:
         _add_comparison(page, comparison)
-    _add_configuration(page, result["sources"], {"stage 1": run.stage_1.folder, "stage 2": run.folder})
+    sources = {name: source for name, source in result["sources"].items() if source}
+    _add_configuration(page, sources, {"stage 1": run.stage_1.folder, "stage 2": run.folder})
     return page.write(f"Two-stage training: {run.folder.name}", _summary(run))
 
 
@@ -121,13 +133,14 @@ class Page:
 
 
 def _summary(run: StageTwoRecord) -> str:
-    result, last, basis = run.result, run.stage_1.epochs[-1], run.result["basis"]
+    result, last = run.result, run.stage_1.epochs[-1]
     facts = [
         (_percent(last["accuracy"]), f"plain training, epoch {last['epoch']}"),
         (_percent(result["accuracy"]), f"after stage 2 of {result['epochs']} epochs"),
         (f"{result['accepted_steps']} of {result['steps']}", "steps accepted"),
-        (f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"),
     ]
+    if basis := result["basis"]:
+        facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     if "accuracy_reestimated" in result:
         facts.insert(2, (_percent(result["accuracy_reestimated"]), "the same, BatchNorm statistics re-estimated"))
     words = []
@@ -137,6 +150,13 @@ def _summary(run: StageTwoRecord) -> str:
         began = result.get("started_from", result["start"])
         without = " So no step of the search is in the network that was kept." if result["kept"] == "start" else ""
         words.append(f"Stage 2 began at {began!r} and kept {kept}, chosen by the loss on the val split.{without}")
+    residual = result.get("residual", {})
+    if residual.get("kind") == "continued":
+        words.append(
+            f"Outside the subspace {residual['optimizer']} went on, from {residual['factor']:.3g} of stage 1's last "
+            f"rate, {residual['rate']:.3g}, to 0. Its steps add up to {result['moved_outside']:.3g}, those of the "
+            f"search inside to {result['moved_inside']:.3g}."
+        )
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
     words.append("Accuracies are those on the evaluation split, as in result.json.")
@@ -220,22 +240,32 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
 
 
 def _add_comparison(page: Page, summary: dict[str, Any]) -> None:
-    rows = {TITLES[row["method"]].replace("**", ""): row for row in summary["rows"]}
+    """The table and the picture of the longest stage 1; with several epochs the curve over them too."""
+    last = rows_at(summary, summary["at"][-1])
+    rows = {TITLES[row["method"]].replace("**", ""): row for row in last}
     best, chosen = (
         max(rows, key=lambda name: rows[name][key]["mean"]) for key in ("test_reestimated", "val_reestimated")
     )
     scores = [(name, row["test_reestimated"]["mean"], row["test_reestimated"]["spread"]) for name, row in rows.items()]
     words = (
-        f"From the same stage 1, seeds {', '.join(map(str, summary['seeds']))}. The val split chose, the test split "
-        f"reports; by val alone one would have taken: {chosen}. Costs are those after stage 1, passes in epochs of the "
-        "training split."
+        f"From the same stage 1, seeds {', '.join(map(str, summary['seeds']))}, to epoch {last[0]['at']}. BatchNorm is "
+        f"re-estimated in every row. The val split chose, the test split reports; by val alone one would have taken: "
+        f"{chosen}. Passes and seconds are those after stage 1, in epochs of the training split."
     )
-    page.add("Comparison", [Picture(
+    pictures = [Picture(
         "comparison", plots.plot_comparison(scores),
         f"Test accuracy of {len(rows)} methods; the best is {best} with "
         f"{_percent(rows[best]['test_reestimated']['mean'])}.",
         "Test accuracy, BatchNorm re-estimated; bars are the spread over the seeds.",
-    )], before=f"<p>{escape(words)}</p>{table(HEADINGS, table_rows(summary))}")  # fmt: skip
+    )]  # fmt: skip
+    if len(summary["at"]) > 1:
+        pictures.append(Picture(
+            "curve", plots.plot_curve(curves(summary)),
+            f"Test accuracy over passes, stage 1 to epochs {', '.join(map(str, summary['at']))}.",
+            "Test accuracy over all forward and backward passes, one line a method; bands are the spread.",
+        ))  # fmt: skip
+    body = table(HEADINGS, table_rows(last, len(summary["seeds"])))
+    page.add("Comparison", pictures, before=f"<p>{escape(words)}</p>{body}")
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:

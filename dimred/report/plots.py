@@ -17,6 +17,8 @@ from dimred.subspace.basis import SubspaceBasis
 
 # Okabe and Ito's colours stay apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
+_COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
+_LINES, _MARKERS = ("-", "--", ":"), "osd^vxp*"
 
 Size = tuple[float, float]
 NARROW: Size = (4.8, 3.6)  # inches: letters stay readable where a telephone scales it to its width
@@ -147,6 +149,26 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
     axes.set(xlabel="test accuracy, %", axisbelow=True)
     axes.grid(axis="x", color="#e5e5e5")
+    return figure
+
+
+def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Test accuracy over all passes, one line a method, the spread over the seeds as a band.
+
+    Args:
+        curves: name -> rows of ``dimred.report.comparison``, by rising passes.
+    """
+    figure, axes = new_figure((8, 4.5 + 0.2 * len(curves)))
+    for number, (name, rows) in enumerate(curves.items()):
+        passes = [row["passes"] for row in rows]
+        scores = [row["test_reestimated"] for row in rows]
+        middle = 100 * np.array([score["mean"] for score in scores])
+        spread = 100 * np.array([score["spread"] or 0.0 for score in scores])
+        style, colour = _LINES[number // len(_COLOURS) % len(_LINES)], _COLOURS[number % len(_COLOURS)]
+        axes.plot(passes, middle, style, color=colour, marker=_MARKERS[number % len(_MARKERS)], ms=4, label=name)
+        axes.fill_between(passes, middle - spread, middle + spread, color=colour, alpha=0.12, lw=0)
+    axes.set(xlabel="forward and backward passes, in epochs of ordinary training", ylabel="test accuracy, %")
+    legend_below(figure, axes)
     return figure
 
 

@@ -57,7 +57,7 @@ class StageTwoRecord:
     folder: Path
     result: dict[str, Any]  # its result.json
     steps: list[dict[str, Any]]  # its metrics, one record a step; at least one
-    basis: SubspaceBasis  # of the search
+    basis: SubspaceBasis | None  # of the search; None without directions
     stage_1: StageOneRecord  # the run that it began from
 
     def coordinates(self) -> np.ndarray:
@@ -99,7 +99,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
     sources: dict[str, Any] = result.get("sources") or {}
-    for name in ("data", "weights", "basis"):
+    for name in ("data", "weights", *(("basis",) if result.get("basis") else ())):
         source = sources.get(name)
         if not source or not Path(source).exists():
             raise ConfigError(f"{path} says that {name} was {source!r}, which is not there any more; put it back")
@@ -107,4 +107,5 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
-    return StageTwoRecord(folder, result, steps, load_basis(Path(sources["basis"])), stage_1)
+    basis = load_basis(Path(sources["basis"])) if result["basis"] else None
+    return StageTwoRecord(folder, result, steps, basis, stage_1)

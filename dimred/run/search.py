@@ -21,11 +21,13 @@ from dimred.launch.channel import tell_position
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
+from dimred.run.training import parameters_to_save
 from dimred.search.result import SearchResult, epoch_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
 from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.optimizers import scale_rates, state_parameters
 from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
 
@@ -43,6 +45,7 @@ class Search(Observer):
         images: by split, those that this run reads.
         basis: on rank 0; None elsewhere.
         sources: the files that the run was made from, for ``result.json``.
+        taken_over: what the continued residual has from stage 1, for ``result.json``; empty for another one.
         first_order: see ``EpochLoop``.
 
     Attributes:
@@ -59,13 +62,14 @@ class Search(Observer):
         images: Mapping[str, Batches],
         basis: SubspaceBasis | None,
         sources: Mapping[str, Path | None],
+        taken_over: Mapping[str, Any],
         first_order: int,
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
         self.network, self.step, self.basis = network, step, basis
         searched = images[settings.search_split]
         self.loop = EpochLoop(
-            "stage 2", step, searched, seed=settings.seed, n_epochs=settings.epochs, first_order=first_order,
+            "stage 2", step, searched, seed=settings.seed, n_epochs=settings.n_epochs, first_order=first_order,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
         )  # fmt: skip
         self.per_epoch = searched.steps_per_epoch
@@ -80,7 +84,8 @@ class Search(Observer):
         self.records: list[dict[str, Any]] = []
         self.result: dict[str, Any] = {
             "start": settings.start,
-            "epochs": settings.epochs,
+            "epochs": settings.n_epochs,
+            "residual": {"kind": settings.residual, **taken_over},
             "accuracy_by_epoch": {},
             "search_seconds": 0.0,
             "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
@@ -90,18 +95,26 @@ class Search(Observer):
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; whether there is one."""
-        found = self.session.restore(self._parameters(), self.place, allowed)
+        found = self.session.restore(self._all_parameters(), self.place, allowed)
         if found is None:
             return False
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
         self.step.state = state_from_arrays(searched, self.step.state)
         self.result |= found.progress["result"]
         self.points.restore(found.arrays, self.result["start_width"])
+        self._begin_residual()
         return True
 
     def _parameters(self) -> list[Parameter]:
         """The network's, and those of the step's parts that remember something: the EMA and the loss scale."""
-        return list(self.step.get_parameters())
+        others = {id(parameter) for parameter in self._optimizer_state()}
+        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in others]
+
+    def _optimizer_state(self) -> list[Parameter]:
+        return [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
+
+    def _all_parameters(self) -> list[Parameter]:
+        return [*self._parameters(), *self._optimizer_state()]
 
     def put_start(self, snapshots: Path) -> None:
         """Put the network where the search begins."""
@@ -110,6 +123,21 @@ class Search(Observer):
         if self.step.ema is not None:
             self.step.ema.restart()
             self.result["ema_accuracy_by_point"] = {}
+        if self.step.optimizer is not None:
+            started_from = self.result.get("started_from", self.settings.start)
+            self.result["residual"]["factor"] = self.settings.residual_factor_from(started_from)
+        self._begin_residual()
+
+    def _begin_residual(self) -> None:
+        """Let the rate of a continued residual begin at its share of the one that stage 1 ended with."""
+        if self.step.optimizer is None:
+            return
+        residual = self.result["residual"]
+        scale_rates(self.step.optimizer, residual["factor"])
+        say(
+            f"residual: {residual['optimizer']} at {residual['factor']:.3g} of stage 1's rate {residual['rate']:.4g}, "
+            f"{self.settings.residual_schedule} to 0 ({residual['taken_from']})"
+        )
 
     def run(self) -> None:
         """Search the epochs that are left, keep the best point, and write the result."""
@@ -142,7 +170,7 @@ class Search(Observer):
         say(epoch_line(self.records[-self.per_epoch :]))
         self.result["accuracy_by_epoch"][str(place.epoch)] = self._record_point(str(place.epoch))
         self.result["search_seconds"] += place.seconds
-        if self.settings.alpha == 0 and self.settings.weight_decay == 0:
+        if not self.settings.leaves_subspace:
             self.ranks.run_on_rank_zero(self._save_path)
         return self._status()
 
@@ -166,7 +194,7 @@ class Search(Observer):
     def save(self, place: Place) -> None:
         """Save the state to resume from."""
         self.ranks.all_reduce_mean(self._statistics())
-        arrays = to_arrays(self._parameters())
+        arrays = to_arrays(self._all_parameters())
         arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
         arrays |= self.points.state_arrays()
         self.session.save(len(self.records), place, arrays, self.metrics, result=self.result)
@@ -194,8 +222,8 @@ class Search(Observer):
             self.result["accuracy_reestimated"] = self._evaluate()
             say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
         self.points.save("final", list(self.network.get_parameters()))
-        if self.basis is not None:
-            self.result["basis"] = self.basis.in_short(self.settings.n_components)
+        if self.ranks.is_rank_zero:
+            self.result["basis"] = self.basis and self.basis.in_short(self.settings.n_components)
             write_checksummed(self.session.out / RESULT, finite(self.result))
         say(str({"Accuracy": self.result["accuracy"]}))
 

@@ -1,7 +1,7 @@
 """Whether a basis belongs to a network."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mindspore import Parameter
@@ -27,17 +27,36 @@ class Basis(Protocol):
     def explained_variance(self) -> np.ndarray | None: ...
 
 
-def leading_components(basis: Basis, trainable: Sequence[Parameter], n_components: int | None) -> np.ndarray:
+class RandomBasis(NamedTuple):
+    """Random orthonormal rows (k, M) in the place of a fitted basis: the control of whether its directions matter."""
+
+    components: np.ndarray
+    explained_variance: np.ndarray | None
+    layout: None = None
+
+    @classmethod
+    def like(cls, basis: Basis, seed: int) -> "RandomBasis":
+        """As many rows as ``basis`` has, and the bound that ``max_step="trajectory"`` has there."""
+        gaussian = np.random.default_rng(seed).standard_normal(basis.components.shape, np.float32)
+        columns, _ = np.linalg.qr(gaussian.T)
+        return cls(np.ascontiguousarray(columns.T), basis.explained_variance)
+
+
+def leading_components(basis: Basis | None, trainable: Sequence[Parameter], n_components: int | None) -> np.ndarray:
     """The leading rows of the basis, (k, M) float32, after checking that the columns stand for these parameters.
 
-    A view of ``basis.components`` wherever that is float32 and contiguous.
+    A view of ``basis.components`` wherever that is float32 and contiguous. None of no components needs no basis.
 
     Raises:
-        ConfigError: more components than the basis has.
+        ConfigError: more components than the basis has, or no basis.
         BasisMismatchError: names the first column that stands for something else.
     """
-    components = basis.components
     n_weights = sum(parameter.size for parameter in trainable)
+    if basis is None:
+        if n_components != 0:
+            raise ConfigError("basis is None, which goes with n_components=0 only; fit one with dimred.fit_basis")
+        return np.zeros((0, n_weights), np.float32)
+    components = basis.components
     if components.ndim != 2 or components.shape[1] != n_weights or len(components) == 0:
         raise BasisMismatchError(
             f"the basis has the shape {components.shape}, but the network has {n_weights} trainable weights; fit it on "

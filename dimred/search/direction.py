@@ -50,6 +50,30 @@ class DirectionRule(Protocol):
         """The state after the accepted step t d_k; ``end_grad`` is g_k at its end, where that is wanted."""
 
 
+class NoState(NamedTuple):
+    """Nothing is remembered."""
+
+
+class NoDirection:
+    """The subspace has no dimension: every proposal has the length and the slope 0, so no trial is made."""
+
+    wants_end_gradient = False
+
+    def initial(self) -> NoState:
+        """Nothing."""
+        return NoState()
+
+    def propose(self, state: NoState, subspace_grad: np.ndarray) -> Proposal:
+        """A direction (0,)."""
+        return Proposal(np.zeros(0), 0.0, state)
+
+    def follow(
+        self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float, end_grad: np.ndarray | None
+    ) -> NoState:
+        """Nothing: no step is accepted."""
+        return NoState()
+
+
 class BoundedDirection:
     """d_k <- d_k min(1, max_step / |d_k|), around another rule.
 
@@ -77,7 +101,7 @@ class BoundedDirection:
         return proposal._replace(direction=factor * proposal.direction, slope=factor * proposal.slope)
 
 
-def bounded(rule: DirectionRule, max_step: float | str | None, basis: Basis, n_components: int) -> DirectionRule:
+def bounded(rule: DirectionRule, max_step: float | str | None, basis: Basis | None, n_components: int) -> DirectionRule:
     """The rule within a bound; the rule itself where there is none.
 
     Args:
@@ -85,12 +109,12 @@ def bounded(rule: DirectionRule, max_step: float | str | None, basis: Basis, n_c
         max_step: a distance; ``trajectory`` for the snapshots' root mean square distance from their mean within the
             leading components, sqrt(sum of explained variances); None for no bound.
         basis: asked for its explained variance by ``trajectory``.
-        n_components: k.
+        n_components: k; no direction of 0 components has a length.
 
     Raises:
         ConfigError: ``trajectory``, but the basis does not know its explained variance.
     """
-    if max_step is None:
+    if max_step is None or basis is None or n_components == 0:
         return rule
     if not isinstance(max_step, str):
         return BoundedDirection(rule, max_step)

@@ -8,10 +8,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.config.search import SearchOptions
 from dimred.errors import ConfigError
 from dimred.vectors.base import Vectors
+from dimred.vectors.graph import Unflatten
 
 
 class NoResidual:
@@ -22,9 +24,13 @@ class NoResidual:
 
     Attributes:
         needs_inside: whether ``move`` needs P' g_k, which costs a pass over the basis.
+        is_training: whether it is a training step of its own. Then a step without an accepted trial is a training step
+            all the same: BatchNorm's statistics and the EMA follow it, and it does not count towards
+            ``max_rejected_steps``. To end a cooldown because the search found nothing would leave it at a high rate.
     """
 
     needs_inside = False
+    is_training = False
 
     def move(
         self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
@@ -62,9 +68,70 @@ class ResidualMomentum(NoResidual):
         return new, self._alpha * math.sqrt(square)
 
 
-def make_residual(gamma: float, alpha: float) -> NoResidual:
-    """The residual step; its identity where alpha is 0."""
-    return NoResidual() if alpha == 0 else ResidualMomentum(gamma, alpha)
+class ContinuedOptimizer(NoResidual):
+    """An ordinary optimizer goes on, from w + t d, with g - P' g_k for its gradient.
+
+    Without directions (k = 0) that is plain training with this optimizer, byte for byte. Its state is in its own
+    parameters, so that a step that is skipped leaves it alone.
+
+    Args:
+        optimizer: over the trainable parameters; with its own schedule and decay groups.
+        trainable: in the order of the weight vector.
+
+    Raises:
+        ConfigError: the optimizer has other parameters.
+    """
+
+    needs_inside = True
+    is_training = True
+
+    def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
+        if {id(weight) for weight in optimizer.parameters} != {id(weight) for weight in trainable}:
+            raise ConfigError(
+                f"optimizer has {len(optimizer.parameters)} parameters, which are not the network's {len(trainable)} "
+                "trainable ones; make it from network.trainable_params()"
+            )
+        self._update = _OptimizerOnVector(optimizer, trainable)
+
+    def move(
+        self, weights: Vectors, grad: Tensor, inside: Tensor | None, momentum: Tensor | None
+    ) -> tuple[Tensor | None, float]:
+        before = weights.read()
+        self._update(grad - inside)
+        return momentum, math.sqrt(weights.squared_norm(weights.read() - before))
+
+
+class _OptimizerOnVector(nn.Cell):
+    """The optimizer's step for a gradient (M,)."""
+
+    def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.unflatten = Unflatten(trainable)
+        place = {id(weight): number for number, weight in enumerate(trainable)}
+        self.places = [place[id(weight)] for weight in optimizer.parameters]
+
+    def construct(self, vector: Tensor) -> bool:
+        parts = self.unflatten(vector)
+        return ops.depend(True, self.optimizer(tuple([parts[place] for place in self.places])))
+
+
+def make_residual(options: SearchOptions, optimizer: nn.Optimizer | None, trainable: Sequence[Parameter]) -> NoResidual:
+    """The residual step that ``options.residual`` names; its identity where it is off.
+
+    Raises:
+        ConfigError: ``continued`` without an optimizer, or with one of other parameters; an optimizer for another one.
+    """
+    if (options.residual == "continued") != (optimizer is not None):
+        raise ConfigError(
+            f"residual is {options.residual!r}, and optimizer is {'None' if optimizer is None else 'given'}; "
+            "an optimizer goes with residual='continued', which needs one"
+        )
+    if optimizer is not None:
+        return ContinuedOptimizer(optimizer, trainable)
+    if options.residual == "off" or options.alpha == 0:
+        return NoResidual()
+    return ResidualMomentum(options.gamma, options.alpha)
 
 
 class NoWeightDecay:

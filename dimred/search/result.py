@@ -38,7 +38,7 @@ class SearchResult(NamedTuple):
         condition: condition number of the inverse Hessian the direction came from; nan without one.
         captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
         moved_inside: |t d|, distance moved inside the subspace.
-        moved_outside: |alpha m|, distance moved by the residual momentum.
+        moved_outside: distance moved by the residual step; |alpha m| of the published one.
         decayed: |weight_decay * w|, distance moved by weight decay.
         n_gradients: gradient evaluations the step took.
         grad_norm: |g| before clipping; nan on a skipped step.
@@ -93,13 +93,15 @@ def epoch_line(records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def totals(records: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Steps, accepted steps, trials and gradients of a whole search."""
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Steps, accepted steps, trials, gradients, and the lengths of the ways moved, of a whole search."""
     return {
         "steps": len(records),
         "accepted_steps": _n_accepted(records),
         "trials": sum(record["n_trials"] for record in records),
         "gradients": sum(record["n_gradients"] for record in records),
+        "moved_inside": sum(record["moved_inside"] for record in records),
+        "moved_outside": sum(record["moved_outside"] for record in records),
     }
 
 
@@ -112,9 +114,9 @@ class SearchState(NamedTuple):
 
     Attributes:
         direction: state of the direction rule (for BFGS: H, the pair).
-        residual_momentum: m, Tensor (M,) float32; None while alpha is 0.
+        residual_momentum: m of the published residual, Tensor (M,) float32; None before its first step.
         n_steps: steps taken, skipped ones included.
-        n_rejected_in_a_row: steps since the last accepted one.
+        n_rejected_in_a_row: steps since the last one that was accepted, or whose residual step is training.
     """
 
     direction: Any
@@ -122,9 +124,9 @@ class SearchState(NamedTuple):
     n_steps: int = 0
     n_rejected_in_a_row: int = 0
 
-    def after(self, accepted: bool, **changes: Any) -> "SearchState":
+    def after(self, is_progress: bool, **changes: Any) -> "SearchState":
         """The state after one more step, with these fields changed."""
-        in_a_row = 0 if accepted else self.n_rejected_in_a_row + 1
+        in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
 

@@ -16,7 +16,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search.basis_check import Basis, leading_components
 from dimred.search.bfgs import InverseBFGS
-from dimred.search.direction import DirectionRule, bounded
+from dimred.search.direction import DirectionRule, NoDirection, bounded
 from dimred.search.dropout import make_replayable
 from dimred.search.line_search import ArmijoBacktracking, FixedStep, Line
 from dimred.search.objective import Objective
@@ -29,11 +29,11 @@ from dimred.train_step.loss_scale import NoLossScale
 from dimred.vectors.base import make_copies, make_projection, make_vectors
 
 _SAME_LOSS_TOLERANCE = 1e-4
-_PARTS = ("micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+_PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
 
 
 class SubspaceTrainStep(nn.Cell):
-    """One search step on one batch: direction in the subspace, step length, residual momentum.
+    """One search step on one batch: direction in the subspace, step length, residual step.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
 
@@ -45,11 +45,16 @@ class SubspaceTrainStep(nn.Cell):
         w <- w + t d - alpha m
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
-    mindspore.boost's dim_reduce for the residual momentum.) Where no trial is accepted t = 0, and H, g_prev, s_prev
-    stay as they were. Trials change neither BatchNorm statistics nor any other untrained parameter; an accepted step
-    leaves exactly the statistics of one ordinary training step, a rejected one those from before it. A loss or gradient
-    that is not finite skips the step and changes nothing. With ``alpha`` 0 and no weight decay no ``bfgs`` step makes
-    its batch's loss worse; residual momentum and weight decay act after the line search and can raise it.
+    mindspore.boost's dim_reduce for the residual momentum.) With ``residual="continued"`` the last two lines are one
+    step of ``optimizer``, from w + t d on the gradient g - P' g_k; without a basis (``n_components=0``) the whole is
+    ordinary training with it.
+
+    Where no trial is accepted t = 0, and H, g_prev, s_prev stay as they were. Trials change neither BatchNorm
+    statistics nor any other untrained parameter; an accepted step leaves exactly the statistics of one ordinary
+    training step, a rejected one those from before it, unless the residual is a training step of its own
+    (``continued``). A loss or gradient that is not finite skips the step and changes nothing, the optimizer's state
+    included. With the residual off and no weight decay no ``bfgs`` step makes its batch's loss worse; both act after
+    the line search and can raise it.
 
     Works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (no sink mode:
     the search loop runs on the host). Every ``nn.Dropout`` of the network is replaced, in place, by one whose mask can
@@ -57,16 +62,18 @@ class SubspaceTrainStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        basis: a ``SubspaceBasis`` of the network's trainable weights.
+        basis: a ``SubspaceBasis`` of the network's trainable weights; None with ``n_components=0``.
+        optimizer: of ``residual="continued"``, over the network's trainable parameters; its learning rate and their
+            schedule are its own.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in parts of so many rows; None takes the batch whole.
         ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
             decision depends on is a mean or sum over all of them, so they can't differ; each holds a part of the basis.
         loss_scale: of the gradient; learns from each step whether it was finite.
         clipping: of the gradient g, before anything is made of it.
-        ema: of the network, updated after each accepted step.
-        options: rho, gamma, alpha, sigma, n_components, max_trials, search, curvature_pair, damping, initial_scaling,
-            max_step, learning_rate, momentum, weight_decay, max_rejected_steps: see ``SearchOptions``.
+        ema: of the network, updated after each accepted step, and after each training step of the residual.
+        options: rho, gamma, alpha, sigma, residual, n_components, max_trials, search, curvature_pair, damping,
+            initial_scaling, max_step, learning_rate, momentum, weight_decay, max_rejected_steps: see ``SearchOptions``.
 
     Inputs:
         the inputs of ``network``.
@@ -75,7 +82,7 @@ class SubspaceTrainStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: an option is unknown, or outside its range.
+        ConfigError: an option is unknown, outside its range, or does not go with the others.
         BasisMismatchError: the basis does not fit the network's trainable weights.
         NothingAcceptedError: from a step, before it changes anything: the last ``max_rejected_steps`` were rejected.
         SearchError: from the first step, if the network draws random numbers that can't be repeated.
@@ -84,8 +91,9 @@ class SubspaceTrainStep(nn.Cell):
     def __init__(
         self,
         network: nn.Cell,
-        basis: Basis,
+        basis: Basis | None,
         *,
+        optimizer: nn.Optimizer | None = None,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
         loss_scale: NoLossScale | None = None,
@@ -99,10 +107,11 @@ class SubspaceTrainStep(nn.Cell):
         components = leading_components(basis, trainable, self.options.n_components)
         rule, self.line_search = make_rules(self.options, len(components))
         self.direction_rule = bounded(rule, self.options.max_step, basis, len(components))
-        self._residual = make_residual(self.options.gamma, self.options.alpha)
+        self._residual = make_residual(self.options, optimizer, trainable)
         self._weight_decay = make_weight_decay(self.options.weight_decay, trainable)
         self.network = network
         self.loss_scale = NoLossScale() if loss_scale is None else loss_scale
+        self.optimizer = optimizer
         self.ema = ema
         self._update_ema = NoEMA() if ema is None else ema
         self._draw_dropout_masks = make_replayable(network)
@@ -120,7 +129,7 @@ class SubspaceTrainStep(nn.Cell):
             self.loss_scale,
             NoClipping() if clipping is None else clipping,
         )
-        self._forward_is_checked = False
+        self._forward_is_checked = len(components) == 0  # no trial is compared with anything
         self.state = SearchState(self.direction_rule.initial())
         self.set_train(True)
 
@@ -136,15 +145,14 @@ class SubspaceTrainStep(nn.Cell):
         subspace_grad = self._subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
         clock.lap("gradient")
-        # Every entry of g meets an entry of P, so one that is not finite makes P g not finite: no pass over g is
-        # needed.
-        all_finite = math.isfinite(loss) and bool(np.isfinite(subspace_grad).all())
+        # P g is the same on every rank, and not finite where an entry of g is not; without a basis |g| has to do.
+        all_finite = bool(np.isfinite([loss, here.raw_norm, *subspace_grad]).all())
         scale: dict[str, Any] = {"loss_scale": float(self.loss_scale.current())}
         self.loss_scale.observe(Tensor(all_finite))
         scale["n_overflows"] = int(self.loss_scale.overflows())
         if not all_finite:
             self._untrained.restore(before)
-            self.state = self.state.after(accepted=False)
+            self.state = self.state.after(is_progress=False)
             nothing = np.zeros(len(subspace_grad))
             return SearchResult(here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, **scale)
         after = self._untrained.save()
@@ -175,7 +183,8 @@ class SubspaceTrainStep(nn.Cell):
             self._untrained.restore(before)
             raise
 
-        self._untrained.restore(after if found.accepted else before)
+        is_training = found.accepted or self._residual.is_training
+        self._untrained.restore(after if is_training else before)
         momentum, moved_outside = self._residual.move(
             self._weights, here.grad, inside[0] if inside else None, self.state.residual_momentum
         )
@@ -183,8 +192,9 @@ class SubspaceTrainStep(nn.Cell):
         if found.accepted:
             decayed = self._weight_decay.move(self._weights, line.start)
             direction_state = self.direction_rule.follow(proposal, subspace_grad, found.step_size, end_grad)
+        if is_training:
             self._update_ema()
-        self.state = self.state.after(found.accepted, direction=direction_state, residual_momentum=momentum)
+        self.state = self.state.after(is_training, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
             loss=here.loss,
@@ -236,7 +246,9 @@ class SubspaceTrainStep(nn.Cell):
 
 
 def make_rules(options: SearchOptions, n_components: int) -> tuple[DirectionRule, ArmijoBacktracking | FixedStep]:
-    """Which way and how far, as ``options.search`` names them."""
+    """Which way and how far, as ``options.search`` names them; nowhere without components."""
+    if n_components == 0:
+        return NoDirection(), ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
     if options.search == "bfgs":
         quasi_newton = InverseBFGS(n_components, options.curvature_pair, options.damping, options.initial_scaling)
         return quasi_newton, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)

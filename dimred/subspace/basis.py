@@ -12,7 +12,7 @@ import numpy as np
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.files.atomic import open_atomic
 from dimred.files.digest import CHUNK, chunk_digests, digest_of_chunks
-from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, open_npy, read_metadata, write_metadata
+from dimred.subspace.metadata import Source, metadata_path, open_npy, read_metadata, write_metadata
 from dimred.subspace.spectrum import deviation
 from dimred.weights.layout import WeightLayout
 
@@ -25,17 +25,35 @@ _STRIP = 16_384  # columns that are checked at once
 class SubspaceBasis:
     """The basis P of a subspace of weight space, with orthonormal rows.
 
-    What a bare ``.npy`` file does not tell is None.
+    All but the rows stands in ``pca_mat.h5``; what a bare ``.npy`` file does not tell is None.
 
     Attributes:
         components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
-        metadata: what stands beside the rows in ``pca_mat.h5``.
         path: the file the rows were read from; None for a basis made in memory.
+        kind: "pca", or "snapshots" for the orthonormal basis of the raw snapshots.
+        mean: the snapshots' mean, float32 (M,), memory-mapped.
+        singular_values: the norms of the centred snapshots' coordinates along each row, float64 (k,).
+        explained_variance: the variance along each row, float64 (k,): singular_values^2 / (N - 1).
+        explained_variance_ratio: the share of the snapshots' variance along each row, float64 (k,).
+        gram: the inner products of the N snapshots about their mean, float64 (N, N).
+        layout: which weight each column is.
+        snapshots: what it was made from.
+        digest: of the rows; ties the two files together.
+        deviation: max |P P' - I|, measured on these rows.
     """
 
     components: np.ndarray
-    metadata: BasisMetadata | None = None
     path: Path | None = None
+    kind: str | None = None
+    mean: np.ndarray | None = None
+    singular_values: np.ndarray | None = None
+    explained_variance: np.ndarray | None = None
+    explained_variance_ratio: np.ndarray | None = None
+    gram: np.ndarray | None = None
+    layout: WeightLayout | None = None
+    snapshots: tuple[Source, ...] = ()
+    digest: str | None = None
+    deviation: float | None = None
 
     @property
     def n_components(self) -> int:
@@ -46,51 +64,6 @@ class SubspaceBasis:
     def n_weights(self) -> int:
         """M, the dimension of weight space."""
         return int(self.components.shape[1])
-
-    @property
-    def kind(self) -> str | None:
-        """ "pca", or "snapshots" for the orthonormal basis of the raw snapshots."""
-        return self.metadata.kind if self.metadata else None
-
-    @property
-    def mean(self) -> np.ndarray | None:
-        """The snapshots' mean, float32 (M,), memory-mapped."""
-        return self.metadata.mean if self.metadata else None
-
-    @property
-    def singular_values(self) -> np.ndarray | None:
-        """The norms of the centred snapshots' coordinates along each row, float64 (k,)."""
-        return self.metadata.singular_values if self.metadata else None
-
-    @property
-    def explained_variance(self) -> np.ndarray | None:
-        """The variance along each row, float64 (k,): singular_values^2 / (N - 1)."""
-        return self.metadata.explained_variance if self.metadata else None
-
-    @property
-    def explained_variance_ratio(self) -> np.ndarray | None:
-        """The share of the snapshots' variance along each row, float64 (k,)."""
-        return self.metadata.explained_variance_ratio if self.metadata else None
-
-    @property
-    def gram(self) -> np.ndarray | None:
-        """The inner products of the snapshots about their mean, float64 (N, N)."""
-        return self.metadata.gram if self.metadata else None
-
-    @property
-    def layout(self) -> WeightLayout | None:
-        """Which weight each column is."""
-        return self.metadata.layout if self.metadata else None
-
-    @property
-    def digest(self) -> str | None:
-        """Of the rows."""
-        return self.metadata.digest if self.metadata else None
-
-    @property
-    def snapshots(self) -> tuple[Source, ...]:
-        """The snapshots it was made from: file, step, digest."""
-        return self.metadata.snapshots if self.metadata else ()
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
         """What a result tells of it: sizes, and the variance explained by the leading rows (None if not known)."""
@@ -127,9 +100,7 @@ class SubspaceBasis:
         return vector
 
     def check(self, layout: WeightLayout) -> None:
-        """Check that the columns are the weights of ``layout``, in its order.
-
-        Without a layout of its own (a bare ``.npy``), only the number of weights can be compared.
+        """Check that the columns are the weights of ``layout``, in its order; of a bare ``.npy`` only their number.
 
         Raises:
             BasisMismatchError: they are not; the first difference is explained.
@@ -154,12 +125,13 @@ class SubspaceBasis:
         """
         target = Path(path)
         check_out(target, overwrite=overwrite)
+        beside = metadata_path(target)
         with open_atomic(target) as file:
             np.save(file, np.asarray(self.components, np.float32, order="C"), allow_pickle=False)
-            if self.metadata is None:
-                metadata_path(target).unlink(missing_ok=True)
+            if self.kind is None:
+                beside.unlink(missing_ok=True)
             else:
-                write_metadata(metadata_path(target), self.metadata)
+                write_metadata(beside, vars(self))
         return target
 
 
@@ -201,18 +173,28 @@ def load_basis(
             network is another; the first mismatch is explained.
     """
     source = Path(path)
-    components = open_npy(source)
+    stored = open_npy(source)
     beside = metadata_path(source)
-    metadata = read_metadata(beside) if beside.exists() else None
-    basis = SubspaceBasis(_as_float32(components), metadata, source)
-    if metadata:
-        _check_pair(basis, metadata, verify)
-    expected = layout if layout or network is None else WeightLayout.from_network(network)
-    if expected:
-        basis.check(expected)
-    if metadata is None:
-        if verify:
-            check_orthonormal(components, source)
+    is_bare = not beside.exists()
+    basis = SubspaceBasis(_as_float32(stored), source, **({} if is_bare else read_metadata(beside)))
+    if basis.singular_values is not None and basis.layout is not None:
+        expected = (len(basis.singular_values), basis.layout.size)
+        if stored.shape != expected:
+            raise BasisMismatchError(
+                f"{source} has shape {stored.shape}; {beside.name} beside it describes {expected}. They don't belong "
+                "together; make them again with dimred pca."
+            )
+    if verify and (is_bare or digest_of_chunks(chunk_digests(basis.components)) != basis.digest):
+        check_orthonormal(stored, source)  # where this explains more than the digest, it does
+        if not is_bare:
+            raise BasisMismatchError(
+                f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was "
+                "changed, or its writing was interrupted. Run the same dimred pca command again."
+            )
+    wanted = layout if layout or network is None else WeightLayout.from_network(network)
+    if wanted:
+        basis.check(wanted)
+    if is_bare:
         warnings.warn(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
             "which snapshots it came from, can't be checked.",
@@ -233,28 +215,8 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
     return converted
 
 
-def _check_pair(basis: SubspaceBasis, metadata: BasisMetadata, verify: bool) -> None:
-    path = basis.path or Path()
-    expected = (len(metadata.singular_values), metadata.layout.size)
-    if basis.components.shape != expected:
-        raise BasisMismatchError(
-            f"{path} has shape {basis.components.shape}; {metadata_path(path).name} beside it describes {expected}. "
-            "They don't belong together; make them again with dimred pca."
-        )
-    if verify and digest_of_chunks(chunk_digests(basis.components)) != metadata.digest:
-        check_orthonormal(basis.components, path)  # where this explains more, it does
-        raise BasisMismatchError(
-            f"{path} is not the file that {metadata_path(path).name} beside it describes (their digests differ): it "
-            "was changed, or its writing was interrupted. Run the same dimred pca command again."
-        )
-
-
 def check_orthonormal(components: np.ndarray, path: Path) -> None:
-    """Check that max |P P' - I|, measured in float64, is small.
-
-    Args:
-        components: (k, M), float32 or float64; may be memory-mapped.
-        path: the file, for the message.
+    """Check that max |P P' - I|, measured in float64, is small, for rows (k, M) read from ``path``.
 
     Raises:
         BasisMismatchError: a number is not finite, or two rows are not orthonormal; the first such is named.

@@ -12,8 +12,8 @@ import numpy as np
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, SeriesError
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError
-from dimred.subspace.job import Job, Progress, finish_publishing, run_job
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress
+from dimred.subspace.job import Job, finish_publishing, run_job
 from dimred.subspace.metadata import KINDS, metadata_path
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.spectrum import check_enough
@@ -108,8 +108,8 @@ def fit_basis(
                 raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
             matrix = matrix.without(bad.row, bad.reason)
         else:
-            for skipped in matrix.skipped:
-                (note or warnings.warn)(f"Left out: {skipped.reason}")
+            for reason in matrix.skipped:
+                (note or warnings.warn)(f"Left out: {reason}")
             return load_basis(target, layout=matrix.layout, verify=False)
 
 
@@ -130,7 +130,7 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
 def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
     """The result that is to be appended to; its rows are replaced, not used."""
     basis = load_basis(target, layout=layout, verify=False)
-    if basis.metadata is None:
+    if basis.kind is None:
         raise ConfigError(
             f"append needs to know the snapshots of {target}, but there is no {metadata_path(target).name} beside it."
         )
@@ -142,11 +142,7 @@ def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
 
 
 def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tuple[str, ...]:
-    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells.
-
-    Raises:
-        SeriesError: snapshots of the earlier basis are gone or changed.
-    """
+    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells."""
     digests = {entry.file: entry.digest for entry in matrix.entries}
     gone = []
     for source in earlier.snapshots if earlier else ():
@@ -165,9 +161,8 @@ def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tu
 def _is_done(target: Path, job: Job, finished: str) -> bool:
     """Whether the whole result of the job is at ``target`` already.
 
-    Args:
-        finished: the job whose files were just put in place. Where there is no manifest, only this tells: the digests
-            of the snapshots are not known before they are read.
+    ``finished`` is the job whose files were just put in place. Without a manifest only this tells: the digests of the
+    snapshots are not known before they are read.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False
@@ -185,7 +180,7 @@ def _is_done(target: Path, job: Job, finished: str) -> bool:
 
 
 def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
-    if isinstance(n_components, int) or basis.metadata is None:
+    if isinstance(n_components, int) or basis.explained_variance_ratio is None:
         return basis.n_components == n_components
-    explained = np.cumsum(basis.metadata.explained_variance_ratio)
+    explained = np.cumsum(basis.explained_variance_ratio)
     return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +18,15 @@ from dimred.errors import ConfigError
 from dimred.files.digest import CHUNK, chunk_digests
 from dimred.subspace.scratch import Scratch
 from dimred.weights.matrix import WeightMatrix
+from dimred.weights.stored_tensor import write_exactly
 
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
 _WIDEST = 4 * CHUNK  # columns in a block: a mebibyte of each file is long enough for the disk
 _AHEAD = 2  # blocks of rows that may be waiting or being written
 SAVE_EVERY = 2  # blocks from one saved state to the next; as many may be written while the state is being saved
 LOST = 3 + 2 * SAVE_EVERY  # blocks that a kill can cost: read ahead, worked on, being written; written, but not saved
-Report = Callable[[int], None]  # is told how many columns are done
+# Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
+Progress = Callable[[str, int, int], None]
 
 
 class BadSnapshotError(Exception):
@@ -34,18 +35,6 @@ class BadSnapshotError(Exception):
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
         self.row, self.reason = row, reason
-
-
-class RowsResult(NamedTuple):
-    """What was measured while the rows were written.
-
-    Attributes:
-        row_gram: float64 (k, k), P P' of the rows as written, in float32.
-        digests: uint8 (chunks, 32), the SHA-256 of each chunk of columns.
-    """
-
-    row_gram: np.ndarray
-    digests: np.ndarray
 
 
 def working_bytes(n_rows: int, n_columns: int, n_components: int, width: int) -> int:
@@ -76,12 +65,12 @@ def block_width(n_rows: int, n_columns: int, n_components: int, max_memory: int)
 
 
 def gram_pass(
-    matrix: WeightMatrix, width: int, scratch: Scratch, report: Report, *, centred: bool = True
+    matrix: WeightMatrix, width: int, scratch: Scratch, progress: Progress, *, centred: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """The inner products of the snapshots about their mean (or about 0), and the digests of their chunks.
 
     Returns:
-        The Gram matrix, float64 (N, N), and uint8 (N, chunks, 32).
+        float64 (N, N), and uint8 (N, chunks, 32).
 
     Raises:
         BadSnapshotError: a row holds an infinite number or NaN.
@@ -92,7 +81,7 @@ def gram_pass(
     state = scratch.load()
     if state.get("phase") == "gram":
         start, gram, digests = int(state["column"]), state["gram"], state["digests"]
-    report(start)
+    progress("reading snapshots", start, n_columns)
     saved, buffer = start, np.empty((n_rows, STRIP))
     for first, block in matrix.blocks(width, start, digests):
         if first - saved >= SAVE_EVERY * width:  # all blocks before this one are multiplied, and hashed
@@ -102,12 +91,12 @@ def gram_pass(
             add_products(gram, block, buffer, centred=centred)
         if not np.isfinite(gram).all():
             raise _non_finite(matrix, block, first)
-        report(first + block.shape[1])
+        progress("reading snapshots", first + block.shape[1], n_columns)
     return gram, digests
 
 
 def add_products(gram: np.ndarray, block: np.ndarray, buffer: np.ndarray, *, centred: bool) -> None:
-    """Add the block's share of all inner products to ``gram``; see ``_strips`` for the arguments."""
+    """Add the inner products of a block's rows to ``gram``; for the arguments see ``_strips``."""
     for _, strip, _ in _strips(block, buffer, centred):
         gram += strip @ strip.T
 
@@ -122,15 +111,14 @@ def make_rows(
     *,
     centred: bool,
 ) -> None:
-    """Make the columns of the basis that belong to a block of snapshots, and their mean; add what was made to P P'.
+    """Make a block's columns of the basis, and their mean; add the products of what was made to P P'.
 
     Args:
         coefficients: float64 (k, N).
         source: float32 (N, width), the snapshots.
         buffers: float64 (N, STRIP) and (k, STRIP).
-        block: float32 (k, width), gets the rows.
-        mean: float32 (width,), gets the mean.
-        row_gram: float64 (k, k), to which the products of the rows are added.
+        block, mean: float32 (k, width) and (width,), filled.
+        row_gram: float64 (k, k), added to.
         centred: subtract the mean from the snapshots.
     """
     for columns, strip, centre in _strips(source, buffers[0], centred):
@@ -143,12 +131,9 @@ def make_rows(
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """A block in strips of columns that fit the cache: which columns, their values in float64, their mean.
+    """A block (N, width) in strips of columns that fit the cache: which columns, their values in float64, their mean.
 
-    Args:
-        block: float32 (N, width).
-        buffer: float64 (N, STRIP), used for every strip: a fresh array each time would cost page faults.
-        centred: subtract the mean.
+    All strips share ``buffer``, float64 (N, STRIP): a fresh array each time would cost page faults.
     """
     for first in range(0, block.shape[1], STRIP):
         columns = slice(first, min(first + STRIP, block.shape[1]))
@@ -175,18 +160,19 @@ def rows_pass(
     width: int,
     coefficients: np.ndarray,
     scratch: Scratch,
-    report: Report,
+    progress: Progress,
     *,
     centred: bool = True,
     keep: Mapping[str, np.ndarray],
-) -> RowsResult:
+) -> tuple[np.ndarray, np.ndarray]:
     """Write the rows ``coefficients @ (X - mean)`` (or ``@ X``) and the mean into the scratch folder, as float32.
-
-    What was written is measured in the same pass.
 
     Args:
         coefficients: float64 (k, N).
         keep: arrays to be saved with the state, for a resumed run.
+
+    Returns:
+        P P' of the rows as written, float64 (k, k); and the SHA-256 of each chunk of columns, uint8 (chunks, 32).
     """
     (n_rows, n_columns), n_components = matrix.shape, len(coefficients)
     row_gram, start = np.zeros((n_components, n_components)), 0
@@ -225,9 +211,9 @@ def rows_pass(
                 saving.result()
                 saving = flusher.submit(save, done, row_gram, digests.copy())
                 saved = done
-            report(done)
+            progress("writing basis", done, n_columns)
 
-        report(start)
+        progress("writing basis", start, n_columns)
         for number, (first, source) in enumerate(matrix.blocks(width, start)):
             if len(pending) == _AHEAD:
                 pending.pop(0).result()  # its buffer is filled again below
@@ -237,15 +223,13 @@ def rows_pass(
         for last in pending:
             last.result()
         saving.result()
-    return RowsResult(row_gram, digests)
+    return row_gram, digests
 
 
 class NpyColumns:
     """Writes the columns of a C-ordered float32 ``.npy`` array of ``shape`` (k, M) or (M,), in any order.
 
-    Args:
-        path: the file; it gets its full length at once, as a hole.
-        resume: go on with an existing file instead of beginning a new one.
+    The file gets its full length at once, as a hole; with ``resume`` an existing one is gone on with.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], *, resume: bool) -> None:
@@ -260,14 +244,9 @@ class NpyColumns:
     def write(self, first: int, block: np.ndarray) -> None:
         """Write ``block``, float32 (k, width) or (width,), to the columns from ``first`` on."""
         for row, values in enumerate(np.atleast_2d(block)):
-            view = memoryview(values.view(np.uint8).data)
-            offset = self._offset + 4 * (row * self._n_columns + first)
-            while len(view):
-                count = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[count:], offset + count
+            write_exactly(self._descriptor, values, self._offset + 4 * (row * self._n_columns + first))
 
     def flush(self) -> None:
-        """Wait until what was written is on the disk."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:

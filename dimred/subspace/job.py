@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 from dimred.errors import ConfigError, DimredError, SeriesError
 from dimred.files.atomic import rename_durably
 from dimred.files.digest import digest_of_chunks
-from dimred.subspace.gram_and_rows import BadSnapshotError, RowsResult, block_width, gram_pass, rows_pass
-from dimred.subspace.metadata import BasisMetadata, Source, metadata_path, write_metadata
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, block_width, gram_pass, rows_pass
+from dimred.subspace.metadata import Source, metadata_path, write_metadata
 from dimred.subspace.scratch import Scratch
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -27,20 +27,11 @@ from dimred.subspace.spectrum import (
 from dimred.weights.matrix import WeightMatrix
 
 _REPAIRS = 3
-# Is told the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to compute.
-
-    Attributes:
-        matrix: the snapshots.
-        kind: "pca" or "snapshots".
-        n_components: k, or a share of variance.
-        digests: what the digest of each snapshot's weights must be; empty where nothing tells.
-    """
+    """What to compute: k may be a share of variance; a digest is empty where nothing tells that of the snapshot."""
 
     matrix: WeightMatrix
     kind: str
@@ -73,7 +64,7 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
     width = block_width(n_snapshots, n_columns, most, max_memory)
     try:
         # BLAS in one thread: a second one, idle between two strips, spins on the core that reads, hashes and writes.
-        with threadpool_limits(1, user_api="blas"), Scratch.open(target, job.identity) as scratch:
+        with threadpool_limits(1, user_api="blas"), Scratch(target, job.identity) as scratch:
             try:
                 if state := scratch.load():
                     phase = {"gram": "reading", "rows": "writing"}[str(state["phase"])]
@@ -93,14 +84,11 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
 
 
 def finish_publishing(target: Path) -> str:
-    """Finish what a run that was killed while it put its two files in place had begun.
-
-    Returns:
-        Which job that was (``Scratch.job``); empty if there was none.
-    """
-    if not Scratch(target, None).directory.exists():
+    """Finish what a run began that was killed while it put its two files in place; which job it was, or ""."""
+    scratch = Scratch(target, None)
+    if not scratch.directory.exists():
         return ""
-    with Scratch.open(target, None) as scratch:
+    with scratch:
         if scratch.is_empty:  # killed while it removed the folder
             scratch.remove()
             return ""
@@ -141,73 +129,59 @@ def _gram(job: Job, width: int, scratch: Scratch, progress: Progress) -> tuple[n
     if str(state.get("phase")) == "rows":
         gram, digests = state["gram"], [str(digest) for digest in state["sources"]]
     else:
-        gram, chunks = gram_pass(
-            matrix,
-            width,
-            scratch,
-            lambda done: progress("reading snapshots", done, matrix.shape[1]),
-            centred=job.kind == "pca",
-        )
+        gram, chunks = gram_pass(matrix, width, scratch, progress, centred=job.kind == "pca")
         digests = [digest_of_chunks(row) for row in chunks]
     for row, (found, expected) in enumerate(zip(digests, job.digests, strict=True)):
         if expected and found != expected:
-            raise BadSnapshotError(
-                row,
-                f"{matrix.paths[row]} is not what was written: its weights have another digest than the one recorded "
-                "for it.",
-            )
+            why = "its weights have another digest than the one recorded for it"
+            raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
     return gram, digests
 
 
 def _rows(
     job: Job, width: int, scratch: Scratch, progress: Progress, gram: np.ndarray, digests: list[str]
-) -> BasisMetadata:
+) -> dict[str, Any]:
     """The second pass: write the rows and the mean, and write them again where they come out tilted."""
-    (n_snapshots, n_columns), centred = job.matrix.shape, job.kind == "pca"
+    n_snapshots, centred = job.matrix.shape[0], job.kind == "pca"
     gram_centred = centre_gram(gram)
-    if centred:
-        directions = principal_directions(gram_centred, job.n_components)
-    else:
-        directions = snapshot_directions(gram, int(job.n_components))
     state = scratch.load()
-    coefficients = state["coefficients"] if str(state.get("phase")) == "rows" else directions.coefficients
+    if str(state.get("phase")) == "rows":
+        coefficients = state["coefficients"]
+    elif centred:
+        coefficients = principal_directions(gram_centred, job.n_components)
+    else:
+        coefficients = snapshot_directions(gram, int(job.n_components))
     for _ in range(1 + _REPAIRS):
-        result = rows_pass(
-            job.matrix,
-            width,
-            coefficients,
-            scratch,
-            lambda done: progress("writing basis", done, n_columns),
-            centred=centred,
-            keep={"gram": gram, "sources": np.array(digests)},
-        )
-        if deviation(result.row_gram) <= TOLERANCE:
+        keep = {"gram": gram, "sources": np.array(digests)}
+        row_gram, chunks = rows_pass(job.matrix, width, coefficients, scratch, progress, centred=centred, keep=keep)
+        if deviation(row_gram) <= TOLERANCE:
             break
-        transform = repair_transform(result.row_gram)
+        transform = repair_transform(row_gram)
         if transform is None:
-            raise _too_collinear(job, result)
+            raise _too_collinear(job, row_gram)
         coefficients = transform @ coefficients
     else:
-        raise _too_collinear(job, result)
+        raise _too_collinear(job, row_gram)
     singular_values = spread_along(gram_centred if centred else gram, coefficients)
-    explained, total = singular_values**2 / max(n_snapshots - 1, 1), directions.total_variance
+    explained = singular_values**2 / max(n_snapshots - 1, 1)
+    total = float(np.trace(gram_centred)) / max(n_snapshots - 1, 1)
     entries = zip(job.matrix.entries, digests, strict=True)
-    return BasisMetadata(
-        kind=job.kind,
-        mean=np.lib.format.open_memmap(scratch.mean, mode="r"),
-        singular_values=singular_values,
-        explained_variance=explained,
-        explained_variance_ratio=explained / total if total > 0 else explained * 0,
-        gram=gram_centred,
-        layout=job.matrix.layout,
-        snapshots=tuple(Source(entry.file, entry.step, digest) for entry, digest in entries),
-        digest=digest_of_chunks(result.digests),
-        deviation=deviation(result.row_gram),
-    )
+    return {
+        "kind": job.kind,
+        "mean": np.lib.format.open_memmap(scratch.mean, mode="r"),
+        "singular_values": singular_values,
+        "explained_variance": explained,
+        "explained_variance_ratio": explained / total if total > 0 else explained * 0,
+        "gram": gram_centred,
+        "layout": job.matrix.layout,
+        "snapshots": tuple(Source(entry.file, entry.step, digest) for entry, digest in entries),
+        "digest": digest_of_chunks(chunks),
+        "deviation": deviation(row_gram),
+    }
 
 
-def _too_collinear(job: Job, result: RowsResult) -> SeriesError:
-    rank = int(np.linalg.matrix_rank(result.row_gram, tol=0.5, hermitian=True))
+def _too_collinear(job: Job, row_gram: np.ndarray) -> SeriesError:
+    rank = int(np.linalg.matrix_rank(row_gram, tol=0.5, hermitian=True))
     return SeriesError(
         f"n_components is {job.n_components}, but only about {rank} directions of the snapshots can be told from "
         f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "

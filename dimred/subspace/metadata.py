@@ -7,6 +7,7 @@ of it. The format leaves these bytes to its users (the "user block"), and every 
 import hashlib
 import json
 import tokenize
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from dimred.weights.layout import WeightLayout
 _FORMAT, _VERSION = "dimred basis", 2
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512
+_PER_ROW = ("singular_values", "explained_variance", "explained_variance_ratio")
+_ATTRIBUTES = {"kind": "kind", "digest": "rows_digest", "deviation": "orthonormality_deviation"}  # as they are stored
 _COPIED = 1 << 20  # numbers of the mean that are copied at once
 # What NumPy's reader of a header raises for one that is damaged; found by fuzzing it.
 _HEADER_ERRORS = (
@@ -31,46 +34,11 @@ _HEADER_ERRORS = (
 
 @dataclass(frozen=True)
 class Source:
-    """A snapshot that a basis was made from.
-
-    Attributes:
-        file: its name in the folder it was read from.
-        step: applied updates when it was taken.
-        digest: the ``vector_digest`` of its weights.
-    """
+    """A snapshot that a basis was made from: its file's name, the updates before it, the digest of its weights."""
 
     file: str
     step: int
     digest: str
-
-
-@dataclass(frozen=True)
-class BasisMetadata:
-    """What stands in the ``.h5`` file.
-
-    Attributes:
-        kind: "pca" or "snapshots".
-        mean: float32 (M,), memory-mapped where it was read from a file.
-        singular_values: float64 (k,).
-        explained_variance: float64 (k,), singular_values^2 / (N - 1).
-        explained_variance_ratio: float64 (k,), their shares of the variance of the snapshots.
-        gram: float64 (N, N), inner products of the snapshots about their mean.
-        layout: of the M weights.
-        snapshots: the N snapshots.
-        digest: of the rows in the ``.npy`` file; ties the two files together.
-        deviation: max |P P' - I|, measured on these rows.
-    """
-
-    kind: str
-    mean: np.ndarray
-    singular_values: np.ndarray
-    explained_variance: np.ndarray
-    explained_variance_ratio: np.ndarray
-    gram: np.ndarray
-    layout: WeightLayout
-    snapshots: tuple[Source, ...]
-    digest: str
-    deviation: float
 
 
 def metadata_path(npy: Path) -> Path:
@@ -78,30 +46,23 @@ def metadata_path(npy: Path) -> Path:
     return npy.with_suffix(".h5")
 
 
-def write_metadata(path: Path, metadata: BasisMetadata) -> None:
-    """Write the ``.h5`` file, whole or not at all; the mean may be memory-mapped."""
+def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name."""
     text = h5py.string_dtype("utf-8")
     with open_atomic(path) as target:
         with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
-            file.attrs.update(
-                {
-                    "format": _FORMAT,
-                    "version": _VERSION,
-                    "kind": metadata.kind,
-                    "rows_digest": metadata.digest,
-                    "orthonormality_deviation": metadata.deviation,
-                    "layout_fingerprint": metadata.layout.fingerprint,
-                }
-            )
-            mean = file.create_dataset("mean", metadata.mean.shape, "<f4")
-            for start in range(0, metadata.mean.size, _COPIED):
-                mean[start : start + _COPIED] = metadata.mean[start : start + _COPIED]
-            for name in ("singular_values", "explained_variance", "explained_variance_ratio", "gram"):
-                file[name] = getattr(metadata, name)
-            file.create_dataset("layout", data=json.dumps(metadata.layout.to_json()), dtype=text)
-            file["snapshots/file"] = np.array([source.file for source in metadata.snapshots], dtype=text)
-            file["snapshots/step"] = np.array([source.step for source in metadata.snapshots], np.int64)
-            file["snapshots/digest"] = np.array([source.digest for source in metadata.snapshots], dtype=text)
+            file.attrs.update({"format": _FORMAT, "version": _VERSION})
+            file.attrs.update({stored: fields[name] for name, stored in _ATTRIBUTES.items()})
+            file.attrs["layout_fingerprint"] = fields["layout"].fingerprint
+            mean = file.create_dataset("mean", fields["mean"].shape, "<f4")
+            for start in range(0, mean.size, _COPIED):
+                mean[start : start + _COPIED] = fields["mean"][start : start + _COPIED]
+            for name in (*_PER_ROW, "gram"):
+                file[name] = fields[name]
+            file.create_dataset("layout", data=json.dumps(fields["layout"].to_json()), dtype=text)
+            for name, dtype in (("file", text), ("step", np.int64), ("digest", text)):
+                values = [getattr(source, name) for source in fields["snapshots"]]
+                file[f"snapshots/{name}"] = np.array(values, dtype)
         target.write(checksum_of(Path(target.name)))
 
 
@@ -113,8 +74,8 @@ def checksum_of(path: Path) -> bytes:
     return f"dimred seal: SHA-256 of what follows is {digest}\n".encode().ljust(CHECKSUM_BYTES, b"\0")
 
 
-def read_metadata(path: Path) -> BasisMetadata:
-    """Read and check the ``.h5`` file; its shapes must agree with each other.
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The fields of a ``SubspaceBasis`` that stand in the ``.h5`` file, checked, by name; the mean is memory-mapped.
 
     Raises:
         BasisMismatchError: it is no such file, damaged, or contradicts itself.
@@ -126,41 +87,38 @@ def read_metadata(path: Path) -> BasisMetadata:
         with h5py.File(path, "r") as file:
             return _read(path, file)
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+        raise BasisMismatchError(
+            f"{path} can't be used: {type(error).__name__}: {error}. Make the basis again with dimred pca."
+        ) from None
 
 
-def _read(path: Path, file: Any) -> BasisMetadata:
+def _read(path: Path, file: Any) -> dict[str, Any]:
     if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
-        raise _damaged(path, f"it says it is {file.attrs.get('format')!r} version {file.attrs.get('version')!r}")
+        raise ValueError(f"it says it is {file.attrs.get('format')!r} version {file.attrs.get('version')!r}")
     layout = WeightLayout.from_json(json.loads(str(file["layout"].asstr()[()])))
     n_snapshots, n_components = file["gram"].shape[0], file["singular_values"].shape[0]
-    per_row = ("singular_values", "explained_variance", "explained_variance_ratio")
-    per_snapshot = ("snapshots/file", "snapshots/step", "snapshots/digest")
-    expected = {"mean": (layout.size,), "gram": (n_snapshots, n_snapshots)}
-    expected |= dict.fromkeys(per_row, (n_components,)) | dict.fromkeys(per_snapshot, (n_snapshots,))
+    expected = {"mean": (layout.size,), "gram": (n_snapshots, n_snapshots)} | dict.fromkeys(_PER_ROW, (n_components,))
+    expected |= {f"snapshots/{name}": (n_snapshots,) for name in ("file", "step", "digest")}
     for name, shape in expected.items():
         if file[name].shape != shape:
-            raise _damaged(path, f"{name} has shape {file[name].shape} instead of {shape}")
+            raise ValueError(f"{name} has shape {file[name].shape} instead of {shape}")
         stored = file[name].id.get_storage_size()
         if stored == 0 or file[name].nbytes > path.stat().st_size:  # a claimed size without bytes behind it
-            raise _damaged(path, f"{name} claims {file[name].nbytes} bytes, and has {stored}")
-    if layout.fingerprint != file.attrs["layout_fingerprint"] or file.attrs["kind"] not in KINDS:
-        raise _damaged(path, "its layout or its kind was changed")
-    names, digests = (file[name].asstr()[:] for name in ("snapshots/file", "snapshots/digest"))
-    return BasisMetadata(
-        kind=str(file.attrs["kind"]),
-        mean=_mapped(path, file["mean"]),
-        singular_values=_floats(file["singular_values"]),
-        explained_variance=_floats(file["explained_variance"]),
-        explained_variance_ratio=_floats(file["explained_variance_ratio"]),
-        gram=_floats(file["gram"]),
-        layout=layout,
-        snapshots=tuple(
-            Source(str(name), int(step), str(digest))
-            for name, step, digest in zip(names, file["snapshots/step"][:], digests, strict=True)
-        ),
-        digest=str(file.attrs["rows_digest"]),
-        deviation=float(file.attrs["orthonormality_deviation"]),
+            raise ValueError(f"{name} claims {file[name].nbytes} bytes, and has {stored}")
+    found = {name: str(file.attrs[stored]) for name, stored in _ATTRIBUTES.items()}
+    if layout.fingerprint != file.attrs["layout_fingerprint"] or found["kind"] not in KINDS:
+        raise ValueError("its layout or its kind was changed")
+    files, digests = (file[f"snapshots/{name}"].asstr()[:].tolist() for name in ("file", "digest"))
+    snapshots = zip(files, file["snapshots/step"][:].tolist(), digests, strict=True)
+    return (
+        found
+        | {name: _floats(file[name]) for name in (*_PER_ROW, "gram")}
+        | {
+            "deviation": float(found["deviation"]),
+            "layout": layout,
+            "mean": _mapped(path, file["mean"]),
+            "snapshots": tuple(Source(*entry) for entry in snapshots),
+        }
     )
 
 
@@ -176,10 +134,6 @@ def _mapped(path: Path, dataset: Any) -> np.ndarray:
     if offset is None or dataset.dtype != np.dtype("<f4"):
         raise ValueError("the mean is not stored in one piece as float32")
     return np.memmap(path, "<f4", "r", offset, dataset.shape)
-
-
-def _damaged(path: Path, why: str) -> BasisMismatchError:
-    return BasisMismatchError(f"{path} can't be used: {why}. Make the basis again with dimred pca.")
 
 
 def open_npy(path: Path) -> np.ndarray:

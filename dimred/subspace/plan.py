@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,7 @@ class Advice:
     Attributes:
         n_components: the knee: the least k whose leave-one-out error is within 5 % of the least.
         skip_first: how many early snapshots to leave out.
-        errors: float64 (K,), the leave-one-out error with 1, 2, ... directions, as a share of the spread about the
-            mean.
+        errors: with 1, 2, ... directions, as a share of the spread about the mean, float64 (K,).
     """
 
     n_components: int
@@ -48,8 +48,8 @@ class Plan:
         read_bytes: the snapshots' weights; read twice, the second time mostly from the page cache.
         disk_bytes: the result while it is made.
         memory_bytes: the process's own, memory-mapped pages aside.
-        seconds: an estimate from short probes of this disk and these cores. A lower bound rather: probes are short
-            enough for caches, and threads slow each other down (measured: 1.0 to 2.5 times as long).
+        seconds: from short probes of this disk and these cores; measured 1.0 to 2.5 times as long, because probes fit
+            into caches, and threads slow each other down.
         advice: None with fewer than four snapshots.
     """
 
@@ -74,20 +74,18 @@ def make_plan(matrix: WeightMatrix, n_components: int, folder: Path, max_memory:
     width = min(block_width(n_snapshots, n_weights, n_components, max_memory), n_weights)
     read_bytes, rows_bytes = 4 * n_snapshots * n_weights, 4 * n_weights * n_components
     with threadpool_limits(1, user_api="blas"):
-        multiplying = [n_weights / STRIP * seconds for seconds in _strip_seconds(n_snapshots, n_components)]
+        strips = _strip_seconds(n_snapshots, n_components)
     reading, writing, hashing = _disk_and_hash_seconds(matrix, folder)
     # A pass takes as long as the slowest of its threads, or as the arithmetic of all of them on the cores there are.
-    passes = [
-        (read_bytes * reading, read_bytes * hashing, multiplying[0]),
-        (rows_bytes * writing, rows_bytes * hashing, multiplying[1]),
-    ]
+    passes = [(read_bytes * reading, read_bytes * hashing), (rows_bytes * writing, rows_bytes * hashing)]
+    busy = [(disk, hashed, n_weights / STRIP * each) for (disk, hashed), each in zip(passes, strips, strict=True)]
     return Plan(
         n_snapshots=n_snapshots,
         n_weights=n_weights,
         read_bytes=read_bytes,
         disk_bytes=result_bytes(n_weights, n_components),
         memory_bytes=working_bytes(n_snapshots, n_weights, n_components, width),
-        seconds=sum(max(disk, *busy, sum(busy) / (os.cpu_count() or 1)) for disk, *busy in passes),
+        seconds=sum(max(*each, sum(each[1:]) / (os.cpu_count() or 1)) for each in busy),
         advice=advise(sample_gram(matrix), n_components) if n_snapshots >= 4 else None,
     )
 
@@ -108,14 +106,9 @@ def _strip_seconds(n_snapshots: int, n_components: int) -> tuple[float, float]:
     coefficients, products = np.ones((n_components, n_snapshots)), np.empty((n_components, STRIP))
     gram, row_gram = np.zeros((n_snapshots, n_snapshots)), np.zeros((n_components, n_components))
     rows, mean = np.empty((n_components, STRIP), np.float32), np.empty(STRIP, np.float32)
-
-    def first_pass() -> None:
-        add_products(gram, snapshots, strip, centred=True)
-
-    def second_pass() -> None:
-        make_rows(coefficients, snapshots, (strip, products), rows, mean, row_gram, centred=True)
-
-    return min(_seconds(first_pass) for _ in range(6)), min(_seconds(second_pass) for _ in range(6))
+    first = partial(add_products, gram, snapshots, strip, centred=True)
+    second = partial(make_rows, coefficients, snapshots, (strip, products), rows, mean, row_gram, centred=True)
+    return min(_seconds(first) for _ in range(6)), min(_seconds(second) for _ in range(6))
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -135,14 +128,12 @@ def sample_gram(matrix: WeightMatrix) -> np.ndarray:
     starts = np.linspace(0, n_weights - width, n_strips).astype(int)
     if n_weights <= _SAMPLE_STRIPS * _SAMPLE_WIDTH:
         starts = np.arange(0, n_weights, width)
-    gram, seen = np.zeros((n_snapshots, n_snapshots)), 0
-    for start in starts:
-        part = np.empty((n_snapshots, min(width, n_weights - int(start))), np.float32)
-        matrix.read(int(start), part)
+    gram, seen, buffer = np.zeros((n_snapshots, n_snapshots)), 0, np.empty((n_snapshots, width))
+    for start in starts.tolist():
+        part = np.empty((n_snapshots, min(width, n_weights - start)), np.float32)
+        matrix.read(start, part)
         with np.errstate(invalid="ignore", over="ignore"):  # looked for below
-            strip = part.astype(np.float64)
-            strip -= strip.mean(axis=0)
-            gram += strip @ strip.T
+            add_products(gram, part, buffer, centred=True)
         seen += part.shape[1]
     if not np.isfinite(gram).all():
         raise SeriesError(

@@ -3,8 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +14,8 @@ from dimred.files.lock import FolderLock
 from dimred.files.run_names import LOCK, UNFINISHED
 
 
-class Scratch:
-    """A folder ``OUT.unfinished`` that one process holds at a time.
+class Scratch(FolderLock):
+    """A folder ``OUT.unfinished``, which is made where it is missing and held as long as the block lasts.
 
     It carries a state, which only the same job takes up: same snapshots (names, steps, sizes, times, inodes), same
     layout, same options. The state of any other job is ignored.
@@ -25,32 +24,23 @@ class Scratch:
         out: the result's path.
         job: what the result depends on, as plain JSON values.
 
-    Attributes:
-        components, mean, metadata: files that become the result.
-        job: the argument, as text.
+    Raises:
+        RunError: another process is at work on the same result.
     """
 
     def __init__(self, out: Path, job: Any) -> None:
         self.directory = out.with_name(out.name + UNFINISHED)
+        super().__init__(self.directory, f"out is {str(out)!r}")
         self.components = self.directory / "components.npy"
         self.mean = self.directory / "mean.f32"
         self.metadata = self.directory / "metadata.h5"
         self._state = self.directory / "state.npz"
         self.job = json.dumps(job, sort_keys=True)
-        self._lock = FolderLock(self.directory, f"out is {str(out)!r}")
 
-    @classmethod
-    @contextmanager
-    def open(cls, out: Path, job: Any) -> Iterator[Self]:
-        """Hold the folder as long as the block lasts; it is made where it is missing.
-
-        Raises:
-            RunError: another process is at work on the same result.
-        """
-        scratch = cls(out, job)
-        with scratch._lock:
-            remove_leftovers(scratch.directory)
-            yield scratch
+    def __enter__(self) -> Self:
+        super().__enter__()
+        remove_leftovers(self.directory)
+        return self
 
     @property
     def is_empty(self) -> bool:
@@ -74,17 +64,17 @@ class Scratch:
     def save(self, phase: str, **arrays: Any) -> None:
         """Replace the saved state, whole or not at all.
 
-        While the work goes on, the state is not flushed to the disk. One that a power cut has spoilt is found by its
-        checksums, and the work starts afresh.
+        It is flushed to the disk only at the end: a state that a power cut has spoilt is found by its checksums, and
+        the work starts afresh.
         """
         buffer = io.BytesIO()
         np.savez(buffer, job=np.array(self.job), phase=np.array(phase), **arrays)
         atomic_write(self._state, buffer.getvalue(), durable=phase == "publish")
 
     def remove(self) -> None:
-        """Remove all that is in the folder; then the state, by which a killed removal is resumed; then the lock."""
+        """Remove what is in the folder; then the state, by which a killed removal goes on; then the lock."""
         with suppress(OSError):
             for path in sorted(self.directory.iterdir(), key=lambda path: path == self._state):
                 if path.name != LOCK:
                     path.unlink()
-        self._lock.remove()
+        super().remove()

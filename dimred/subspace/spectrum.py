@@ -1,11 +1,10 @@
 """From the N x N Gram matrix of the snapshots to the rows of a basis, as combinations of snapshots."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from dimred.errors import ConfigError, SeriesError
+from dimred.errors import SeriesError
 
 # Eigenvalues below this share of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
@@ -13,18 +12,6 @@ _NOISE = 10 * np.finfo(np.float64).eps
 # Rounding a row to float32 changes its norm by up to 6e-8, and an angle by less. More than this is an error of the
 # arithmetic.
 TOLERANCE = 1e-6
-
-
-class Directions(NamedTuple):
-    """Rows of a basis as combinations of snapshots.
-
-    Attributes:
-        coefficients: float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
-        total_variance: the variance of the snapshots about their mean, summed over all weights.
-    """
-
-    coefficients: np.ndarray
-    total_variance: float
 
 
 def check_enough(n_snapshots: int, n_components: int | float, kind: str, folder: Path, n_bad: int = 0) -> None:
@@ -56,7 +43,7 @@ def effective_rank(eigenvalues: np.ndarray) -> int:
     return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest)) if largest > 0 else 0
 
 
-def principal_directions(gram: np.ndarray, n_components: int | float) -> Directions:
+def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndarray:
     """The first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
     The sign of a direction makes one score positive: that of the earliest snapshot whose score is within 1 % of the
@@ -65,6 +52,9 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
     Args:
         gram: float64 (N, N), about the mean.
         n_components: k; or a share of variance between 0 and 1, then k is the least number that explains it.
+
+    Returns:
+        float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
 
     Raises:
         SeriesError: the snapshots span fewer than k directions.
@@ -76,7 +66,9 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
         raise SeriesError(
             f"The {len(gram)} snapshots are all equal: they span no direction. Check where they came from."
         )
-    k = _components_for_share(values, n_components) if isinstance(n_components, float) else n_components
+    k = n_components
+    if isinstance(k, float):
+        k = int(np.searchsorted(np.cumsum(values) / values.sum(), k)) + 1
     if k > rank:
         raise SeriesError(
             f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions above rounding (some are "
@@ -86,18 +78,10 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> Directi
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)
     signs = np.sign(scores[large.argmax(axis=0), np.arange(k)])
-    coefficients = (scores * signs / np.sqrt(values[:k])).T
-    return Directions(np.ascontiguousarray(coefficients), float(np.trace(gram)) / (len(gram) - 1))
+    return np.ascontiguousarray((scores * signs / np.sqrt(values[:k])).T)
 
 
-def _components_for_share(values: np.ndarray, share: float) -> int:
-    if not 0 < share < 1:
-        raise ConfigError(f"n_components is {share}; give a whole number, or a share of variance between 0 and 1.")
-    explained = np.cumsum(values) / values.sum()
-    return int(np.searchsorted(explained, share)) + 1
-
-
-def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
+def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """The orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order (trainable averaging).
 
     With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the first snapshot's
@@ -107,12 +91,14 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
         gram: float64 (N, N), X X' of the snapshots about zero.
         n_components: k <= N.
 
+    Returns:
+        float64 (k, N), as ``principal_directions``.
+
     Raises:
         SeriesError: the snapshots are linearly dependent.
 
     Source: Li et al., Trainable Weight Averaging, ICLR 2023, section 3.
     """
-    total_variance = float(np.trace(centre_gram(gram))) / max(len(gram) - 1, 1)
     chosen = gram[-n_components:, -n_components:]
     rank = effective_rank(np.linalg.eigvalsh(chosen))
     if rank < n_components:
@@ -122,18 +108,17 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> Directions:
         )
     coefficients = np.zeros((n_components, len(gram)))
     coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))
-    return Directions(coefficients, total_variance)
+    return coefficients
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """The norms, float64 (k,), of the centred snapshots' coordinates along the rows ``coefficients @ snapshots``.
+    """The norms (k,) of the centred snapshots' coordinates along the rows c_i X; of principal ones the singular values.
 
-    The coordinates along row i are J X X' c_i, for X about any point. Of principal directions these are the singular
-    values.
+    The coordinates along row i are J X X' c_i, for X about any point.
 
     Args:
         gram: float64 (N, N), X X'.
-        coefficients: float64 (k, N), the rows c_i.
+        coefficients: float64 (k, N), the c_i.
     """
     scores = gram @ coefficients.T
     return np.linalg.norm(scores - scores.mean(axis=0), axis=0)

@@ -5,6 +5,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.config import NO_DECAY_PATTERNS
@@ -145,3 +146,20 @@ def make_optimizer(
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     return cell(groups, rates, **chosen)
+
+
+def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
+    """What an optimizer remembers from step to step: neither the weights nor the learning rates."""
+    weights = {id(weight) for weight in optimizer.parameters}
+    return [
+        parameter
+        for parameter in optimizer.get_parameters()
+        if id(parameter) not in weights and parameter.name != "learning_rate"
+    ]
+
+
+def scale_rates(optimizer: nn.Optimizer, factor: float) -> None:
+    """Multiply all learning rates of an optimizer from ``make_optimizer``."""
+    for parameter in optimizer.get_parameters():
+        if parameter.name == "learning_rate":
+            parameter.set_data(Tensor(parameter.asnumpy() * np.float32(factor)))

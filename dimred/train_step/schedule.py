@@ -67,18 +67,28 @@ def make_rates(
     return (peak * np.where(step < warmup_steps, warmup, share)).astype(np.float32)
 
 
-def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int) -> np.ndarray:
-    """Leave a schedule after ``after_step`` updates: from the rate it has there linearly to 0 over ``n_steps``.
+# Name -> share of the rate after i of n updates of a cooldown.
+_COOLDOWNS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "linear": lambda i, n: (n - i) / n,
+    "sqrt": lambda i, n: 1 - np.sqrt(i / n),
+}
 
-    rate(after_step + i) = rates(after_step) (n_steps - i) / n_steps   for 0 <= i < n_steps
+
+def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int, shape: str = "linear") -> np.ndarray:
+    """Leave a schedule after ``after_step`` updates: from the rate it has there to 0 over ``n_steps``.
+
+    rate(after_step + i) = rates(after_step) s(i)   for 0 <= i < n_steps
+    linear: s(i) = 1 - i / n_steps
+    sqrt:   s(i) = 1 - sqrt(i / n_steps)   (Hägele et al., Scaling Laws and Compute-Optimal Training, 2024)
 
     Args:
         rates: (total_steps,), a whole schedule.
         after_step: updates before the cooldown.
-        n_steps: updates of the cooldown; it ends within the schedule.
+        n_steps: updates of the cooldown.
+        shape: ``linear`` or ``sqrt``.
 
     Returns:
         (after_step + n_steps,) float32.
     """
-    left = np.arange(n_steps, 0, -1) / n_steps
+    left = _COOLDOWNS[shape](np.arange(n_steps), n_steps)
     return np.concatenate([rates[:after_step], rates[after_step] * left]).astype(np.float32)

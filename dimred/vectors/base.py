@@ -4,14 +4,34 @@ from collections.abc import Sequence
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter
+from mindspore import Parameter, Tensor
 
 from dimred.distributed.ranks import Ranks
 from dimred.vectors.graph import GraphCopies, GraphProjection, GraphVectors
 from dimred.vectors.host import HostCopies, HostProjection, HostVectors
 
+
+class NoProjection:
+    """The passes over a basis without rows, which cost nothing.
+
+    Args:
+        n_columns: M.
+    """
+
+    def __init__(self, n_columns: int):
+        self._zero = Tensor(np.zeros(n_columns, np.float32))
+
+    def project(self, vector: Tensor) -> np.ndarray:
+        """(M,) -> (0,)."""
+        return np.zeros(0)
+
+    def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
+        """(0,) -> zeros (M,), for each."""
+        return [self._zero for _ in coordinates]
+
+
 Vectors = HostVectors | GraphVectors
-Projection = HostProjection | GraphProjection
+Projection = HostProjection | GraphProjection | NoProjection
 Copies = HostCopies | GraphCopies
 
 
@@ -22,13 +42,13 @@ def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
 
 
 def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
-    """The two passes over a basis.
+    """The two passes over a basis P, (k, M) float32.
 
-    Args:
-        components: P, (k, M) float32. A single process on the CPU does not copy it: a memory-mapped basis stays in the
-            page cache, once for all processes of a host. Otherwise this rank's columns are copied to the device.
-        ranks: who shares the columns.
+    A single process on the CPU does not copy it: a memory-mapped basis stays in the page cache, once for all processes
+    of a host. Otherwise this rank's columns are copied to the device.
     """
+    if len(components) == 0:
+        return NoProjection(components.shape[1])
     if _on_host() and ranks.group_size == 1:
         return HostProjection(components)
     return GraphProjection(components, ranks)

@@ -18,9 +18,6 @@ def parallel_for(length: int, work: Callable[[int, int], object], width: int = W
 
     The chunks don't depend on the number of threads. BLAS gets one thread for each of ours, because together they
     already use every core. NumPy does not warn of numbers that are not finite.
-
-    Raises:
-        Exception: the first that a call of ``work`` raised.
     """
     n_threads = _n_threads()
     share = max(-(-length // (width * n_threads)), 1) * width

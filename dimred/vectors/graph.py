@@ -111,9 +111,6 @@ class GraphProjection:
 
     With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
     gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
-
-    Args:
-        components, ranks: see ``make_projection``.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
@@ -136,12 +133,8 @@ class Shards:
     """M columns over R ranks, in shards of equal width L = ceil(M / R), which collectives need.
 
     A rank that owns one column fewer (``columns_of_rank``) has a column of zeros at its end. It is where the next
-    rank's first column is, so every shard lies within the M columns.
-
-    Attributes:
-        several: whether R is above 1.
-        first, end: this rank's shard.
-        places: of each rank, where its own columns are in the R L gathered ones.
+    rank's first column is, so every shard lies within the M columns. This rank's shard is ``first : end``; each rank's
+    own columns stand at its ``places`` among the R L gathered ones.
     """
 
     def __init__(self, n_columns: int, rank: int, group_size: int):

@@ -112,11 +112,9 @@ class HostCopies:
         self._parameters = list(parameters)
 
     def save(self) -> list[np.ndarray]:
-        """Copies of all of them."""
         return [parameter.asnumpy().copy() for parameter in self._parameters]
 
     def restore(self, saved: Sequence[np.ndarray]) -> None:
-        """Put saved copies back."""
         for parameter, value in zip(self._parameters, saved, strict=True):
             parameter.asnumpy()[...] = value
 

@@ -24,15 +24,10 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
 
 
 def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Set every parameter from the array of its name; arrays of other names are left alone.
-
-    Args:
-        parameters: set in place, all or none.
-        arrays: name -> value.
-        source: where the arrays come from, for the error.
+    """Set every parameter from the array of its name, all or none; arrays of other names are left alone.
 
     Raises:
-        CheckpointError: an array is missing or has another shape; nothing was set.
+        CheckpointError: an array is missing or has another shape; ``source`` says where they come from.
     """
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
@@ -41,11 +36,7 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that there is an array for every parameter; see ``from_arrays``.
-
-    Raises:
-        CheckpointError: an array is missing or has another shape.
-    """
+    """Check that there is an array for every parameter; CheckpointError as ``from_arrays``."""
     for parameter in parameters:
         if parameter.name not in arrays:
             raise CheckpointError(

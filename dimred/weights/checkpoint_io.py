@@ -19,16 +19,17 @@ from dimred.weights.safetensors_format import read_safetensors_index, write_safe
 from dimred.weights.stored_tensor import StoredTensor
 
 SUFFIXES = (".ckpt", ".safetensors")
+Stamp = tuple[int, int, int]
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-    """Read the tensors of a checkpoint: name -> array, in the file's order.
+    """Read the tensors of a ``.ckpt`` or ``.safetensors`` file: name -> array, in the file's order.
 
     Numbers are arrays without dimensions, and so are texts (``.item()`` gives the Python value); bfloat16 becomes
     float32. A ``.ckpt`` file that carries a checksum is compared with it first.
 
     Args:
-        path: a ``.ckpt`` or ``.safetensors`` file.
+        path: of the file.
         names: only these, in this order; default all.
 
     Raises:
@@ -55,9 +56,7 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
 def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
     """Where each tensor of a checkpoint stands, without loading the values: name -> StoredTensor.
 
-    Args:
-        path: a ``.ckpt`` or ``.safetensors`` file.
-        verify: compare the file with the checksum it carries, if it carries one (only a ``.ckpt`` does), by reading it.
+    With ``verify`` a ``.ckpt`` file that carries a checksum is read and compared with it.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
@@ -67,15 +66,27 @@ def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[st
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a checkpoint file for reading.
-
-    Raises:
-        CheckpointError: there is no such file, or it can't be opened.
-    """
+    """Open a checkpoint file for reading; CheckpointError where it is missing or can't be opened."""
     try:
         return Path(path).open("rb")
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror or error}.") from None
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """What tells whether a file is still the same: its size, the time of its last change, its inode."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def open_unchanged(path: Path, stamp: Stamp) -> BinaryIO:
+    """Open a checkpoint file that must be as it was; CheckpointError where it is gone, or was written to."""
+    file = open_checkpoint(path)
+    if stamp_of(os.fstat(file.fileno())) != stamp:
+        file.close()
+        raise CheckpointError(
+            f"{path} changed while it was in use. Nothing may write to the folder meanwhile; run the command again."
+        )
+    return file
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:

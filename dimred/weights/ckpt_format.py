@@ -59,16 +59,16 @@ class _Cursor:
                 return value
         raise self.error("a number is longer than 64 bits")
 
-    def length(self, end: int) -> int:
-        """The length of what follows, checked against the end of what contains it."""
+    def end(self, outer: int) -> int:
+        """Where the bytes that follow their length end, checked against the end of what contains them."""
         length = self.varint()
-        if self.position + length > end:
-            missing = self.position + length - end
+        if self.position + length > outer:
+            missing = self.position + length - outer
             raise self.error(f"a record claims {length} bytes, {missing} more than there are")
-        return length
+        return self.position + length
 
-    def text(self, end: int) -> str:
-        length = self.length(end)
+    def text(self, outer: int) -> str:
+        length = self.end(outer) - self.position
         if length > _LONGEST_NAME:
             raise self.error(f"a name claims {length} bytes")
         try:
@@ -84,11 +84,7 @@ class _Cursor:
 
 
 def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Where each tensor of a ``.ckpt`` file stands: name -> StoredTensor, in the file's order.
-
-    Raises:
-        CheckpointError: the file is truncated, damaged, or no checkpoint; its path and the byte are named.
-    """
+    """Where each tensor of a ``.ckpt`` file stands, in its order; CheckpointError names the file and the byte."""
     cursor = _Cursor(file, path)
     index: dict[str, StoredTensor] = {}
     for name, records in groupby(_records(cursor), key=lambda record: record.name):  # a long tensor has several
@@ -108,19 +104,17 @@ class _Record(NamedTuple):
 
 
 def _records(cursor: _Cursor) -> Iterator[_Record]:
-    number = 0
-    while cursor.position < cursor.size:
-        number += 1
-        if number > _MOST_RECORDS:
-            raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
+    for _ in range(_MOST_RECORDS):
         start = cursor.position
+        if start == cursor.size:
+            return
         if cursor.size - start == _CRC_BYTES and cursor.take(len(_CRC_MARK)) == _CRC_MARK:
             return
         cursor.position = start
         if cursor.take(1)[0] != _VALUE:
             raise cursor.error("no record starts here")
-        end = cursor.length(cursor.size) + cursor.position
-        yield _record(cursor, end)
+        yield _record(cursor, cursor.end(cursor.size))
+    raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
 
 
 def _record(cursor: _Cursor, end: int) -> _Record:
@@ -129,26 +123,24 @@ def _record(cursor: _Cursor, end: int) -> _Record:
     name = cursor.text(end)
     if cursor.position >= end or cursor.take(1)[0] != _TENSOR:
         raise cursor.error(f"the record {shown(name)} holds no tensor")
-    if cursor.length(end) + cursor.position != end:
+    if cursor.end(end) != end:
         raise cursor.error(f"the lengths in the record {shown(name)} contradict each other")
     shape: list[int] = []
     type_name, place = "", None
     while cursor.position < end:
-        if len(shape) > MOST_DIMENSIONS:
-            raise cursor.error(f"the parameter {shown(name)} claims more than {MOST_DIMENSIONS} dimensions")
         field = cursor.take(1)[0]
-        if field == _DIM:
-            shape.append(cursor.varint())
-        elif field == _PACKED_DIMS:
-            last = cursor.length(end) + cursor.position
-            while cursor.position < last and len(shape) <= MOST_DIMENSIONS:
+        if field in (_DIM, _PACKED_DIMS):
+            last = cursor.end(end) if field == _PACKED_DIMS else cursor.position + 1
+            while cursor.position < last:
                 shape.append(cursor.varint())
+                if len(shape) > MOST_DIMENSIONS:
+                    raise cursor.error(f"the parameter {shown(name)} claims more than {MOST_DIMENSIONS} dimensions")
         elif field == _TYPE:
             type_name = cursor.text(end)
         elif field == _CONTENT:
-            length = cursor.length(end)
-            place = (cursor.position, length)
-            cursor.position += length
+            last = cursor.end(end)
+            place = (cursor.position, last - cursor.position)
+            cursor.position = last
         else:
             raise cursor.error(f"the record {shown(name)} has an unknown field")
     if type_name not in _TYPES:
@@ -159,11 +151,7 @@ def _record(cursor: _Cursor, end: int) -> _Record:
 
 
 def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
-    """Compare a ``.ckpt`` file with the checksum at its end; nothing to do for one that was saved without.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Compare a ``.ckpt`` file with the checksum at its end, if it has one; CheckpointError where they differ."""
     stored, computed = _checksums(file, path)
     if stored != computed:
         raise CheckpointError(
@@ -172,11 +160,7 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
 
 
 def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
-    """Bring the checksum at the end of a ``.ckpt`` file, if it has one, into line with what is in it now.
-
-    Args:
-        file: open for reading and writing.
-    """
+    """Bring the checksum at the end of a ``.ckpt`` file, if it has one, into line with what is in it now."""
     _, crc = _checksums(file, path)
     if crc is not None:
         os.pwrite(file.fileno(), crc, os.fstat(file.fileno()).st_size - len(crc))

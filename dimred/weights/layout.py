@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,8 +29,7 @@ def as_array(value: Any) -> np.ndarray:
 class WeightLayout:
     """The trainable parameters of a network, in order: how M weights map to one vector and back.
 
-    Parameter number i holds the entries ``offsets[i] : offsets[i] + prod(shapes[i])`` of the vector, in C
-    order.
+    Parameter number i, of shape ``shapes[i]``, has the entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
 
     Args:
         names: the parameters' names, in the order of ``network.trainable_params()``.
@@ -49,11 +49,9 @@ class WeightLayout:
             raise BasisMismatchError(
                 f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one shape for each."
             )
-        seen: set[str] = set()
-        for name in self.names:
-            if name in seen:
-                raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
-            seen.add(name)
+        name, count = Counter(self.names).most_common(1)[0]
+        if count > 1:
+            raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
 
     @classmethod
     def from_network(cls, network: Any) -> "WeightLayout":
@@ -68,12 +66,10 @@ class WeightLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many weights each parameter has."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each parameter starts in the vector."""
         return tuple(accumulate(self.sizes[:-1], initial=0))
 
     @cached_property
@@ -86,36 +82,20 @@ class WeightLayout:
         """SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
-    def flatten(self, weights: Mapping[str, Any], out: np.ndarray | None = None) -> np.ndarray:
-        """Write ``weights`` one after the other into one float32 vector of shape (M,).
-
-        Args:
-            weights: name -> array, tensor or parameter; names outside the layout are ignored.
-            out: float32 (M,), written and returned when given.
+    def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
+        """The weights (name -> array, tensor or parameter) one after the other, float32 (M,); other names are ignored.
 
         Raises:
             CheckpointError: a parameter is missing or has another shape.
         """
-        vector = np.empty(self.size, np.float32) if out is None else out
-        if vector.shape != (self.size,) or vector.dtype != np.float32:
-            raise BasisMismatchError(f"out is {vector.dtype} {vector.shape}; this layout needs float32 ({self.size},).")
-        for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True):
-            if name not in weights:
-                raise CheckpointError(
-                    f"The weights have no parameter {name!r}, which the layout needs with shape {shape}."
-                )
-            value = as_array(weights[name])
-            if value.shape != shape:
-                raise CheckpointError(f"The parameter {name!r} has shape {value.shape}; the layout needs {shape}.")
-            vector[offset : offset + size] = value.reshape(-1)
-        return vector
+        arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
+        misfit = self.misfit({name: array.shape for name, array in arrays.items()})
+        if misfit:
+            raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
+        return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
     def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """The parameters in ``vector`` of shape (M,), as views: name -> array of the parameter's shape.
-
-        Raises:
-            BasisMismatchError: the vector has another length.
-        """
+        """The parameters in ``vector`` (M,), as views: name -> array of the parameter's shape."""
         if vector.shape != (self.size,):
             raise BasisMismatchError(f"The vector has shape {vector.shape}; this layout needs ({self.size},).")
         return {
@@ -129,11 +109,7 @@ class WeightLayout:
 
     @classmethod
     def from_json(cls, data: Any) -> "WeightLayout":
-        """The layout that ``to_json`` wrote.
-
-        Raises:
-            BasisMismatchError: ``data`` is not such a dictionary.
-        """
+        """The layout that ``to_json`` wrote; BasisMismatchError for anything else."""
         names, shapes = (data.get("names"), data.get("shapes")) if isinstance(data, dict) else (None, None)
         if not (
             isinstance(names, list)
@@ -197,24 +173,17 @@ _COUNTERS = frozenset((
 
 
 def is_statistic(name: str) -> bool:
-    """Whether an entry of a checkpoint is a statistic of the data that passed through a normalisation, or their count.
-
-    Such entries are not trained. Averaged weights need them afresh.
-    """
+    """Whether an entry is a statistic of the data that passed through a normalisation, or their count: not trained."""
     return name.rpartition(".")[2] in _STATISTICS
 
 
 def trainable_layout(
     index: Mapping[str, StoredTensor], path: str | os.PathLike[str]
 ) -> tuple[WeightLayout, tuple[str, ...]]:
-    """The layout of what is taken for trainable weights in a checkpoint, and the names left out.
+    """The layout of what is taken for trainable weights in a checkpoint at ``path``, and the names left out.
 
     Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
     ``moments.conv.weight`` where ``conv.weight`` has the same shape.
-
-    Args:
-        index: of the checkpoint, from ``read_index``.
-        path: of the checkpoint, for the message.
 
     Raises:
         CheckpointError: nothing is left.

@@ -13,27 +13,19 @@ import numpy as np
 
 from dimred.errors import CheckpointError, SeriesError
 from dimred.files.digest import CHUNK, chunk_digests
-from dimred.weights.checkpoint_io import open_checkpoint, read_index
+from dimred.weights.checkpoint_io import Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
 from dimred.weights.layout import WeightLayout, trainable_layout
 from dimred.weights.series import CheckpointSeries, SnapshotEntry
 from dimred.weights.stored_tensor import StoredTensor
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A snapshot that was left out, and why."""
-
-    entry: SnapshotEntry
-    reason: str
-
-
-@dataclass(frozen=True)
 class _Row:
-    """A snapshot's file. The stamp (size, time of the last change, inode) tells whether it is still the same file."""
+    """A snapshot's file; the stamp tells whether it is still the same."""
 
     entry: SnapshotEntry
     path: Path
-    stamp: tuple[int, int, int]
+    stamp: Stamp
     index: Mapping[str, StoredTensor]
 
 
@@ -51,7 +43,7 @@ class WeightMatrix:
 
     Attributes:
         layout: of every row.
-        skipped: the snapshots left out.
+        skipped: why each snapshot was left out that was.
         ignored: names of entries that ``trainable_layout`` left out.
 
     Raises:
@@ -61,11 +53,11 @@ class WeightMatrix:
 
     def __init__(self, series: CheckpointSeries, layout: WeightLayout | None = None, *, skip_bad: bool = False) -> None:
         self.directory = series.directory
-        self.skipped: tuple[Skipped, ...] = ()
+        self.skipped: tuple[str, ...] = ()
         self.ignored: tuple[str, ...] = ()
         opened: list[_Row] = []
         for entry, path in zip(series.entries, series.paths, strict=True):
-            with self._leaving_out(entry, skip_bad):
+            with self._leaving_out(skip_bad):
                 opened.append(_open(entry, path))
         none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         if not opened:
@@ -77,7 +69,7 @@ class WeightMatrix:
             chosen, self.ignored = max(guesses, key=lambda guess: guess[0].size)
         rows: list[_Row] = []
         for row in opened:
-            with self._leaving_out(row.entry, skip_bad):
+            with self._leaving_out(skip_bad):
                 _check_fit(row, chosen)
                 rows.append(row)
         if not rows:
@@ -88,13 +80,13 @@ class WeightMatrix:
         self._rows = tuple(rows)
 
     @contextmanager
-    def _leaving_out(self, entry: SnapshotEntry, skip_bad: bool) -> Iterator[None]:
+    def _leaving_out(self, skip_bad: bool) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
             if not skip_bad:
                 raise
-            self.skipped += (Skipped(entry, str(error)),)
+            self.skipped += (str(error),)
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
@@ -117,9 +109,9 @@ class WeightMatrix:
         return [[row.entry.file, row.entry.step, *row.stamp] for row in self._rows]
 
     def without(self, number: int, reason: str) -> "WeightMatrix":
-        """The same matrix without row ``number``, which is then listed in ``skipped``."""
+        """The same matrix without row ``number``, whose ``reason`` is then in ``skipped``."""
         other = copy(self)
-        other.skipped = (*self.skipped, Skipped(self._rows[number].entry, reason))
+        other.skipped = (*self.skipped, reason)
         other._rows = (*self._rows[:number], *self._rows[number + 1 :])
         return other
 
@@ -130,12 +122,7 @@ class WeightMatrix:
             CheckpointError: a file is gone, or is not the one it was.
         """
         for row, target in zip(self._rows, out, strict=True):
-            with open_checkpoint(row.path) as file:
-                if _stamp(file.fileno()) != row.stamp:
-                    raise CheckpointError(
-                        f"{row.path} changed while it was being read. Nothing may write to the folder meanwhile; run "
-                        "the command again."
-                    )
+            with open_unchanged(row.path, row.stamp) as file:
                 self._read_row(file.fileno(), row, start, target)
 
     def _read_row(self, descriptor: int, row: _Row, start: int, out: np.ndarray) -> None:
@@ -155,13 +142,10 @@ class WeightMatrix:
         """The columns from ``start`` on, as (first column, float32 (N, up to ``width``)) blocks.
 
         The next block is read while the caller works on this one, into a second buffer: a block is valid until the
-        next one is asked for.
+        next one is asked for. ``start`` and ``width`` are multiples of ``CHUNK``.
 
-        Args:
-            width: columns in a block, a multiple of ``CHUNK``.
-            start: first column, a multiple of ``CHUNK``.
-            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks while the caller works on them;
-                complete up to a block when the next one is there.
+        ``digests``, uint8 (N, chunks, 32), is filled with the SHA-256 of each row's chunks meanwhile; it is complete
+        up to a block when the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(width, n_columns - start)), np.float32) for _ in range(2)]
@@ -190,7 +174,7 @@ class WeightMatrix:
 
 def _open(entry: SnapshotEntry, path: Path) -> _Row:
     with open_checkpoint(path) as file:
-        stamp = _stamp(file.fileno())
+        stamp = stamp_of(os.fstat(file.fileno()))
     if stamp[0] != entry.bytes:
         raise CheckpointError(
             f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
@@ -198,11 +182,6 @@ def _open(entry: SnapshotEntry, path: Path) -> _Row:
         )
     # Where no manifest tells the digest of the weights, the file may carry a checksum of its own.
     return _Row(entry, path, stamp, read_index(path, verify=not entry.digest))
-
-
-def _stamp(descriptor: int) -> tuple[int, int, int]:
-    status = os.fstat(descriptor)
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _check_fit(row: _Row, layout: WeightLayout) -> None:

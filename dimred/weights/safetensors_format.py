@@ -74,11 +74,9 @@ def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
 def safetensors_header(
     types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, StoredTensor]]:
-    """All that stands before the values in a file of these tensors; and where each tensor goes, in the file's order.
+    """All that stands before the values of these tensors (name -> type, shape), with the metadata's texts, if any.
 
-    Args:
-        types: name -> (type, shape).
-        metadata: texts; none are written where there are none.
+    Also where each tensor goes, in the file's order.
     """
     empty = {name: StoredTensor(shape, dtype, ()) for name, (dtype, shape) in types.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}

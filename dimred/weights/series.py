@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -77,9 +77,7 @@ class CheckpointSeries:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
-        """The series in a folder, for reading.
-
-        Without a manifest, files named as MindSpore names them (``name-epoch_step.ckpt``) make the series.
+        """The series in a folder, for reading; without a manifest, of files named ``name-epoch_step.ckpt``.
 
         Raises:
             SeriesError: no such folder, no snapshots in it, snapshots of several runs, or a damaged manifest.
@@ -143,8 +141,7 @@ class CheckpointSeries:
     def rewind(self, step: int) -> None:
         """Forget and remove the snapshots taken after ``step``: training goes on from an earlier checkpoint.
 
-        Files that are named like snapshots but not listed in the manifest, as a killed writer leaves them, are removed
-        too.
+        Removed are also unlisted files that are named like snapshots, as a killed writer leaves them.
 
         Raises:
             SeriesError: the series was opened for reading.
@@ -158,10 +155,10 @@ class CheckpointSeries:
             if name.fullmatch(path.name) and path.name not in listed:
                 path.unlink(missing_ok=True)
 
-    def select(self, skip_first: int = 0, last: int | None = None, every: int = 1) -> "CheckpointSeries":
-        """A part of the series, for reading: without the first ones, then the last ones, then every n-th.
-
-        Every n-th is counted back from the newest, which therefore always stays.
+    def select(
+        self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
+    ) -> "CheckpointSeries":
+        """A part, for reading: up to an epoch, without the first ones, then the last, then every n-th from the newest.
 
         Raises:
             ConfigError: a number is not allowed.
@@ -170,11 +167,12 @@ class CheckpointSeries:
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
-        chosen = self.entries[skip_first:]
-        chosen = chosen if last is None else chosen[-last:]
+        early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
         if not chosen:
             raise SeriesError(
-                f"skip_first = {skip_first} leaves none of the {len(self)} snapshots in {self.directory}."
+                f"skip_first = {skip_first}, until_epoch = {until_epoch} leave none of the {len(self)} snapshots in "
+                f"{self.directory}."
             )
         part = copy(self)
         part.entries, part._writable = chosen[::-1][::every][::-1], False
@@ -204,52 +202,38 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     """
     try:
         content = read_checksummed(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from None
-    if content.get("format") != _FORMAT:
-        raise _damaged(path, f"it is not a {_FORMAT!r}")
-    if content.get("version") != _VERSION:
-        raise SeriesError(
-            f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
-            "dimred, or remove the file to have the folder read by file names."
-        )
-    try:
-        layout = WeightLayout.from_json(content.get("layout"))
-    except BasisMismatchError as error:
-        raise _damaged(path, str(error)) from None
-    listed = content.get("entries")
-    entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
-    for before, after in pairwise(entries):
-        if after.step <= before.step:
-            raise _damaged(path, f"step {after.step} ({after.file}) comes after step {before.step}")
-    if len({entry.file for entry in entries}) < len(entries):
-        raise _damaged(path, "it lists a file twice")
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"it is not a {_FORMAT!r}")
+        if content.get("version") != _VERSION:
+            raise SeriesError(
+                f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
+                "dimred, or remove the file to have the folder read by file names."
+            )
+        layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
+        entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
+        for before, after in pairwise(entries):
+            if after.step <= before.step:
+                raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
+        if len({entry.file for entry in entries}) < len(entries):
+            raise ValueError("it lists a file twice")
+    except (OSError, ValueError, BasisMismatchError) as error:
+        why = "Restore it, or remove it to have the folder read by file names"
+        raise SeriesError(f"{path} can't be used: {error}. {why}.") from None
     return layout, entries
 
 
 def _entry(path: Path, item: Any) -> SnapshotEntry:
     expected = {field.name: field.type for field in fields(SnapshotEntry)}
     if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
-        raise _damaged(path, f"an entry is {shown(item)}")
+        raise ValueError(f"an entry is {shown(item)}")
     name = item["file"]
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
         raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
     return SnapshotEntry(**item)
 
 
-def _damaged(path: Path, why: str) -> SeriesError:
-    return SeriesError(f"{path} can't be used: {why}. Restore it, or remove it to have the folder read by file names.")
-
-
 def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
-    """The snapshots of a folder without a manifest, from MindSpore's names ``name-epoch_step.ckpt``.
-
-    They are ordered by epoch and step, never by time. MindSpore counts steps within the epoch, others through all
-    epochs. Where the numbers don't grow from file to file they are taken as within, with the largest as epoch length.
-
-    Raises:
-        SeriesError: no such file, or files of several runs.
-    """
+    """The snapshots of a folder without a manifest, by the numbers in their names, never by time."""
     matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
     if not matches:
         raise SeriesError(
@@ -262,12 +246,21 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
             f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
             "folder of its own."
         )
-    matches.sort(key=lambda match: (int(match["epoch"]), int(match["step"])))
-    steps = [int(match["step"]) for match in matches]
-    if any(after <= before for before, after in pairwise(steps)):
-        per_epoch = max(steps)
-        steps = [max(int(match["epoch"]) - 1, 0) * per_epoch + step for match, step in zip(matches, steps, strict=True)]
+    keys = sorted((int(match["epoch"]), int(match["step"]), match.string) for match in matches)
+    steps = steps_since_start([(epoch, step) for epoch, step, _ in keys])
     return tuple(
-        SnapshotEntry(match.string, step, int(match["epoch"]), (directory / match.string).stat().st_size)
-        for match, step in zip(matches, steps, strict=True)
+        SnapshotEntry(name, step, epoch, (directory / name).stat().st_size)
+        for (epoch, _, name), step in zip(keys, steps, strict=True)
     )
+
+
+def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
+    """The step since the start of training, from the epoch and step in each name.
+
+    MindSpore counts steps within the epoch, others through all epochs. Where the numbers don't grow with the epochs,
+    they are taken as within, with the largest as the epoch's length.
+    """
+    steps = [step for _, step in sorted(keys)]
+    if all(before < after for before, after in pairwise(steps)):
+        return [step for _, step in keys]
+    return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]

@@ -22,7 +22,6 @@ class StoredTensor:
     """A tensor in a file.
 
     Attributes:
-        shape: its shape.
         dtype: its NumPy type; or ``BFLOAT16``, or ``TEXT``.
         pieces: where its bytes stand, in order: (offset in the file, number of bytes).
     """
@@ -40,12 +39,10 @@ class StoredTensor:
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds floating-point numbers."""
         return self.dtype == BFLOAT16 or (isinstance(self.dtype, np.dtype) and self.dtype.kind == "f")
 
     @property
     def n_bytes(self) -> int:
-        """The bytes it takes in the file."""
         return sum(length for _, length in self.pieces)
 
     def read(self, descriptor: int, path: os.PathLike[str]) -> np.ndarray:
@@ -61,11 +58,7 @@ class StoredTensor:
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
 
     def read_part(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
-        """Fill ``out``, float32 (count,), with the values from number ``first`` on, in C order.
-
-        Raises:
-            CheckpointError: as ``read``.
-        """
+        """Fill ``out``, float32 (count,), with the values from number ``first`` on, in C order."""
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
         self.read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
@@ -73,11 +66,7 @@ class StoredTensor:
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
     def read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
-        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on.
-
-        Raises:
-            CheckpointError: as ``read``.
-        """
+        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on."""
         done = 0
         for offset, length in self.ranges(first, out.size):
             read_exactly(descriptor, out[done : done + length], offset, path)
@@ -133,6 +122,14 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
             raise CheckpointError(f"{path} ends at byte {offset}; it was cut while it was read. Save it again.")
         offset += count
         view = view[count:]
+
+
+def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
+    """Write all bytes of a contiguous array to the file at ``offset``; one ``pwrite`` may write fewer."""
+    view = memoryview(values.view(np.uint8).data)
+    while len(view):
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
 
 
 def _widened(bfloat16_bits: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ def test_plan_and_result_for_programs(series, tmp_path):
     assert not (tmp_path / "a.npy").exists()
     made = json.loads(dimred(*common).stdout)
     assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
-    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").metadata.explained_variance_ratio.sum()
+    assert made["explained_variance"] == load_basis(tmp_path / "a.npy").explained_variance_ratio.sum()
 
 
 def test_append_force_and_refusal(series, tmp_path):

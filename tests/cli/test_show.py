@@ -53,7 +53,7 @@ def test_the_same_for_programs(made, tmp_path):
         done = dimred("show", basis.path, "--checkpoint", checkpoint, "--json")
         found = json.loads(done.stdout)
         assert (found["fits"], found["difference"] is None, done.returncode) == (fits, fits, 0 if fits else 1)
-        assert found["explained_variance_ratio"] == basis.metadata.explained_variance_ratio.tolist()
+        assert found["explained_variance_ratio"] == basis.explained_variance_ratio.tolist()
         assert [source["digest"] for source in found["snapshots"]] == [entry.digest for entry in series.entries]
     np.save(tmp_path / "bare.npy", np.eye(2, M, dtype=np.float32))
     bare = json.loads(dimred("show", tmp_path / "bare.npy", "--json").stdout)

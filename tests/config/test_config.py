@@ -20,6 +20,8 @@ CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
         (StageTwoConfig, "digits_stage_2.yaml"),
         (StageOneConfig, "digits_anytime_1.yaml"),
         (StageOneConfig, "imagenet_anytime_1.yaml"),
+        (StageTwoConfig, "digits_anytime_2.yaml"),
+        (StageTwoConfig, "imagenet_anytime_2.yaml"),
     ],
 )
 def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:
@@ -36,6 +38,10 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("data.batchsize=3", "unknown key 'data.batchsize'; did you mean 'data.batch_size'?"),
         ("rho=1", "rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
         ("sigma=0", "sigma is 0; it must be a number above 0"),
+        ("epochs=0%", "epochs is '0%'; it must be a whole number at least 1, or a share of all passes, such as 10%"),
+        ("epochs=0", "epochs is 0; it must be a whole number at least 1, or a share"),
+        ("residual=newton", "residual is 'newton'; allowed: off, published, continued"),
+        ("n_components=0", "n_components is 0, so nothing is searched; it goes with residual continued"),
         ("alpha=.nan", "alpha is nan; it must be a number at least 0"),
         ("search=newton", "search is 'newton'; allowed: bfgs, sgd, average"),
         ("model=resnet50", "model is 'resnet50'; it must be a section with name, n_classes, initialisation"),
@@ -140,3 +146,22 @@ def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factor
 @pytest.mark.parametrize(("name", "prefix"), [("resnet50", "resnet50"), ("my.networks:Holder.build", "Holder.build")])
 def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, prefix: str) -> None:
     assert ModelConfig(name=name).file_prefix == prefix
+
+
+def test_the_length_of_stage_2_is_a_number_or_a_share_of_all_passes() -> None:
+    def epochs(text: str, after: int | None) -> int:
+        config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", [f"epochs={text}"])
+        return config.with_epochs_after(after).n_epochs
+
+    found = [epochs("10%", 45), epochs("10%", 46), epochs("12.5%", 70), epochs("1%", 3), epochs("3", None)]
+    assert found == [5, 6, 10, 1, 3]
+    with pytest.raises(ConfigError, match="epochs is '10%' of all passes, but the name of WEIGHTS does not say"):
+        epochs("10%", None)
+
+
+def test_a_bare_off_is_off() -> None:
+    """YAML reads it as false."""
+    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["residual=off"])
+    assert config.residual == "off"
+    assert not config.leaves_subspace
+    assert load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml").leaves_subspace

@@ -54,7 +54,10 @@ def collectives(ranks: Ranks) -> dict:
     except DimredError:
         differs = True
     ranks.check_same("text", b"the same")
+    counted = ms.Parameter(Tensor([5180 if ranks.is_rank_zero else 0], ms.int32), name="global_step")
+    ranks.broadcast([counted])
     return {
+        "broadcast": counted.asnumpy().tolist(),
         "sum": ranks.sum([ranks.rank + 1, 0.5]).tolist(),
         "tell": ranks.broadcast_bytes("größer".encode() * (1 if ranks.is_rank_zero else 0)).decode(),
         "any": [ranks.any(ranks.rank == 1), ranks.any(False)],
@@ -100,10 +103,13 @@ def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
     return weight_vector(network)
 
 
-def stage_2_weights(ranks: Ranks, group_size: int):
+def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
     network = TanhMLP(8, 12, 4)
     basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
-    step = SubspaceTrainStep(network, basis, ranks=ranks, **OPTIONS)
+    options = dict(OPTIONS)
+    if continued:
+        options |= {"residual": "continued", "optimizer": nn.Momentum(network.trainable_params(), 0.05, 0.9)}
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
     found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
     return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
 
@@ -112,13 +118,16 @@ def beside_one_rank(ranks: Ranks) -> dict:
     """R ranks with b rows each, and one with all R b rows: the same weights after ten steps of each stage."""
     one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
     (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
     return {
         "stage_1_error": float(np.abs(one - alone).max()),
         "stage_2_error": float(np.abs(two - two_alone).max()),
+        "continued_error": float(np.abs(continued - continued_alone).max()),
+        "continued_apart": float(np.abs(continued - two).max()),
         "moved": float(np.abs(two - weight_vector(TanhMLP(8, 12, 4))).max()),
         "decisions": decisions,
         "decisions_alone": decisions_alone,
-        "digest": digest(one, two),
+        "digest": digest(one, two, continued),
     }
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.distributed.ranks import ALONE, Intent, columns_of_rank
-from dimred.errors import ConfigError
 from dimred.launch.job import make_job
 from dimred.launch.launcher import launch
 from tests.distributed.checks import K
@@ -31,6 +30,7 @@ def test_collectives(answers):
         assert found["sum"] == [size * (size + 1) / 2, size / 2]
         assert found["tell"] == "größer"
         assert found["any"] == [True, False]
+        assert found["broadcast"] == [5180]  # an optimizer's count of updates stays a whole number
         assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
         assert found["failures"] == [
             "ZeroDivisionError: division by zero", "IndexError: list index out of range"
@@ -63,6 +63,7 @@ def test_ranks_with_b_rows_give_what_one_gives_with_all_rows(answers):
     found = answers["beside_one_rank"]
     assert all(each["stage_1_error"] < 1e-5 for each in found)
     assert all(each["stage_2_error"] < 1e-3 * each["moved"] for each in found), found
+    assert all(each["continued_error"] < 1e-3 * each["continued_apart"] for each in found), found
     assert all(each["decisions"] == each["decisions_alone"] == found[0]["decisions"] for each in found)
     assert len({each["digest"] for each in found}) == 1
 
@@ -146,9 +147,3 @@ def test_every_column_has_one_owner_and_no_rank_two_more_than_another(n_columns,
     widths = [part.stop - part.start for part in parts]
     assert max(widths) - min(widths) <= 1
     assert max(widths) == -(-n_columns // group_size)
-
-
-@pytest.mark.parametrize(("columns", "rank", "size"), [(5, 2, 2), (5, -1, 2), (5, 0, 0), (-1, 0, 1)])
-def test_impossible_ranks_are_refused(columns, rank, size):
-    with pytest.raises(ConfigError, match=f"rank {rank} of group_size {size}"):
-        columns_of_rank(columns, rank, size)

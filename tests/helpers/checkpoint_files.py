@@ -8,9 +8,11 @@ import numpy as np
 from safetensors import deserialize, safe_open
 from safetensors.numpy import save
 
+from tests.oracles import merge as oracle
+
 INDEX = "model.safetensors.index.json"
 BITS = np.uint16  # an array of these is written as bfloat16
-CODES = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64}
+CODES = {"BF16": np.uint16, "U16": np.uint16, "F16": np.float16, "F32": np.float32, "F64": np.float64, "I64": np.int64}
 
 
 def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
@@ -58,6 +60,13 @@ def draw(shape: tuple[int, ...], dtype: type, seed: int) -> np.ndarray:
 def as_float(array: np.ndarray) -> np.ndarray:
     """The values, where bfloat16 is given as bits."""
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BITS else array
+
+
+def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
+    """float64 values rounded to a type by the oracle."""
+    if dtype is BITS:
+        return np.array([oracle.to_bfloat16(value) for value in values.ravel()], BITS).reshape(values.shape)
+    return values.astype(dtype)
 
 
 def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:

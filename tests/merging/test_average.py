@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from tests.helpers.checkpoint_files import (
     INDEX,
     as_float,
     draw,
+    in_type,
     metadata_of,
     read_file,
     write_file,
     write_run,
+    write_shards,
 )
 from tests.helpers.commands import dimred as command
-from tests.merging.test_combine import in_type
 from tests.oracles import merge as oracle
 
 AVERAGED = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
@@ -86,6 +88,17 @@ def test_another_type(tmp_path: Path, sharded: bool) -> None:
     if sharded:
         sizes = sum(value.nbytes for value in found.values())
         assert json.loads((out / INDEX).read_text())["metadata"] == {"total_size": sizes}
+
+
+def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
+    for number in (1, 2):
+        shards = [{f"w.{part}": np.full((2_000, 2_000), number, np.float32)} for part in range(2)]
+        write_shards(tmp_path / "run" / f"checkpoint-{number}", shards)
+    tracemalloc.start()
+    dimred.average(tmp_path / "run", tmp_path / "avg", dtype="float16")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000  # a shard that is written has 8 MB
 
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
@@ -161,19 +174,32 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
-def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
-    for number in (1, 2):
-        tensors = {"w": draw((6_000, 2_000), np.float32, number)}
-        write_file(tmp_path / "run" / f"checkpoint-{number}" / "model.safetensors", tensors)
+def interrupted(tmp_path: Path, out: str, number: signal.Signals) -> int:
+    """The exit status of a merge that was sent a signal while it wrote."""
+    for number_of_file in (1, 2):
+        tensors = {"w": draw((6_000, 2_000), np.float32, number_of_file)}
+        write_file(tmp_path / "run" / f"checkpoint-{number_of_file}" / "model.safetensors", tensors)
     program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / out]
     with subprocess.Popen(list(map(str, program)), stderr=subprocess.PIPE) as process:
         while not list(tmp_path.glob(".writing-*")):
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate()
-    assert process.returncode != 0
+    return process.returncode
+
+
+@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
+    assert interrupted(tmp_path, out, signal.SIGINT) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
+def test_the_next_merge_removes_what_a_killed_one_was_writing(tmp_path: Path, out: str) -> None:
+    assert interrupted(tmp_path, out, signal.SIGKILL) == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".writing-*"))) == 1
+    dimred.average(tmp_path / "run", tmp_path / out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out, f"{out}.json", "run"]
 
 
 def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:

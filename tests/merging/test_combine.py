@@ -12,17 +12,10 @@ from dimred.merging.combine import gram_matrix, round_to
 from dimred.merging.inputs import open_checkpoints
 from dimred.merging.output import write_network
 from dimred.weights.stored_tensor import BFLOAT16
-from tests.helpers.checkpoint_files import BITS, as_float, draw, network, read_file, write_file, write_run
+from tests.helpers.checkpoint_files import BITS, as_float, draw, in_type, network, read_file, write_file, write_run
 from tests.oracles import merge as oracle
 
 TYPES = [np.float32, np.float16, BITS, np.float64]
-
-
-def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
-    """float64 values rounded to a type by the oracle."""
-    if dtype is BITS:
-        return np.array([oracle.to_bfloat16(value) for value in values.ravel()], BITS).reshape(values.shape)
-    return values.astype(dtype)
 
 
 def merged(run: Path, coefficients: list[float], out: Path) -> dict[str, np.ndarray]:

@@ -264,6 +264,11 @@ def test_a_metric_that_always_fails_ends_it(planted: Path, name: str) -> None:
     assert len((planted / "x.safetensors.merge" / "metric.log").read_text()) >= 0
 
 
+def test_a_budget_that_ends_before_anything_is_scored(planted: Path) -> None:
+    with pytest.raises(SearchError, match="the metric failed on every plain candidate on 'search'"):
+        dimred.merge(planted / "run", planted / "x.safetensors", metric=lambda path: None, maximize=True, budget=2)
+
+
 def test_a_command_as_metric_in_another_layout(tmp_path: Path) -> None:
     written = write_run(tmp_path / "run", 3, sharded=True)
     code = "import pathlib, sys; print(len(list(pathlib.Path(sys.argv[1]).glob('*.safetensors'))))"
@@ -281,13 +286,20 @@ def test_the_table_and_the_json(planted: Path) -> None:
     arguments = ["merge", planted / "run", "--metric", f"{METRICS}:distance", "--minimize", "--budget", "30"]
     done = command(*arguments, "--out", planted / "a.safetensors")
     lines = done.stdout.splitlines()
+    assert lines[0].split() == ["checkpoint", "step", "coefficient"]
+    assert [line.split()[1] for line in lines[1 : 1 + N]] == [str(step) for step in range(N)]
+    lines = lines[1 + N :]
     assert lines[0].split() == ["kept", "kind", "candidate", "search", "select", "test"]
     assert sum(line.startswith("*") for line in lines) == 1
     assert "evaluations; the budget is spent" in done.stdout
-    assert done.stderr.splitlines()[0].startswith("1/30 window 9: ")
+    order, first, *_ = done.stderr.splitlines()
+    assert order.startswith("10 checkpoints, the oldest first: 0 (n-0.safetensors), 1 (n-1.safetensors), 2 (")
+    assert first.startswith("1/30 window 9: ")
     done = command(*arguments, "--out", planted / "b.safetensors", "--json")
     record = json.loads(done.stdout)
     assert record["format"] == "dimred merge"
+    assert [one["step"] for one in record["checkpoints"]] == list(range(N))
+    assert record["order"] == "step"
     assert {"cmaes", "dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
     done = command("merge", planted / "run", "--last", "3", "--profile", "linear", "--out", planted / "c.safetensors")
     assert [line.split()[1:] for line in done.stdout.splitlines()[1:4]] == [
@@ -311,6 +323,7 @@ def score_zero(candidate: str) -> float:
         ({"metric": score_zero, "minimize": True, "bound": 0}, "--bound is 0"),
         ({"metric": score_zero, "metric_command": "x {}", "minimize": True}, "can't both be given"),
         ({"metric": "gone.py:score", "minimize": True}, "--metric is 'gone.py:score'"),
+        ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
@@ -318,7 +331,7 @@ def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
     assert said in str(refused.value)
-    assert not (tmp_path / "x.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -344,8 +357,9 @@ def test_two_processes_do_not_write_the_same_trials(planted: Path) -> None:
     out = planted / "x.safetensors"
 
     def score(candidate: str) -> float:
-        with pytest.raises(RunError, match="being written by another process"):
+        with pytest.raises(RunError, match=r"^--out is '.*x\.safetensors', where process \d+ on .* is at work"):
             dimred.merge(planted / "run", out, metric=score_zero, minimize=True)
+        assert Path(candidate).exists()
         return 0.0
 
     dimred.merge(planted / "run", out, metric=score, minimize=True, budget=3)

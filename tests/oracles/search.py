@@ -1,7 +1,9 @@
 """Plain NumPy twin of the search in the subspace, float64, written from the equations and not from the code.
 
 Equations: spec.md section 2, steps 1 to 6; Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS), 6.20 (initial scaling), procedure 18.2 (Powell's damping); Li et al. (2022), P-SGD.
+(inverse BFGS), 6.20 (initial scaling), procedure 18.2 (Powell's damping); Li et al. (2022), P-SGD. The same
+section's line 6, continued: an optimizer's step on g - P' g_k, from w + t d; ``tests.oracles.train_step`` has the
+optimizers' own equations.
 """
 
 from dataclasses import dataclass, field
@@ -52,6 +54,8 @@ class Twin:
     momentum: float = 0.9
     weight_decay: Any = 0.0
     guard: float = 0.01
+    optimizer: Any = None  # of the continued residual: a ``tests.oracles.train_step.Optimizer``
+    sizes: Any = ()  # of the arrays it steps on
     h: np.ndarray = field(init=False)
     pair_start: Any = None  # g_prev and s_prev of the last accepted step
     end_gradient: Any = None
@@ -84,11 +88,17 @@ class Twin:
             self.pair_start = (g_k, t * d_k)
             self.end_gradient = p @ self.function(w + t * d, batch)[1] if self.curvature_pair == "same_batch" else None
             self.n_accepted += 1
-        self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6
-        self.weights = w + t * d - self.alpha * self.m
+        if self.optimizer is None:
+            self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6, published
+            self.weights = w + t * d - self.alpha * self.m
+        else:
+            self.weights = np.concatenate(self.optimizer.step(self._parts(w + t * d), self._parts(g - p.T @ g_k)))
         if t:
             self.weights = self.weights - self.weight_decay * w
         return {"loss": loss, "slope": slope, "step_size": t, "n_trials": n_trials, "pair_used": used}
+
+    def _parts(self, vector):
+        return np.split(vector, np.cumsum(self.sizes)[:-1])
 
     def _rate(self):
         if isinstance(self.learning_rate, float):

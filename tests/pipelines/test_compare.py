@@ -1,95 +1,142 @@
-"""``dimred compare`` from a finished stage 1: who is judged on what, at which cost."""
+"""``dimred compare``: who is judged on what, at which cost. On a task that trains in milliseconds, in this process."""
 
 import json
 import re
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from dimred.build import build_data, build_network, build_train_step
+from dimred.cli.compare import compare
+from dimred.config import StageOneConfig
+from dimred.distributed.ranks import ALONE
+from dimred.errors import ConfigError
+from dimred.report.comparison import TITLES
+from dimred.run.device import set_up
+from dimred.run.session import open_session
+from dimred.run.training import Training
+from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred
+from tests.helpers.tiny_task import TASK
 
-PASSES = 74 * 64 / 4788  # of the training split in one epoch, its remainder dropped
-
-
-def compared(done) -> dict[str, dict]:
-    assert done.returncode == 0, done.stderr
-    return {row["method"]: row for row in json.loads(done.stdout)["rows"]}
+STAGE_ONE: dict[str, Any] = {
+    "epochs": 4,
+    "schedule": {"peak": 0.1, "warmup_epochs": 1, "total_epochs": 6},
+    "checkpoints": {"every_epochs": 2},
+    "snapshots": {"per_epoch": 2},
+}
+STAGE_TWO: dict[str, Any] = {"n_components": 2, "epochs": "20%", "reestimate_batches": 1, "residual": "continued"}
+AT, PASSES = 4, 1.0  # the tiny task's batches fill the whole split
 
 
 @pytest.fixture(scope="module")
-def call(two_stages: TwoStages, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
-    out = tmp_path_factory.mktemp("compared") / "out"
-    return (
-        "compare", two_stages.data, two_stages.stage_1, "--config", STAGE_2, "--out", out, "--set=epochs=1",
-        "--set=reestimate_batches=3", "--methods", "last,lawa,swa,p_bfgs_train,p_bfgs_val,cooldown", "--json",
-    )  # fmt: skip
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stage 1 runs with different seeds, and the configuration of stage 2."""
+    folder = tmp_path_factory.mktemp("compared")
+    for seed in (3, 4):
+        one = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed})
+        set_up(seed)
+        network = build_network(one)
+        images = {split: build_data(one.data, Path(), split) for split in ("train", "val")}
+        step = build_train_step(one, network, images["train"].steps_per_epoch)
+        with open_session(folder / f"run_{seed}", one, ALONE, resume=False) as session:
+            training = Training(session, one, network, step, images["train"], images["val"])
+            training.restore(None, [])
+            training.run()
+    (folder / "two.yaml").write_text(yaml.safe_dump(TASK | STAGE_TWO))
+    return folder
 
 
-def test_methods_from_one_stage_1(call: tuple[object, ...], two_stages: TwoStages, tmp_path: Path) -> None:
-    done = dimred(*call, cwd=tmp_path)
-    rows = compared(done)
-    assert done.stderr.count("seed 1: basis (pca)\n") == 1  # for both searches
-    reported = re.search(r"\{'Accuracy': (0\.\d+)\}", two_stages.stage_1_output)
-    assert reported
-    assert rows["last"]["test"]["mean"] == float(reported[1])
-    assert (rows["last"]["epochs"], rows["cooldown"]["epochs"], rows["p_bfgs_train"]["epochs"]) == (3, 4, 4)
-    assert rows["swa"]["forward_epochs"] == rows["swa"]["backward_epochs"] == 0
-    assert rows["cooldown"]["forward_epochs"] == rows["cooldown"]["backward_epochs"] == pytest.approx(PASSES)
-    assert rows["p_bfgs_train"]["backward_epochs"] == pytest.approx(18 * 256 / 4788)
-    # choosing costs: two points on val, and the start's statistics; a trial at least for each step
-    assert rows["p_bfgs_train"]["forward_epochs"] >= (2 * 18 * 256 + 2 * 1000 + 3 * 256) / 4788
-    assert rows["lawa"]["chosen"][0] in {"k = 3", "k = 5", "k = 10", "k = 20"}
-    assert rows["lawa"]["forward_epochs"] == pytest.approx(4 * (3 * 256 + 1000) / 4788)
-    assert 0.2 < rows["cooldown"]["test"]["mean"] < 0.9
-    # averaged weights need statistics of their own; these few epochs move fast, so theirs are far off
-    assert rows["swa"]["test_reestimated"]["mean"] > rows["swa"]["test"]["mean"]
+def compared(folder: Path, capsys: pytest.CaptureFixture[str], *seeds: int, **options: Any) -> dict[str, Any]:
+    """What a call prints with ``--json``, and what it says meanwhile."""
+    runs = [folder / f"run_{seed}" for seed in seeds]
+    compare("nowhere", folder / "two.yaml", runs, folder / "out", as_json=True, **options)
+    captured = capsys.readouterr()
+    summary: dict[str, Any] = json.loads(captured.out[captured.out.index("{\n") :])
+    return summary | {"said": captured.err}
 
 
-def test_what_is_there_is_not_run_again(call: tuple[object, ...], tmp_path: Path) -> None:
-    out = Path(str(call[call.index("--out") + 1]))
-    seed = out / "seed_1"
-    (seed / "swa.json").unlink()
+def row_of(summary: dict[str, Any], method: str, at: int = AT) -> dict[str, Any]:
+    (row,) = [row for row in summary["rows"] if (row["method"], row["at"]) == (method, at)]
+    return dict(row)
+
+
+def test_methods_from_one_stage_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = compared(folder, capsys, 3, methods="cooldown,last,best_window,continued,continued_alone")
+    assert summary["said"].count("basis (pca)\n") == 1
+    rows = {row["method"]: row for row in summary["rows"]}
+    assert list(rows) == ["last", "best_window", "continued", "continued_alone", "cooldown"]  # whatever was typed
+    for method in ("last", "best_window"):
+        assert (rows[method]["passes"], rows[method]["backward_epochs"]) == (AT, 0.0)
+    assert rows["last"]["forward_epochs"] == 0.0 < rows["best_window"]["forward_epochs"]  # choosing costs
+    assert rows["continued_alone"]["passes"] == AT + PASSES  # 20 % of all passes
+    assert rows["continued_alone"]["backward_epochs"] == PASSES
+    equal = 2  # epochs that cost as much as the search with its trials, rounded up
+    assert AT + 1.5 * PASSES <= rows["continued"]["passes"] <= AT + equal
+    assert rows["cooldown"]["passes"] == AT + equal
+    n_starts = 1 if rows["best_window"]["chosen"] == ["last"] else 2
+    assert rows["cooldown"]["backward_epochs"] == n_starts * 2 * equal  # at two rates
+
+
+def test_what_is_there_is_not_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = folder / "out" / "seed_3" / f"at_{AT}"
     before = {path: path.stat().st_mtime_ns for path in seed.glob("*.json")}
-    done = dimred(*call, cwd=tmp_path)
-    assert "swa" in compared(done)
-    assert re.findall(r"^seed 1: (\w+)$", done.stderr, re.MULTILINE) == ["swa"]
+    assert len(before) == 5
+    summary = compared(folder, capsys, 3, methods="swa,last,continued")
+    assert re.findall(r"^seed 3: (\w+)$", summary["said"], re.MULTILINE) == ["swa"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert (out / "compare.md").read_text().count("\n") == 2 + 6
+    arrays = {method: read_checkpoint(seed / f"{method}.ckpt") for method in ("swa", "last", "continued")}
+    assert len({values["0.weight"].tobytes() for values in arrays.values()}) >= 2  # val may have kept a start
 
 
-def test_other_settings_do_not_mix(call: tuple[object, ...], tmp_path: Path) -> None:
-    done = dimred(*call, "--set=epochs=2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "other settings" in done.stderr
+def test_a_curve_over_epochs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = compared(folder, capsys, 3, 4, at="4,2", methods="best_window")
+    assert (summary["seeds"], summary["at"]) == ([3, 4], [2, 4])
+    assert row_of(summary, "best_window", 2)["test_reestimated"]["spread"] is not None
+    assert row_of(summary, "best_window", 2)["n_seeds"] == 2
+    assert (folder / "out" / "curve.png").exists()
+    text = (folder / "out" / "compare.md").read_text()
+    assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
+
+
+def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = compared(folder, capsys, 3, 4, at="2", methods="plain_for_total")
+    runs = [run for run in summary["runs"] if run["method"] == "plain_for_total"]
+    assert {run["choice"] for run in runs} <= {0.05, 0.1, 0.2}
+    assert runs[0]["choice"] == runs[1]["choice"]
+    total = 2 + 1  # without the continued search beside it, stage 2's own length is the budget
+    assert [run["backward_epochs"] for run in runs] == [3 * total, total]
+    assert {run["passes"] for run in runs} == {total}
+
+
+def test_other_settings_do_not_mix(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="other settings"):
+        compare("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", overrides=["epochs=2"])
+
+
+def test_an_epoch_that_stage_1_has_not_kept_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"):
+        compare("nowhere", folder / "two.yaml", [folder / "run_3"], tmp_path / "out", at="3", methods="last")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("options", "said"),
     [
-        (("nowhere", "--config", STAGE_2), "RUN"),
-        (("nowhere", "run", "--config", STAGE_2), "'run', which has no config.yaml"),
-        (("nowhere", "run", "--config", STAGE_2, "--methods", "swa,best"), "'best'; allowed: last, ema"),
-        (("nowhere", "--config", STAGE_2, "--seeds", "1,2"), "--stage-1-config"),
-        (("nowhere", "--config", STAGE_2, "--seeds", "1;2", "--stage-1-config", STAGE_1), "'1;2'"),
-        (("nowhere", "run", "--config", "gone.yaml"), "gone.yaml"),
+        ({}, r"RUN\.\.\."),
+        ({"runs": [Path("run")]}, "'run', which has no config.yaml"),
+        ({"runs": [Path("run")], "methods": "swa,best"}, "'best'; allowed: last, swa"),
+        ({"runs": [Path("run")], "at": "20;30"}, "--at is '20;30'"),
+        ({"runs": [Path("run")], "at": "0,30"}, "epochs from 1 on"),
+        ({"seeds": "1,2"}, "--stage-1-config"),
+        ({"seeds": "1;2", "stage_1_config": STAGE_1}, "--seeds is '1;2'"),
+        ({"runs": [Path("run")], "config": Path("gone.yaml")}, r"gone\.yaml"),
     ],
 )
-def test_a_wrong_call_is_one_line(arguments: tuple[object, ...], said: str, tmp_path: Path) -> None:
-    done = dimred("compare", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
-
-
-def test_an_unfinished_stage_1_is_refused(two_stages: TwoStages, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(two_stages.stage_1, run)
-    config = run / "config.yaml"
-    config.write_text(re.sub(r"^epochs: 3$", "epochs: 4", config.read_text(), flags=re.MULTILINE))
-    done = dimred("compare", two_stages.data, run, "--config", STAGE_2, "--methods", "last", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "is of epoch 3 of 4; finish stage 1 first" in done.stderr
+def test_a_wrong_call_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        compare(**({"data": "nowhere", "config": STAGE_2, "out": tmp_path / "out"} | options))
 
 
 @pytest.mark.slow
@@ -100,12 +147,11 @@ def test_every_method_over_two_seeds_with_stage_1_trained_here(two_stages: TwoSt
         .replace("first_epoch: 31", "first_epoch: 1").replace("total_epochs: 90", "total_epochs: 5")
         .replace("warmup_epochs: 5", "warmup_epochs: 1")
     )  # fmt: skip
-
-    rows = compared(
-        dimred("compare", two_stages.data, "--seeds", "1,2", "--stage-1-config", config, "--config", STAGE_2,
-               "--out", tmp_path / "out", "--set=epochs=1", "--json", cwd=tmp_path)
+    done = dimred(
+        "compare", two_stages.data, "--seeds", "1,2", "--stage-1-config", config, "--config", STAGE_2,
+        "--out", tmp_path / "out", "--set=epochs=1", "--json", "--at=3,4", cwd=tmp_path,
     )  # fmt: skip
-    assert len(rows) == 12
-    assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows.values())
-    assert rows["plain_to_the_end"]["backward_epochs"] == pytest.approx(2 * PASSES)
-    assert rows["ema"]["forward_epochs"] > 0
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 2 * len(TITLES)
+    assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)

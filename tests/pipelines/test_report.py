@@ -15,7 +15,9 @@ from dimred.report.record import read_stage_2
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import TwoStages, dimred, run
 
-PICTURES = {"accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison"}
+PICTURES = {
+    "accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
+}  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -24,10 +26,12 @@ def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     score = {"mean": 0.5, "spread": 0.01}
     row = {
-        "method": "swa", "n_seeds": 2, "epochs": 3, "val": score, "test": score, "val_reestimated": score,
+        "method": "swa", "n_seeds": 2, "at": 3, "passes": 3.0, "val": score, "test": score, "val_reestimated": score,
         "test_reestimated": score, "forward_epochs": 1.0, "backward_epochs": 0.0, "seconds": 2.0, "chosen": ["", ""],
     }  # fmt: skip
-    (folder / "compare.json").write_text(json.dumps({"seeds": [1, 2], "rows": [row], "runs": []}))
+    (folder / "compare.json").write_text(
+        json.dumps({"seeds": [1, 2], "at": [2, 3], "rows": [row | {"at": 2}, row], "runs": []})
+    )
     done = dimred(
         "report", searched, "--out", folder / "out", "--compare", folder / "compare.json", "--grid", 3, "--batches", 1,
         cwd=folder,

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from dimred.evaluate.averages import SnapshotAverages, Window
+from dimred.report.page import write_report
+from dimred.report.record import read_stage_2
 from dimred.run.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
-from tests.helpers.commands import N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
 
 EPOCHS, STEPS = 2, 18
 
@@ -180,3 +182,29 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
     assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
+
+
+def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_needs_no_basis(
+    two_stages: TwoStages, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = program(
+        "stage_2", two_stages.data, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
+        "--set=n_components=0", "--set=start=last", "--set=reestimate_batches=3", "--set=data.eval_split=val",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads((out / "result.json").read_text())
+    residual = result["residual"]
+    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 1.0)
+    assert residual["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
+    assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 74, 0)  # 10 % of all passes
+    assert "stopped" not in result
+    assert result["moved_outside"] > 0.1 > result["moved_inside"] == 0
+    assert result["basis"] is None
+    assert not (out / "pca_mat.npy").exists()
+    losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
+    assert losses["1"] < losses["start"]
+    (tmp_path / "report").mkdir()
+    page = write_report(tmp_path / "report", read_stage_2(out), None, None)
+    assert "Outside the subspace momentum went on, from 1 of stage 1" in page.read_text()

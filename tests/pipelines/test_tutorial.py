@@ -28,4 +28,4 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     assert first > 0.5
     assert second > 0.5
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").stat().st_size > 100_000
-    assert "| SWA, all snapshots (uniform soup) | 4 |" in done.stdout
+    assert "| SWA, all snapshots (uniform soup) | 4.0 |" in done.stdout

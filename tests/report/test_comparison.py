@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.report.comparison import TITLES, collect, markdown
+from dimred.report.comparison import TITLES, collect, curves, markdown
 
 
-def write_run(folder: Path, seed: int, method: str, test: float, **changes: object) -> None:
+def write_run(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
     record = {
-        "method": method, "seed": seed, "epochs": 72, "chosen": "epoch 1", "forward_epochs": 4.0 + seed,
+        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "forward_epochs": 4.0 + seed,
         "backward_epochs": 2.0, "seconds": 10.0, "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
         "test_reestimated": test,
     }  # fmt: skip
-    (folder / f"seed_{seed}").mkdir(exist_ok=True)
-    (folder / f"seed_{seed}" / f"{method}.json").write_text(json.dumps(record | changes))
+    (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)
+    (folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json").write_text(json.dumps(record | changes))
 
 
 def test_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
@@ -31,16 +31,28 @@ def test_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, "plain_to_the_end", 0.91, epochs=90)
-    write_run(tmp_path, 1, "last", 0.80, epochs=70)
-    write_run(tmp_path, 1, "p_bfgs_train", 0.90)
-    lines = markdown(collect(tmp_path)).splitlines()
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
-        TITLES["last"], TITLES["p_bfgs_train"], TITLES["plain_to_the_end"]
+    write_run(tmp_path, 1, "plain_to_the_end", 0.91, passes=90)
+    write_run(tmp_path, 1, "last", 0.80, passes=70)
+    write_run(tmp_path, 1, "continued", 0.90)
+    _, _, table = markdown(collect(tmp_path)).partition("Stage 1 to epoch 70:\n\n")
+    lines = table.splitlines()[2:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
+        TITLES["last"], TITLES["continued"], TITLES["plain_to_the_end"]
     ]  # fmt: skip
-    assert lines[2].endswith("| 70 | 75.00 | 25.00 | 80.00 | 5.0 | 2.0 | 10 |")
-    assert "**91.00**" in lines[4]
-    assert "**90.00**" not in lines[3]
+    assert lines[0].endswith("| 70.0 | 75.00 | 80.00 | 5.0 | 2.0 | 10 |")
+    assert "**91.00**" in lines[2]
+    assert "**90.00**" not in lines[1]
+
+
+def test_epochs_have_tables_and_methods_have_curves(tmp_path: Path) -> None:
+    for at, test in ((45, 0.8), (20, 0.7)):
+        write_run(tmp_path, 1, "continued", test, at)
+    write_run(tmp_path, 1, "last", 0.5, 20, passes=20.0)
+    summary = collect(tmp_path)
+    assert summary["at"] == [20, 45]
+    assert markdown(summary).count("Stage 1 to epoch") == 2
+    found = {name: [row["passes"] for row in rows] for name, rows in curves(summary).items()}
+    assert found == {TITLES["last"]: [20.0], TITLES["continued"].replace("**", ""): [22.0, 47.0]}
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
@@ -50,7 +62,7 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "seed_1").mkdir()
-    (tmp_path / "seed_1" / "other.json").write_text("{}")
+    (tmp_path / "seed_1" / "at_70").mkdir(parents=True)
+    (tmp_path / "seed_1" / "at_70" / "other.json").write_text("{}")
     with pytest.raises(ConfigError, match="dimred compare"):
         collect(tmp_path)

@@ -11,6 +11,7 @@ from dimred.report.plots import (
     plot_accuracy,
     plot_captured,
     plot_comparison,
+    plot_curve,
     plot_spectrum,
     plot_steps,
     save_figure,
@@ -72,6 +73,19 @@ def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["P-BFGS", "last"]
     points = [tuple(container[0].get_xydata()[0]) for container in axes.containers]
     np.testing.assert_allclose(points, [(90, 0), (80, 1)])
+
+
+def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:
+    def row(passes: float, mean: float, spread: float | None) -> dict[str, object]:
+        return {"passes": passes, "test_reestimated": {"mean": mean, "spread": spread}}
+
+    axes = plot_curve({"a": [row(20, 0.8, 0.01), row(45, 0.9, 0.02)], "b": [row(20, 0.7, None)]}).axes[0]
+    first, second = axes.lines
+    np.testing.assert_allclose(first.get_xydata(), [(20, 80), (45, 90)])
+    np.testing.assert_allclose(second.get_xydata(), [(20, 70)])
+    assert first.get_color() != second.get_color()
+    band = axes.collections[0].get_paths()[0].get_extents()
+    np.testing.assert_allclose([band.ymin, band.ymax], [79, 92])
 
 
 def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_known() -> None:

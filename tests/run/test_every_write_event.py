@@ -15,17 +15,19 @@ import mindspore as ms
 import pytest
 
 from dimred.build import build_data, build_network, build_search_step
+from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
 from dimred.run.search import Search
 from dimred.run.session import open_session
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.vectors.parameters import from_arrays
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import TASK, Run, stage_1_run
+from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_task import TASK
 from tests.helpers.write_events import WriteEvents
 
 STAGE_1: dict[str, Any] = {
@@ -40,6 +42,7 @@ ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 TWO = StageTwoConfig.model_validate(
     TASK | {"epochs": 2, "n_components": 2, "start": "mean", "alpha": 0, "reestimate_batches": 1}
 )
+CONTINUED = TWO.model_copy(update={"residual": "continued", "save_every_steps": 1})
 
 
 class DeadError(BaseException):
@@ -74,19 +77,27 @@ def pca(finished: Path) -> Run:
     return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
 
 
-def stage_2(finished: Path) -> Run:
+def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
-    network = build_network(TWO)
-    images = {split: build_data(TWO.data, Path(), split) for split in ("train", "val")}
+    network = build_network(settings)
+    images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
     basis = load_basis(finished.parent / "pca_mat.npy", network=network)
-    step = build_search_step(TWO, network, basis, images["train"].steps_per_epoch)
-    first, start = step.state, read_checkpoint(weights)
+    per_epoch, start, optimizer, taken_over = images["train"].steps_per_epoch, read_checkpoint(weights), None, {}
+    if settings.residual == "continued":
+        continuation = read_continuation(settings, network, weights, start)
+        optimizer = build_continued_optimizer(continuation, settings, network, per_epoch)
+        taken_over = continuation.summary()
+    step = build_search_step(settings, network, basis, per_epoch, optimizer=optimizer)
+    first = step.state
+    remembered = [] if optimizer is None else list(optimizer.get_parameters())  # the rates too
+    begin = to_arrays(remembered)
 
     def run(out: Path, resume: bool) -> None:
+        from_arrays(remembered, begin, "the beginning")
         from_arrays(network.get_parameters(), start, "WEIGHTS")
         step.state = first
-        with open_session(out, TWO, ALONE, resume=resume) as session:
-            search = Search(session, TWO, network, step, images, basis, {}, 1_000_000)
+        with open_session(out, settings, ALONE, resume=resume) as session:
+            search = Search(session, settings, network, step, images, basis, {}, taken_over, 1_000_000)
             if not search.restore([]):
                 search.put_start(weights.parent / "checkpoint_pca")
             search.run()
@@ -116,7 +127,12 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
 
 
 def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -> None:
-    run: Run = {"stage_1": lambda finished: stage_1_run(ONE), "pca": pca, "stage_2": stage_2}[phase](finished)
+    run: Run = {
+        "stage_1": lambda finished: stage_1_run(ONE),
+        "pca": pca,
+        "stage_2": stage_2,
+        "continued": lambda finished: stage_2(finished, CONTINUED),
+    }[phase](finished)
     n_events, expected = events_of(run, folder / "whole" / "out")
     assert n_events > 20
     for event in range(1, n_events + 1, every):
@@ -127,7 +143,7 @@ def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -
         assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
 
 
-@pytest.mark.parametrize(("phase", "every"), [("stage_1", 7), ("pca", 1), ("stage_2", 17)])
+@pytest.mark.parametrize(("phase", "every"), [("stage_1", 7), ("pca", 1), ("stage_2", 17), ("continued", 41)])
 def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
     phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
 ) -> None:
@@ -135,7 +151,7 @@ def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["stage_1", "stage_2"])
+@pytest.mark.parametrize("phase", ["stage_1", "stage_2", "continued"])
 def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
     phase: str, finished: Path, dead_pid: int, tmp_path: Path
 ) -> None:

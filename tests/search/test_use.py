@@ -99,7 +99,7 @@ OPTIONS = [
     ({"search": "adam"}, "search is 'adam'; allowed: bfgs, sgd, average"),
     ({"curvature_pair": "same"}, "curvature_pair is 'same'; allowed: consecutive, same_batch"),
     ({"n_components": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
-    ({"n_components": 0}, "n_components is 0; it must be a whole number at least 1"),
+    ({"n_components": 0}, "n_components is 0, so nothing is searched; it goes with residual continued"),
     ({"n_component": 3}, "unknown key 'n_component'; did you mean 'n_components'?"),
     ({"micro_batchsize": 3}, "unknown key 'micro_batchsize'; did you mean 'micro_batch_size'?"),
     ({"rho": True}, "rho is True; it must be a number above 0 and below 1 (0.55 is the default)"),

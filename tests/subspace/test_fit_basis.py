@@ -6,9 +6,9 @@ import pytest
 from dimred.subspace import job
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import TOLERANCE, deviation
+from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import planted, write_series
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
-from tests.subspace.conftest import M
 
 
 def row_gram(basis):
@@ -40,8 +40,8 @@ def test_it_is_the_svd_of_the_centred_matrix_in_float64(walk):
     assert np.array_equal(basis.mean, mean.astype(np.float32))
     centred = snapshots - mean
     assert np.allclose(basis.gram, centred @ centred.T, rtol=0, atol=1e-12 * values[0] ** 2)
-    assert deviation(row_gram(basis)) == pytest.approx(basis.metadata.deviation, abs=1e-12)
-    assert basis.metadata.deviation < 1e-7
+    assert deviation(row_gram(basis)) == pytest.approx(basis.deviation, abs=1e-12)
+    assert basis.deviation < 1e-7
 
 
 def test_a_small_variance_beside_a_large_mean_loses_nothing(tmp_path):

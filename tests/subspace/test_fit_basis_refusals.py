@@ -12,8 +12,8 @@ from dimred.files.digest import CHUNK
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.gram_and_rows import LOST, block_width, working_bytes
 from dimred.weights.layout import WeightLayout
+from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import random_walk, write_series
-from tests.subspace.conftest import M
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,6 @@ def test_unflatten_is_the_inverse_of_flatten(shapes):
     assert np.array_equal(layout.flatten(parts), vector)
 
 
-def test_flatten_into_a_given_vector():
-    layout = WeightLayout.from_weights(WEIGHTS)
-    out = np.empty(11, np.float32)
-    assert layout.flatten(WEIGHTS, out) is out
-    with pytest.raises(BasisMismatchError, match=r"float64 \(11,\).*float32 \(11,\)"):
-        layout.flatten(WEIGHTS, np.empty(11))
-
-
 def test_a_missing_or_reshaped_parameter_is_named():
     layout = WeightLayout.from_weights(WEIGHTS)
     with pytest.raises(CheckpointError, match="'scale'"):

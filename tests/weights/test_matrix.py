@@ -136,7 +136,9 @@ def test_a_snapshot_that_can_not_be_used_is_named(broken, step, words):
 def test_skip_bad_leaves_out_exactly_the_bad_ones(broken):
     directory, snapshots = broken
     matrix = WeightMatrix(CheckpointSeries.open(directory), skip_bad=True)
-    assert [skipped.entry.file for skipped in matrix.skipped] == [f"n-{step}_1.ckpt" for step in (2, 3, 4, 5)]
+    assert len(matrix.skipped) == 4
+    for reason, step in zip(matrix.skipped, (2, 3, 4, 5), strict=True):
+        assert f"n-{step}_1.ckpt" in reason
     assert np.array_equal(collect(matrix), snapshots[[0, 5]])
 
 

@@ -1,0 +1,157 @@
+"""What the continued residual takes over from stage 1: its optimizer, the state of it, and the rate it ended with."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mindspore import nn
+
+from dimred.build.steps import build_optimizer, build_rates
+from dimred.config import OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import ConfigError
+from dimred.files.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.schedule import with_cooldown
+from dimred.vectors.parameters import check_arrays, from_arrays
+
+_UPDATES = "global_step"  # in the state of every optimizer of MindSpore, and in no snapshot
+_USED_UP = 1e-3  # of the peak: a rate that has fallen so far leaves nothing to continue
+
+
+class CheckpointPlace(NamedTuple):
+    """Where stage 1 was when it wrote a full checkpoint, as its name says."""
+
+    epoch: int
+    steps_per_epoch: int
+
+
+def checkpoint_place(path: Path) -> CheckpointPlace | None:
+    """Of ``NAME-EPOCH_STEP.ckpt``; None for another name."""
+    found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
+    return CheckpointPlace(int(found[1]), int(found[2])) if found else None
+
+
+class Continuation(NamedTuple):
+    """The same on every rank, but for ``state``.
+
+    Attributes:
+        optimizer: its settings.
+        rate: what it ended with.
+        n_updates: that it has made; its bias correction and its rates go on from there.
+        source: where that comes from, in words.
+        state: its arrays by name, on rank 0; None where it begins anew, and on other ranks.
+    """
+
+    optimizer: OptimizerConfig
+    rate: float
+    n_updates: int
+    source: str
+    state: Mapping[str, np.ndarray] | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        return {"optimizer": self.optimizer.name, "rate": self.rate, "taken_from": self.source}
+
+
+def read_continuation(
+    settings: StageTwoConfig, network: nn.Cell, weights: Path, arrays: Mapping[str, np.ndarray]
+) -> Continuation:
+    """What WEIGHTS and the run they are of say; ``optimizer`` and ``residual_rate`` of the settings come before it.
+
+    Args:
+        settings: of stage 2.
+        network: whose weights they are.
+        weights: WEIGHTS.
+        arrays: in that file.
+
+    Raises:
+        ConfigError: WEIGHTS have no optimizer state; there is no stage 1 around them, and the settings do not say what
+            it would have said; or its schedule had brought the rate to nothing.
+        CheckpointError: the state is another network's.
+    """
+    typed, own = f"WEIGHTS is {str(weights)!r}", settings.optimizer
+    if own is None and _UPDATES not in arrays:
+        raise ConfigError(
+            f"{typed}, which has the weights but not the state of an optimizer; residual continued needs a full "
+            f"checkpoint, {_full_checkpoint(weights)}. Or set optimizer.name and residual_rate, to begin anew"
+        )
+    config = weights.parent.parent / CONFIG
+    if own is not None and settings.residual_rate is not None:
+        optimizer, rate, source = own, settings.residual_rate, "optimizer and residual_rate of the configuration"
+    elif weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file():
+        stage_1 = load_config(StageOneConfig, config)
+        optimizer, source = own or stage_1.optimizer, f"{config}{_other_batches(stage_1, settings)}"
+        rate = settings.residual_rate or _last_rate(stage_1, weights)
+    else:
+        raise ConfigError(
+            f"{typed}, which is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+            "rate is known; for residual continued set optimizer.name and residual_rate"
+        )
+    needed = state_parameters(build_optimizer(optimizer, network, 0.0))
+    if own is not None and any(parameter.name not in arrays for parameter in needed):
+        return Continuation(optimizer, rate, 0, f"{source}; its state begins anew")
+    check_arrays(needed, arrays, typed)
+    return Continuation(optimizer, rate, int(arrays[_UPDATES].item()), source, arrays)
+
+
+def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:
+    """A remark where the rate was made for batches of another size."""
+    before, now = (stage.data.batch_size * stage.accumulation for stage in (stage_1, stage_2))
+    return "" if before == now else f", where a device had {before} images in a step, not {now}"
+
+
+def _full_checkpoint(weights: Path) -> str:
+    """Which full checkpoint to name instead of these weights."""
+    folder = weights.parent.parent if weights.parent.name == SNAPSHOTS else weights.parent
+    others = {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
+    others = {epoch: path for epoch, path in others.items() if path != weights}
+    return f"such as {str(others[max(others)])!r}" if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt"
+
+
+def _last_rate(stage_1: StageOneConfig, weights: Path) -> float:
+    """The rate that the next update of stage 1 would have had."""
+    place = checkpoint_place(weights)
+    if place is None:
+        raise ConfigError(
+            f"WEIGHTS is {str(weights)!r}, not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set "
+            "residual_rate"
+        )
+    rates = build_rates(stage_1.schedule, place.steps_per_epoch)
+    rate = float(rates[min(place.epoch * place.steps_per_epoch, len(rates) - 1)])
+    if rate < _USED_UP * stage_1.schedule.peak:
+        raise ConfigError(
+            f"stage 1's schedule had brought its rate to {rate:.2g} by epoch {place.epoch}, which leaves nothing for "
+            "residual continued; name an earlier full checkpoint, or set residual_rate"
+        )
+    return rate
+
+
+def share_continuation(found: Continuation | None, ranks: Ranks) -> Continuation:
+    """Rank 0's, on every rank.
+
+    Args:
+        found: rank 0's; None elsewhere.
+        ranks: all of them call this.
+    """
+    told = b"" if found is None else json.dumps([found.optimizer.model_dump(), *found[1:4]]).encode()
+    optimizer, rate, n_updates, source = json.loads(ranks.broadcast_bytes(told))
+    return Continuation(OptimizerConfig(**optimizer), rate, n_updates, source, found.state if found else None)
+
+
+def build_continued_optimizer(
+    continuation: Continuation, settings: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE
+) -> nn.Optimizer:
+    """Stage 1's optimizer with its state, and with rates that fall from the one it ended with to 0 over stage 2."""
+    n_updates, n_steps = continuation.n_updates, settings.n_epochs * steps_per_epoch
+    constant = np.full(n_updates + 1, continuation.rate)
+    rates = with_cooldown(constant, n_updates, n_steps, settings.residual_schedule)
+    optimizer = build_optimizer(continuation.optimizer, network, rates.tolist())
+    state = state_parameters(optimizer)
+    if continuation.state is not None:
+        from_arrays(state, continuation.state, "WEIGHTS")
+    ranks.broadcast(state)
+    return optimizer

@@ -1,0 +1,108 @@
+"""What the continued residual takes over: from a run of stage 1, from the configuration, or a refusal."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.build import build_network
+from dimred.build.continuation import Continuation, build_continued_optimizer, read_continuation, share_continuation
+from dimred.build.steps import build_optimizer
+from dimred.config import StageOneConfig, StageTwoConfig, config_text
+from dimred.distributed.ranks import ALONE
+from dimred.errors import ConfigError
+from dimred.train_step.optimizers import state_parameters
+from dimred.vectors.parameters import to_arrays
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+
+MODEL = {"model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3}}
+ONE = StageOneConfig.model_validate(
+    MODEL | {"epochs": 4, "schedule": {"peak": 0.4, "warmup_epochs": 0, "total_epochs": 8}}
+)
+OWN = {"optimizer": {"name": "adamw"}, "residual_rate": 0.25}
+NETWORK = build_network(ONE)
+
+
+def settings(**options: object) -> StageTwoConfig:
+    return StageTwoConfig.model_validate(MODEL | {"residual": "continued", "epochs": 2} | options)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """The full checkpoint after epoch 4 of 8, with 3 steps in each, in its run; a snapshot of the same."""
+    (tmp_path / "run" / "checkpoint_stage_1" / "checkpoint_pca").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text(config_text(ONE))
+    path = tmp_path / "run" / "checkpoint_stage_1" / "net-4_3.ckpt"
+    arrays = to_arrays(NETWORK.get_parameters())
+    for parameter in state_parameters(build_optimizer(ONE.optimizer, NETWORK, 0.1)):
+        arrays[parameter.name] = np.full(parameter.shape, 12 if parameter.name == "global_step" else 0.5).astype(
+            parameter.asnumpy().dtype
+        )
+    write_checkpoint(path, arrays, {"epoch": 4})
+    snapshot = {weight.name: arrays[weight.name] for weight in NETWORK.trainable_params()}
+    write_checkpoint(path.parent / "checkpoint_pca" / path.name, snapshot)
+    return path
+
+
+def read(path: Path, **options: object) -> Continuation:
+    return read_continuation(settings(**options), NETWORK, path, read_checkpoint(path))
+
+
+def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
+    found = read(weights)
+    assert (found.optimizer, found.n_updates) == (ONE.optimizer, 12)
+    assert found.rate == pytest.approx(0.2)
+    assert found.source.endswith("run/config.yaml")
+    other = read(weights, accumulation=3).source
+    assert other.endswith("run/config.yaml, where a device had 256 images in a step, not 768")
+    optimizer = build_continued_optimizer(found, settings(residual_schedule="sqrt"), NETWORK, steps_per_epoch=2)
+    rates = []
+    for step in range(4):
+        rates.append(float(optimizer.get_lr().asnumpy()))
+        optimizer.global_step.set_data(optimizer.global_step + 1)
+        assert int(optimizer.global_step.asnumpy()[0]) == 13 + step
+    assert rates == pytest.approx([0.2 * (1 - np.sqrt(step / 4)) for step in range(4)])
+    assert all((value.asnumpy() == 0.5).all() for value in state_parameters(optimizer) if "moments" in value.name)
+
+
+def test_it_is_the_same_after_it_was_told(weights: Path) -> None:
+    found = read(weights)
+    assert share_continuation(found, ALONE) == found
+
+
+def test_the_configuration_comes_first(weights: Path) -> None:
+    assert read(weights, residual_rate=0.25).rate == 0.25
+    found = read(weights, optimizer={"name": "momentum", "momentum": 0.5})
+    assert (found.optimizer.momentum, found.n_updates, found.rate) == (0.5, 12, pytest.approx(0.2))
+
+
+def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: Path, tmp_path: Path) -> None:
+    shutil.copy(weights.parent / "checkpoint_pca" / weights.name, tmp_path / "foreign.ckpt")
+    for path in (tmp_path / "foreign.ckpt", weights):  # momentum's state is no use to adamw
+        found = read(path, **OWN)
+        assert (found.rate, found.n_updates, found.state) == (0.25, 0, None)
+        assert "its state begins anew" in found.source
+
+
+def test_what_is_not_there_is_refused_with_what_to_do(weights: Path, tmp_path: Path) -> None:
+    foreign, renamed = tmp_path / "foreign.ckpt", weights.with_name("best.ckpt")
+    for copy in (foreign, renamed):
+        shutil.copy(weights, copy)
+    cases = [
+        (weights.parent / "checkpoint_pca" / weights.name, {}, rf"needs a full checkpoint, such as '{weights}'"),
+        (foreign, {}, "not in the checkpoint_stage_1/ of a stage 1 run.*set optimizer.name and residual_rate"),
+        (foreign, {"residual_rate": 0.1}, "not in the checkpoint_stage_1/"),
+        (renamed, {}, "not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set residual_rate"),
+        (weights, {"optimizer": {"name": "sgd", "beta1": 0.5}}, "optimizer.beta1 is not an option of sgd"),
+    ]
+    for path, options, said in cases:
+        with pytest.raises(ConfigError, match=said):
+            read(path, **options)
+
+
+def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
+    ended = weights.with_name("net-8_999.ckpt")
+    shutil.copy(weights, ended)
+    with pytest.raises(ConfigError, match="had brought its rate to 5e-05 by epoch 8, which leaves nothing"):
+        read(ended)
