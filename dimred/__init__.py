@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dimred.evaluate.batch_norm import reestimate_batch_norm as reestimate_batch_norm
+    from dimred.evaluate.initial_weights import choose_start as choose_start
     from dimred.merging.average import average as average
     from dimred.merging.merge import merge as merge
     from dimred.search.step import SubspaceTrainStep as SubspaceTrainStep
@@ -33,9 +35,11 @@ _HOME = {
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.weights.layout",
     "average": "dimred.merging.average",
+    "choose_start": "dimred.evaluate.initial_weights",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
+    "reestimate_batch_norm": "dimred.evaluate.batch_norm",
 }
 __all__ = list(_HOME)
 

@@ -1,5 +1,6 @@
 """Where a search begins: the candidates, and the network put there."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,53 @@ from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import OnSplits
-from dimred.evaluate.window_search import search_windows
+from dimred.evaluate.window_search import ChosenWeights, search_windows
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
+
+
+def choose_start(
+    network: nn.Cell,
+    snapshots: CheckpointSeries,
+    losses: Callable[[], np.ndarray],
+    reestimate: Callable[[], object] = lambda: None,
+) -> ChosenWeights:
+    """Put the average of snapshots that a held-out loss chooses into a network, as stage 2's ``start: best`` does.
+
+    The candidates are windows and profiles of the snapshots, and the network as it is (``last``). Of all that are no
+    more than one standard error behind the lowest loss, the widest average is taken.
+
+    Args:
+        network: changed in place.
+        snapshots: of its trainable weights.
+        losses: measures the network as it is: one loss for each held-out sample, (n,).
+        reestimate: called before each measurement; gives the network BatchNorm statistics that belong to its weights,
+            such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
+
+    Returns:
+        The weights, the candidate's name and loss, and all candidates.
+
+    Raises:
+        CheckpointError: a snapshot can't be read, or is of another network.
+        FaultError: no loss is finite.
+    """
+    layout = WeightLayout.from_network(network)
+
+    def put(vector: np.ndarray) -> None:
+        from_arrays(network.trainable_params(), layout.unflatten(vector), "the start of the search")
+        reestimate()
+
+    def measure(vector: np.ndarray) -> np.ndarray:
+        put(vector)
+        return losses()
+
+    last = layout.flatten(to_arrays(network.trainable_params()))
+    found = search_windows(SnapshotAverages(snapshots, layout), measure, [("last", 1.0, last)])
+    put(found.weights)
+    return found
 
 
 class InitialWeights:

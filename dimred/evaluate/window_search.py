@@ -26,6 +26,10 @@ class ChosenWeights(NamedTuple):
     candidate: Candidate
     selection: Selection
 
+    def __repr__(self) -> str:
+        """In one line."""
+        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.selection.candidates)} candidates"
+
 
 def search_windows(
     averages: SnapshotAverages, measure: Measure, others: Iterable[tuple[str, float, np.ndarray]]
