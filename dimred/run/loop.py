@@ -44,6 +44,11 @@ class Place:
 class Observer:
     """What a training does beside its steps. This one does nothing; a training overrides what it needs."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Asked after each epoch: whether the training is to end there, before the last one."""
+        return False
+
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
         """Record a step; returns the status that the progress bar shows from now on, or None to leave it.
 
@@ -124,6 +129,8 @@ class EpochLoop:
                 bar.status(observer.after_epoch(place))
                 self.signals.reinstall()
                 place.next_epoch()
+                if observer.has_ended:
+                    return
 
     def _n_steps(self, place: Place) -> int:
         return (place.epoch - 1) * self.images.steps_per_epoch + place.done

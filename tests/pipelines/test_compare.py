@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images = {split: build_data(one.data, Path(), split) for split in ("train", "val")}
         step = build_train_step(one, network, images["train"].steps_per_epoch)
         with open_session(folder / f"run_{seed}", one, ALONE, resume=False) as session:
-            training = Training(session, one, network, step, images["train"], images["val"])
+            training = Training(session, one, network, step, images)
             training.restore(None, [])
             training.run()
     (folder / "two.yaml").write_text(yaml.safe_dump(TASK | STAGE_TWO))
