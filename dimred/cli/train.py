@@ -22,7 +22,9 @@ def train(
     pca_mat: Annotated[
         Path | None, typer.Argument(metavar="[PCA_MAT]", help="The basis; fitted beside WEIGHTS if not given.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file; the ImageNet recipe by default.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Network; your own by package.module:factory. Sets model.name.")
     ] = None,
@@ -65,9 +67,8 @@ def train(
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
     """
-    from importlib.resources import files
 
-    from dimred.config import StageOneConfig, StageTwoConfig, load_config
+    from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
@@ -76,10 +77,11 @@ def train(
     if stage == "stage-2" and weights is None:
         raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
     name = stage.replace("-", "_")
-    config = config or Path(str(files("dimred.pipelines.configs"))) / f"imagenet_{name}.yaml"
+    settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
+    config = config_file(settings, config or Path("imagenet_stage"))
     overrides = list(overrides or [])
     overrides += [f"{key}={value}" for key, value in (("model.name", model), ("data.dataset", dataset)) if value]
-    load_config(StageOneConfig if stage == "stage-1" else StageTwoConfig, config, overrides)
+    load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}
     missing = [

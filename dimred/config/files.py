@@ -27,8 +27,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         ConfigError: names every key that is unknown or has a value that is not allowed, or says that the file is the
             other stage's.
     """
-    if not path.suffix and not path.exists():
-        path = _recipe(stage, str(path))
+    path = config_file(stage, path)
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
@@ -54,14 +53,22 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         raise
 
 
-def _recipe(stage: type[StageConfig], name: str) -> Path:
-    """The file of a recipe for this stage; the recipe without a horizon where the name says no more than the task."""
+def config_file(stage: type[StageConfig], path: Path) -> Path:
+    """The file that is meant: ``path``, or a recipe's for this stage where it is a name and no file.
+
+    A name that says no more than the task is the recipe without a horizon.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    if path.suffix or path.is_file():
+        return path
     ending = f"_{_STAGES[stage]}.yaml"
     for kind in ("", "_anytime"):
-        if (path := _RECIPES / f"{name}{kind}{ending}").exists():
-            return path
+        if (recipe := _RECIPES / f"{path}{kind}{ending}").exists():
+            return recipe
     there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
-    raise ConfigError(f"--config is {name!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
+    raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
 
 
 def _is_of(stage: type[StageConfig], values: dict[str, Any]) -> bool:

@@ -176,6 +176,9 @@ def test_a_recipe_goes_by_its_name(stage, tmp_path: Path, monkeypatch: pytest.Mo
     assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
     with pytest.raises(ConfigError, match=r"'digit', which is no file; .* a recipe: digits, digits_stage, imagenet"):
         load_config(stage, Path("digit"))
+    Path("digits").mkdir()  # the data, perhaps
+    assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
+    Path("digits").rmdir()
     Path("digits").write_text("epochs: 7\n")  # a file of that name is meant before a recipe
     assert load_config(stage, Path("digits")).epochs == 7
 
