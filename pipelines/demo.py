@@ -138,7 +138,8 @@ def _print_table(summary: dict[str, Any], seconds_per_epoch: dict[int, float], b
     averaging = training(branch_epoch) + seconds.get("average", 0) + seconds["evaluate"]
     searching = training(branch_epoch) + seconds["pca"] + seconds["stage_2"]
     end = branch_epoch + stage_2["epochs"]
-    kept = "its start" if stage_2["kept"] == "start" else f"epoch {branch_epoch + int(stage_2['kept'])}"
+    kept = str(stage_2["kept"])
+    kept = f"epoch {branch_epoch + int(kept)}" if kept.isdecimal() else kept.replace("start", "its start")
     rows = [
         *(("plain training", epoch, summary["plain"][str(epoch)], training(epoch)) for epoch in COMPARED_EPOCHS),
         ("average of the snapshots", branch_epoch, average["accuracy_reestimated"], averaging),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dimred.build import build_data, build_network, build_train_step, check_ranks
-from dimred.build.preflight import check_stage_1, snapshots_in_the_end
+from dimred.build.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
 from dimred.launch.channel import tell_refusal
@@ -35,15 +35,17 @@ def stage_1(
     ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
     network = build_network(settings)
     first = check_stage_1(settings, network, data, out, go_on_from, resume)
-    train_images = build_data(settings.data, data, "train", ranks, settings.accumulation)
-    eval_images = build_data(settings.data, data, settings.data.eval_split, ranks)
-    check_ranks(ranks, settings, train_images)
+    images = {
+        split: build_data(settings.data, data, split, ranks, settings.accumulation)
+        for split in splits_trained_with(settings)
+    }
+    check_ranks(ranks, settings, images["train"])
     n_snapshots, usual = snapshots_in_the_end(settings), StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:
         say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
-    step = build_train_step(settings, network, train_images.steps_per_epoch, ranks)
+    step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     with open_session(out, settings, ranks, resume=resume) as session:
-        training = Training(session, settings, network, step, train_images, eval_images)
+        training = Training(session, settings, network, step, images)
         training.restore(first, allow_change or [])
         training.run()
 

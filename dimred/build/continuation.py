@@ -120,7 +120,7 @@ def _last_rate(stage_1: StageOneConfig, weights: Path) -> float:
             f"WEIGHTS is {str(weights)!r}, not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set "
             "residual_rate"
         )
-    rates = build_rates(stage_1.schedule, place.steps_per_epoch)
+    rates = build_rates(stage_1.schedule, place.steps_per_epoch, place.epoch + 1)
     rate = float(rates[min(place.epoch * place.steps_per_epoch, len(rates) - 1)])
     if rate < _USED_UP * stage_1.schedule.peak:
         raise ConfigError(

@@ -18,9 +18,9 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.console import say
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluate.averages import average_snapshots, best_of
+from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator
-from dimred.evaluate.initial_weights import starting_points
+from dimred.evaluate.window_search import search_windows
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     passes: float
 
 
-class Window(NamedTuple):
+class Start(NamedTuple):
     """A start that ``val`` chose, its statistics re-estimated, and what the choice cost."""
 
     name: str
@@ -94,9 +94,9 @@ class StageOneSoFar:
         """The full checkpoint with other weights; its statistics stay."""
         return self.last | {name: np.array(value) for name, value in self.layout.unflatten(vector).items()}
 
-    def loss(self, vector: np.ndarray) -> float:
-        """On ``val``, of weights (M,), statistics re-estimated."""
-        return self.evaluator.val_loss(self.evaluator.reestimated(self.with_weights(vector)))
+    def losses(self, vector: np.ndarray) -> np.ndarray:
+        """On each sample of ``val``, of weights (M,), statistics re-estimated."""
+        return self.evaluator.val_losses(self.evaluator.reestimated(self.with_weights(vector)))
 
     def accuracy(self, vector: np.ndarray) -> float:
         """On ``val``, of weights (M,), statistics re-estimated."""
@@ -104,7 +104,8 @@ class StageOneSoFar:
 
     def best(self, points: Mapping[str, Arrays], passes: float) -> Found:
         """The point with the lowest loss on ``val``, statistics re-estimated; of equal ones the first."""
-        losses = {name: self.evaluator.val_loss(self.evaluator.reestimated(point)) for name, point in points.items()}
+        found = {name: self.evaluator.val_losses(self.evaluator.reestimated(point)) for name, point in points.items()}
+        losses = {name: float(values.mean(dtype=np.float64)) for name, values in found.items()}
         kept = min(losses, key=lambda name: losses[name])
         return Found(points[kept], kept, losses[kept], passes)
 
@@ -178,18 +179,18 @@ class StageOneSoFar:
         return self._bases[kind]
 
     @cached_property
-    def window(self) -> "Window":
+    def window(self) -> Start:
         """The start that stage 2 would choose as ``best``; found once, and its seconds count for no method."""
         started, before = time.perf_counter(), self.evaluator.cost
         self.evaluator.cost = Cost()
-        mean = average_snapshots(self.series, self.layout)
-        choice = best_of(starting_points(self.layout.flatten(self.last), mean, self.series, self.layout), self.loss)
-        arrays = self.evaluator.reestimated(self.with_weights(choice.weights))
-        found, self.evaluator.cost = Window(choice.name, arrays, self.evaluator.cost), before
+        last = ("last", 1.0, self.layout.flatten(self.last))
+        chosen = search_windows(SnapshotAverages(self.series, self.layout), self.losses, [last])
+        arrays = self.evaluator.reestimated(self.with_weights(chosen.weights))
+        found, self.evaluator.cost = Start(chosen.candidate.name, arrays, self.evaluator.cost), before
         self.seconds_shared += time.perf_counter() - started
         return found
 
-    def chosen_window(self) -> "Window":
+    def chosen_window(self) -> Start:
         """``window``; whoever asks pays for the choice in passes."""
         self.evaluator.cost.forward += self.window.cost.forward
         return self.window

@@ -46,7 +46,7 @@ def check_stage_1(
         ConfigError: lists every problem.
     """
     problems, first = Problems(), None
-    problems.collect(lambda: check_splits(settings, data, ["train", settings.data.eval_split]))
+    problems.collect(lambda: check_splits(settings, data, splits_trained_with(settings)))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
     if go_on_from is not None:
@@ -95,6 +95,11 @@ def check_stage_2(
     problems.collect(lambda: check_memory(_stage_2_memory(settings, network) // ranks.group_size, "the basis"))
     problems.refuse()
     return StageTwoInputs(arrays, continuation, basis)
+
+
+def splits_trained_with(settings: StageOneConfig) -> list[str]:
+    """The splits that a run of stage 1 reads."""
+    return sorted({"train", settings.data.eval_split} | ({"val"} if settings.stop else set()))
 
 
 def splits_read(settings: StageTwoConfig) -> list[str]:

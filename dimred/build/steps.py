@@ -50,13 +50,13 @@ def build_loss_scale(config: LossScaleConfig) -> NoLossScale | None:
     return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)
 
 
-def build_rates(schedule: ScheduleConfig, steps_per_epoch: int) -> np.ndarray:
-    """The learning rate of each update."""
+def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 0) -> np.ndarray:
+    """The learning rate of each update; ``n_epochs``: of the run, which a constant rate must last for."""
     rates = make_rates(
         schedule.name,
         schedule.peak,
         schedule.warmup_epochs * steps_per_epoch,
-        schedule.total_epochs * steps_per_epoch,
+        schedule.horizon(n_epochs) * steps_per_epoch,
         [epoch * steps_per_epoch for epoch in schedule.milestones],
         schedule.step_factor,
     )
@@ -74,7 +74,8 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
     """Stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
-    optimizer = build_optimizer(config.optimizer, network, build_rates(config.schedule, steps_per_epoch).tolist())
+    rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
+    optimizer = build_optimizer(config.optimizer, network, rates)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
 
 

@@ -12,6 +12,7 @@ from dimred.config.parts import (
     OptimizerConfig,
     PrecisionConfig,
     ScheduleConfig,
+    StopConfig,
 )
 from dimred.config.search import SearchOptions
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
@@ -31,6 +32,7 @@ __all__ = [
     "StageConfig",
     "StageOneConfig",
     "StageTwoConfig",
+    "StopConfig",
     "config_text",
     "load_config",
 ]

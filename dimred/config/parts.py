@@ -128,19 +128,32 @@ class ScheduleConfig(Strict):
     """Learning rate: 0 to ``peak`` in the warm-up, then by name, or sooner to 0 in a cooldown."""
 
     name: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """After the warm-up: linear or cosine to 0 at total_epochs, step down at milestones, or constant."""
+    """After the warm-up: linear or cosine to 0 at total_epochs, step down at milestones, or constant without end."""
     peak: Positive = 0.8
     """The largest learning rate."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     """Epochs from 0 to the peak."""
     total_epochs: Count = 90
-    """The epoch at whose end the schedule ends; a run may stop before."""
+    """The epoch at whose end the schedule ends; a run may stop before. Without meaning for a constant rate."""
     milestones: tuple[Count, ...] = ()
     """Of step: the epochs after which the rate falls."""
     step_factor: OpenFraction = 0.1
     """Of step: what the rate is multiplied with at each milestone."""
     cooldown: CooldownConfig | None = None
     """Bring the rate to 0 sooner; null for no cooldown."""
+
+    @property
+    def last_epoch(self) -> int | None:
+        """The epoch after which no rate is left; None for a constant rate, which has no end."""
+        if self.cooldown is not None:
+            return self.cooldown.after_epoch + self.cooldown.epochs
+        return None if self.name == "constant" else self.total_epochs
+
+    def horizon(self, n_epochs: int) -> int:
+        """How many epochs the rates are made for: those of the schedule, for a constant rate those of the run."""
+        return (
+            max(self.warmup_epochs + 1, self.last_epoch or n_epochs) if self.name == "constant" else self.total_epochs
+        )
 
 
 class OptimizerConfig(Strict):
@@ -171,6 +184,19 @@ class CheckpointConfig(Strict):
     """Epochs from one full checkpoint to the next; the last epoch has one always."""
     keep: Count = 10
     """How many of the newest stay."""
+
+
+class StopConfig(Strict):
+    """Stage 1 ends by itself when the average of its snapshots gains no more on the val split."""
+
+    name: Literal["averaged"] = "averaged"
+    """What is watched: averaged, the best mean of the newest snapshots, with BatchNorm re-estimated."""
+    every_epochs: Count = 2
+    """Epochs from one measurement to the next."""
+    patience: Count = 3
+    """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
+    reestimate_batches: Count = 50
+    """Training batches on which BatchNorm statistics are re-estimated for each window that is measured."""
 
 
 class SnapshotConfig(Strict):

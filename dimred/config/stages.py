@@ -5,7 +5,7 @@ import re
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
 from dimred.config.parts import (
@@ -19,6 +19,7 @@ from dimred.config.parts import (
     PrecisionConfig,
     ScheduleConfig,
     SnapshotConfig,
+    StopConfig,
 )
 from dimred.config.search import SearchOptions
 from dimred.errors import ConfigError
@@ -74,23 +75,39 @@ class StageOneConfig(StageConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
+    stop: StopConfig | None = None
+    """End stage 1 before epochs when its averaged weights gain no more: averaged, or a section; null for never."""
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        """``stop: averaged`` for a section with that name."""
+        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _epochs_fit(self) -> "StageOneConfig":
-        cooldown = self.schedule.cooldown
-        end = self.schedule.total_epochs if cooldown is None else cooldown.after_epoch + cooldown.epochs
-        if self.epochs > end:
+        schedule, end = self.schedule, self.schedule.last_epoch
+        if end is not None and self.epochs > end:
             raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
-        if end > self.schedule.total_epochs:
+        if end is not None and schedule.name != "constant" and end > schedule.total_epochs:
             raise ValueError(
-                f"schedule.cooldown ends after epoch {end}, past schedule.total_epochs {self.schedule.total_epochs}"
+                f"schedule.cooldown ends after epoch {end}, past schedule.total_epochs {schedule.total_epochs}"
             )
-        if self.schedule.warmup_epochs >= self.schedule.total_epochs:
+        if schedule.name != "constant" and schedule.warmup_epochs >= schedule.total_epochs:
             raise ValueError(
-                f"schedule.warmup_epochs is {self.schedule.warmup_epochs}; it must be below schedule.total_epochs"
+                f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"
             )
-        if (self.schedule.name == "step") != bool(self.schedule.milestones):
+        if (schedule.name == "step") != bool(schedule.milestones):
             raise ValueError("schedule.milestones goes with schedule.name step: give both, or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _stop_has_snapshots(self) -> "StageOneConfig":
+        if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
+            raise ValueError(
+                f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
+                f"{self.snapshots.first_epoch}; keep two at least, and begin before epochs, which is {self.epochs}"
+            )
         return self
 
 
@@ -100,12 +117,12 @@ class StageTwoConfig(SearchOptions, StageConfig):
     epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = 2
     """Passes over the searched split: a number, or a share of the passes of both stages together, such as 10%."""
     start: str = "best"
-    """Where the search begins: best (on the val split, of last and the means of all or the latest snapshots), the
-    mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
+    """Where the search begins: best (on the val split, of last and averages of the snapshots over many windows and
+    profiles), the mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
     search_split: Literal["train", "val"] = "train"
     """The split that gives directions and line-search losses."""
     keep_best: bool = True
-    """Keep the best of the start and every epoch on the val split, not the last."""
+    """Keep the best of the start, every epoch and the mean of the latest epochs on the val split, not the last."""
     n_components: Annotated[int, Field(ge=0)] = 32
     """Leading directions to search in, and those of a basis that is fitted for the search; 0, with residual continued,
     for a plain cooldown, which needs no basis."""

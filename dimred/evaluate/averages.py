@@ -1,7 +1,4 @@
-"""Averages of a series of snapshots as weight vectors: the controls of stage 2, and the places where it may begin.
-
-Snapshots are read one at a time, so that a series of any length fits into memory.
-"""
+"""Weighted means of snapshots as weight vectors, on every rank. One file is in memory at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,129 +6,131 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.merging.profiles import profile_coefficients
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
-Score = Callable[[np.ndarray], float]
 
+def combine_snapshots(
+    series: CheckpointSeries, layout: WeightLayout, coefficients: Sequence[float] | np.ndarray
+) -> np.ndarray:
+    """sum(c_i x_i) / sum(c_i) over the snapshots, (M,) float32, accumulated in float64.
 
-def average_snapshots(series: CheckpointSeries, layout: WeightLayout, profile: str = "uniform") -> np.ndarray:
-    """The mean of all snapshots with a profile, (M,) float32, accumulated in float64.
-
-    Uniform, it is SWA (Izmailov et al., 2018), and LAWA (Kaddour, 2022) of ``series.select(last=k)``.
+    Coefficients (K, N) give K means, (K, M), for one reading of the files.
 
     Args:
-        series: the snapshots, oldest first.
+        series: the N snapshots, oldest first.
         layout: of the weights.
-        profile: how much each snapshot counts; see ``profile_coefficients``.
+        coefficients: c, (N,) or (K, N).
 
     Raises:
         CheckpointError: a snapshot can't be read, or does not fit the layout.
     """
-    coefficients = profile_coefficients(profile, [entry.step for entry in series.entries])
-    return combine_snapshots(series, layout, coefficients.tolist())
+    rows = np.atleast_2d(np.asarray(coefficients, np.float64))
+    totals = np.zeros((len(rows), layout.size))
+    for path, column in list(zip(series.paths, rows.T, strict=True))[::-1]:  # as the windows are summed
+        if column.any():
+            vector = _vector(path, layout)
+            for total, coefficient in zip(totals, column, strict=True):
+                total += vector if coefficient == 1 else coefficient * vector.astype(np.float64)
+    means = (totals / rows.sum(1, keepdims=True)).astype(np.float32)
+    return means if np.ndim(coefficients) > 1 else means[0]
 
 
-def combine_snapshots(series: CheckpointSeries, layout: WeightLayout, coefficients: Sequence[float]) -> np.ndarray:
-    """sum(c_i x_i) / sum(c_i) over the snapshots, (M,) float32, accumulated in float64.
+def average_snapshots(series: CheckpointSeries, layout: WeightLayout, profile: str = "uniform") -> np.ndarray:
+    """The mean of all snapshots with a profile of ``profile_coefficients``, (M,) float32.
 
-    Raises:
-        CheckpointError: as ``average_snapshots``.
-    """
-    total = np.zeros(layout.size)
-    for path, coefficient in zip(series.paths, coefficients, strict=True):
-        if coefficient != 0:
-            total += coefficient * _vector(path, layout).astype(np.float64)
-    return (total / sum(coefficients)).astype(np.float32)
-
-
-class RunningSums:
-    """Sums over the newest n of some vectors, from which the mean with any profile costs no more reading.
-
-    Args:
-        size: M.
-        decays: for which ``exponential`` will be asked.
-    """
-
-    def __init__(self, size: int, decays: Sequence[float] = ()) -> None:
-        self.n = 0
-        self._sum = np.zeros(size)
-        self._moment = np.zeros(size)  # sum(i x_i), where the newest is number 0
-        self._decayed = {decay: np.zeros(size) for decay in decays}
-        self._oldest = np.zeros(size)
-
-    def add(self, vector: np.ndarray) -> None:
-        """The next older vector, (M,)."""
-        self._oldest = vector.astype(np.float64)
-        self._sum += self._oldest
-        self._moment += self.n * self._oldest
-        for decay, total in self._decayed.items():
-            total += decay**self.n * self._oldest
-        self.n += 1
-
-    def uniform(self) -> np.ndarray:
-        """The plain mean of the newest n, (M,) float32."""
-        return (self._sum / self.n).astype(np.float32)
-
-    def linear(self) -> np.ndarray:
-        """The mean with weights n, ..., 1 from the newest to the oldest, (M,) float32."""
-        return ((self.n * self._sum - self._moment) / (self.n * (self.n + 1) / 2)).astype(np.float32)
-
-    def exponential(self, decay: float) -> np.ndarray:
-        """The moving average a <- d a + (1 - d) x from the oldest of them on, (M,) float32."""
-        average: np.ndarray = (1 - decay) * self._decayed[decay] + decay**self.n * self._oldest
-        return average.astype(np.float32)
-
-
-def running_sums(
-    series: CheckpointSeries, layout: WeightLayout, decays: Sequence[float] = (), last: int | None = None
-) -> Iterator[RunningSums]:
-    """The sums over every window that ends at one snapshot, from the shortest on; each file is read once for all.
-
-    The object is the same each time, with one snapshot more in it.
-
-    Args:
-        series: the snapshots.
-        layout: of the weights.
-        decays: for which ``exponential`` will be asked.
-        last: the position of the snapshot where the windows end; default the newest.
+    Uniform, it is SWA (Izmailov et al., 2018), and LAWA (Kaddour, 2022) of ``series.select(last=k)``.
 
     Raises:
-        CheckpointError: as ``average_snapshots``.
+        CheckpointError: as ``combine_snapshots``.
     """
-    sums = RunningSums(layout.size, decays)
-    for path in series.paths[: None if last is None else last + 1][::-1]:
-        sums.add(_vector(path, layout))
-        yield sums
+    return combine_snapshots(series, layout, profile_coefficients(profile, [entry.step for entry in series.entries]))
 
 
-class Choice(NamedTuple):
-    """One of several candidates.
+class Window(NamedTuple):
+    """Some successive snapshots, and how much each of them counts.
 
     Attributes:
-        name: of the candidate.
-        weights: (M,) float32.
-        losses: of every candidate, by name.
+        first, end: their numbers, from 0, oldest first; ``end`` is not in it.
+        profile: a name of ``profile_coefficients``.
     """
 
-    name: str
-    weights: np.ndarray
-    losses: dict[str, float]
+    first: int
+    end: int
+    profile: str = "uniform"
 
 
-def best_of(candidates: Iterable[tuple[str, np.ndarray]], loss: Score) -> Choice:
-    """The candidate with the lowest loss; of equal ones the first."""
-    losses: dict[str, float] = {}
-    best: tuple[str, np.ndarray] | None = None
-    for name, weights in candidates:
-        losses[name] = loss(weights)
-        if best is None or losses[name] < losses[best[0]]:
-            best = (name, weights)
-    if best is None:
-        raise ValueError("there are no candidates")
-    return Choice(*best, losses)
+class SnapshotAverages:
+    """Means over windows of a series of snapshots, on every rank.
+
+    Args:
+        series: on rank 0, which reads; None elsewhere, and where there are no snapshots.
+        layout: of the weights.
+        ranks: all of them call the methods.
+
+    Attributes:
+        steps: of the snapshots, oldest first, on every rank.
+    """
+
+    def __init__(self, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
+        self._series, self._layout, self._ranks = series, layout, ranks
+        own = np.array([entry.step for entry in series.entries] if series is not None else [], np.int64)
+        self.steps: list[int] = np.frombuffer(ranks.broadcast_bytes(own.tobytes()), np.int64).tolist()
+
+    def coefficients(self, window: Window) -> np.ndarray:
+        """How much each of all snapshots counts, (N,) float64."""
+        found = np.zeros(len(self.steps))
+        found[window.first : window.end] = profile_coefficients(window.profile, self.steps[window.first : window.end])
+        return found
+
+    def width(self, window: Window) -> float:
+        """How many equally weighted snapshots have as small a variance: sum(c)^2 / sum(c^2) (Kish, 1965)."""
+        found = self.coefficients(window)
+        return float(found.sum() ** 2 / (found**2).sum())
+
+    def name(self, window: Window) -> str:
+        """What a reader is told."""
+        first, last = self.steps[window.first], self.steps[window.end - 1]
+        return f"{window.profile} of {window.end - window.first} snapshots, steps {first} to {last}"
+
+    def uniform(self, end: int, lengths: Iterable[int]) -> Iterator[tuple[Window, np.ndarray]]:
+        """The uniform windows of these lengths before snapshot ``end``, shortest first; each file is read once for all.
+
+        Raises:
+            CheckpointError: as ``combine_snapshots``; a DimredError on the other ranks.
+        """
+        total, taken = np.zeros(self._layout.size if self._series is not None else 0), 0
+
+        def grow(series: CheckpointSeries) -> np.ndarray:
+            for path in series.paths[end - length : end - taken][::-1]:
+                np.add(total, _vector(path, self._layout), out=total)
+            return (total / length).astype(np.float32)
+
+        for length in sorted(lengths):
+            yield Window(end - length, end), self._shared(self._on_rank_zero(grow))
+            taken = length
+
+    def of(self, windows: Sequence[Window]) -> Iterator[np.ndarray]:
+        """The mean over each window, (M,) float32; each file is read once for all.
+
+        Raises:
+            CheckpointError: as ``uniform``.
+        """
+        rows = np.array([self.coefficients(window) for window in windows])
+        means = self._on_rank_zero(lambda series: combine_snapshots(series, self._layout, rows))
+        for number in range(len(windows)):
+            yield self._shared(None if means is None else means[number])
+
+    def _on_rank_zero(self, work: Callable[[CheckpointSeries], np.ndarray]) -> np.ndarray | None:
+        series = self._series
+        return self._ranks.run_on_rank_zero(lambda: None if series is None else work(series))
+
+    def _shared(self, vector: np.ndarray | None) -> np.ndarray:
+        """Rank 0's vector (M,), on every rank."""
+        return self._ranks.sum(np.zeros(self._layout.size, np.float32) if vector is None else vector)
 
 
 def _vector(path: Path, layout: WeightLayout) -> np.ndarray:

@@ -25,12 +25,14 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
         batches: tuples whose first entry is the images.
 
     Returns:
-        The number of batches used.
+        The number of batches used; none in a network without BatchNorm.
 
     Raises:
         ConfigError: there were no batches.
     """
     layers = [layer for _, layer in network.cells_and_names() if isinstance(layer, BATCH_NORMS)]
+    if not layers:
+        return 0
     moving = [(layer, value) for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
     totals = [np.zeros(value.shape, np.float64) for _, value in moving]
     was_training = network.training

@@ -1,18 +1,20 @@
 """Measure a network on the splits of its data: accuracy, loss, and BatchNorm statistics that belong to its weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
-from mindspore import nn
+from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.evaluate.classification import Accuracy, CrossEntropy
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.weights.layout import WeightLayout
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -30,6 +32,39 @@ class Images(Protocol):
         """Training micro-batches without end, in orders that no epoch uses."""
 
 
+def _read(images: Images) -> Iterator[tuple[Tensor, ...]]:
+    batches: Iterator[tuple[Tensor, ...]] = images.evaluation().create_tuple_iterator(num_epochs=1)
+    return batches
+
+
+_KEPT_BYTES = 1 << 28  # of the batches of one purpose
+
+
+class _Kept:
+    """Batches that are the same each time: where they are small they are read once, and then kept in memory.
+
+    Args:
+        read: reads them.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]]):
+        self._read = read
+        self._batches: list[tuple[Tensor, ...]] | None = None
+
+    def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
+        """As MindSpore's datasets have it."""
+        if self._batches is not None:
+            yield from self._batches
+            return
+        batches, n_bytes = [], 0
+        for batch in self._read():
+            yield batch
+            n_bytes += sum(tensor.nbytes for tensor in batch)
+            if n_bytes <= _KEPT_BYTES:
+                batches.append(batch)
+        self._batches = batches if n_bytes <= _KEPT_BYTES else None
+
+
 class OnSplits:
     """Measures a network as it is at the moment.
 
@@ -45,19 +80,30 @@ class OnSplits:
         self, network: nn.Cell, images: Mapping[str, Images], *, seed: int, n_batches: int, ranks: Ranks = ALONE
     ):
         self._network = network
-        self._images = images
-        self._seed, self._n_batches = seed, n_batches
         self._ranks = ranks
+        self._layout = WeightLayout.from_network(network)
+        self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
+        self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches))
         self._accuracy = Accuracy(network, ranks)
         self._cross_entropy = CrossEntropy(network, ranks)
 
     def accuracy(self, split: str) -> float:
         """Share of the split's labels that the network gets right."""
-        return self._accuracy(self._images[split].evaluation())
+        return self._accuracy(self._splits[split])
 
-    def loss(self, split: str) -> float:
-        """Mean cross entropy on the split."""
-        return self._cross_entropy(self._images[split].evaluation())
+    def losses(self, split: str) -> np.ndarray:
+        """Cross entropy on each sample of the split, float32 (n,); see ``CrossEntropy.of_samples``."""
+        return self._cross_entropy.of_samples(self._splits[split])
+
+    def put(self, weights: np.ndarray) -> None:
+        """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
+        from_arrays(self._network.trainable_params(), self._layout.unflatten(weights), "an average")
+        self.reestimate()
+
+    def val_losses_of(self, weights: np.ndarray) -> np.ndarray:
+        """``put``, and the losses on ``val``."""
+        self.put(weights)
+        return self.losses("val")
 
     def reestimate(self) -> int:
         """Give the network BatchNorm statistics that belong to its weights; returns how many batches that took.
@@ -65,8 +111,7 @@ class OnSplits:
         Raises:
             ConfigError: there are no training batches.
         """
-        batches = islice(self._images["train"].spare_batches(self._seed), self._n_batches)
-        n_batches = reestimate_batch_norm(self._network, batches)
+        n_batches = reestimate_batch_norm(self._network, self._spare.create_tuple_iterator())
         self._ranks.all_reduce_mean(moving_statistics(self._network))
         return n_batches
 
@@ -87,7 +132,7 @@ class Cost:
 class Evaluator:
     """Puts weights into a network of its own and measures them.
 
-    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_loss`` and
+    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_losses`` and
     ``reestimated``, which a method needs to make its choices, and not those of ``report``.
 
     Args:
@@ -109,11 +154,11 @@ class Evaluator:
         self.cost.forward += self._val.n_images
         return self._on.accuracy("val")
 
-    def val_loss(self, arrays: Arrays) -> float:
-        """Mean cross entropy on the split that chooses."""
+    def val_losses(self, arrays: Arrays) -> np.ndarray:
+        """Cross entropy on each sample of the split that chooses, (n,)."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
-        return self._on.loss("val")
+        return self._on.losses("val")
 
     def reestimated(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""

@@ -87,6 +87,9 @@ def write_stage_1_report(out: Path, run: StageOneRecord) -> Path:
     if run.accuracies:
         epoch, accuracy = list(run.accuracies.items())[-1]
         facts.insert(0, (_percent(accuracy), f"accuracy after epoch {epoch}"))
+    if measured := [record for record in run.epochs if "averaged_loss" in record]:
+        loss, epoch, width = (measured[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
+        facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     return page.write(f"Stage 1: {run.folder.name}", key_figures(facts))
 
 
@@ -142,10 +145,11 @@ def _summary(run: StageTwoRecord) -> str:
         facts.insert(2, (_percent(result["accuracy_reestimated"]), "the same, BatchNorm statistics re-estimated"))
     words = []
     if "kept" in result:
-        kept = "its start" if result["kept"] == "start" else f"epoch {result['kept']}"
+        kept = str(result["kept"])
+        kept = f"epoch {kept}" if kept.isdecimal() else kept.replace("start", "its start")
         began = result.get("started_from", result["start"])
         without = " So no step of the search is in the network that was kept." if result["kept"] == "start" else ""
-        words.append(f"Stage 2 began at {began!r} and kept {kept}, the lowest loss on the val split.{without}")
+        words.append(f"Stage 2 began at {began!r} and kept {kept}, chosen by the loss on the val split.{without}")
     residual = result.get("residual", {})
     if residual.get("kind") == "continued":
         words.append(

@@ -44,6 +44,11 @@ class Place:
 class Observer:
     """What a training does beside its steps. This one does nothing; a training overrides what it needs."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Asked after each epoch: whether the training is to end there, before the last one."""
+        return False
+
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
         """Record a step; returns the status that the progress bar shows from now on, or None to leave it.
 
@@ -118,7 +123,7 @@ class EpochLoop:
             StoppedError: a rank received SIGTERM or ctrl-C; the state was saved.
         """
         with StageBar(self.name, self.n_epochs * self.images.steps_per_epoch, self._n_steps(place)) as bar:
-            while place.epoch <= self.n_epochs:
+            while place.epoch <= self.n_epochs and not observer.has_ended:
                 if place.done < self.images.steps_per_epoch:
                     self._finish_epoch(place, observer, bar)
                 bar.status(observer.after_epoch(place))

@@ -89,4 +89,6 @@ def finite(value: Any) -> Any:
         return None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
     return value

@@ -14,6 +14,7 @@ from dimred.errors import NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import InitialWeights
+from dimred.evaluate.selection import Selection
 from dimred.files.checksummed_json import write_checksummed
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
@@ -27,7 +28,7 @@ from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import scale_rates, state_parameters
-from dimred.vectors.parameters import to_arrays
+from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
 
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
@@ -76,9 +77,10 @@ class Search(Observer):
         self.on = OnSplits(
             network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
         )
-        self.selection = CheckpointSelection(
-            session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks
-        )
+        self.points = CheckpointSelection(
+            session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
+            Selection(reestimates=settings.reestimate_batch_norm),
+        )  # fmt: skip
         self.records: list[dict[str, Any]] = []
         self.result: dict[str, Any] = {
             "start": settings.start,
@@ -99,7 +101,7 @@ class Search(Observer):
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
         self.step.state = state_from_arrays(searched, self.step.state)
         self.result |= found.progress["result"]
-        self.selection.losses = found.progress["losses"]
+        self.points.restore(found.arrays, self.result["start_width"])
         self._begin_residual()
         return True
 
@@ -116,8 +118,8 @@ class Search(Observer):
 
     def put_start(self, snapshots: Path) -> None:
         """Put the network where the search begins."""
-        start = InitialWeights(self.network, self.ranks, self.on.reestimate, self._val_loss)
-        self.result |= start.put(self.settings.start, self.basis, snapshots)
+        start = InitialWeights(self.network, self.ranks, self.on)
+        self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:
             self.step.ema.restart()
             self.result["ema_accuracy_by_point"] = {}
@@ -178,9 +180,12 @@ class Search(Observer):
         return f"loss {self.records[-1]['loss_after']:.4f}, accuracy {100 * accuracy:.1f} %"
 
     def _record_point(self, point: str) -> float:
-        """Save a point with its loss on ``val``, which may choose it; return its accuracy on the evaluation split."""
+        """Save a point, measure it on ``val``, which may choose it; return its accuracy on the evaluation split."""
         self.ranks.all_reduce_mean(self._statistics())
-        self.selection.save(point, self._parameters(), self._val_loss() if self.settings.keep_best else None)
+        self.points.save(point, self._parameters())
+        if self.settings.keep_best:
+            width = self.result["start_width"] if point == "start" else 1.0
+            self.points.selection.measure(point, width, self._val_losses)
         if self.step.ema is not None:
             with self.step.ema.in_place():
                 self.result["ema_accuracy_by_point"][point] = self._evaluate()
@@ -191,8 +196,8 @@ class Search(Observer):
         self.ranks.all_reduce_mean(self._statistics())
         arrays = to_arrays(self._all_parameters())
         arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
-        losses = self.selection.losses
-        self.session.save(len(self.records), place, arrays, self.metrics, result=self.result, losses=losses)
+        arrays |= self.points.state_arrays()
+        self.session.save(len(self.records), place, arrays, self.metrics, result=self.result)
 
     def _statistics(self) -> list[Parameter]:
         """BatchNorm's, and their moving averages; each rank has those of its own images."""
@@ -202,21 +207,21 @@ class Search(Observer):
         """Save k numbers for each step, from which ``dimred rebuild`` makes its network."""
         if self.basis is None:
             return
-        start = WeightLayout.from_network(self.network).flatten(self.selection.read("start"))
+        start = WeightLayout.from_network(self.network).flatten(self.points.read("start"))
         steps = [np.array(record["subspace_step"]) for record in self.records]
-        make_path(steps, start, self.basis).save(self.selection.folder / SUBSPACE_PATH)
+        make_path(steps, start, self.basis).save(self.points.folder / SUBSPACE_PATH)
 
     def _finish(self) -> None:
         """Keep a network, measure it, and write ``result.json``."""
         self.result |= totals(self.records)
         if self.settings.keep_best:
-            self.result |= self.selection.put_best(self.network)
+            self.result |= self.points.put_best(self.network, self.on.put, self.on.val_losses_of)
         self.result["accuracy"] = self._evaluate()
         if self.settings.reestimate_batch_norm:
             self.on.reestimate()
             self.result["accuracy_reestimated"] = self._evaluate()
             say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
-        self.selection.save("final", list(self.network.get_parameters()), None)
+        self.points.save("final", list(self.network.get_parameters()))
         if self.ranks.is_rank_zero:
             self.result["basis"] = self.basis and self.basis.in_short(self.settings.n_components)
             write_checksummed(self.session.out / RESULT, finite(self.result))
@@ -226,5 +231,9 @@ class Search(Observer):
         tell_position("evaluating after", len(self.records))
         return self.on.accuracy(self.settings.data.eval_split)
 
-    def _val_loss(self) -> float:
-        return self.on.loss("val")
+    def _val_losses(self) -> np.ndarray:
+        """With the BatchNorm statistics that the point would be kept with; the search goes on with its own."""
+        with preserved(moving_statistics(self.network)):
+            if self.settings.reestimate_batch_norm:
+                self.on.reestimate()
+            return self.on.losses("val")

@@ -1,6 +1,7 @@
 """Stage 1's run: what it saves, records and evaluates beside the steps."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from mindspore import Parameter, nn
 from dimred.config import StageOneConfig
 from dimred.console import say
 from dimred.data.batches import Batches
+from dimred.errors import ConfigError
 from dimred.evaluate.classification import Accuracy
 from dimred.files.atomic import retry
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import tell_position
+from dimred.run.averaged_stop import AveragedStop, NeverStop
 from dimred.run.faults import DivergenceDetector
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
@@ -21,6 +24,8 @@ from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
+
+_ENDS = ("epochs", "stop")  # keys that say where a run ends, not how it gets there
 
 
 class Training(Observer):
@@ -31,7 +36,7 @@ class Training(Observer):
         settings: the configuration.
         network: in ``step``.
         step: stage 1's step.
-        train_images, eval_images: the splits.
+        images: by split, those that this run reads.
     """
 
     def __init__(
@@ -40,12 +45,11 @@ class Training(Observer):
         settings: StageOneConfig,
         network: nn.Cell,
         step: TrainStep,
-        train_images: Batches,
-        eval_images: Batches,
+        images: Mapping[str, Batches],
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
         self.network, self.step = network, step
-        self.eval_images = eval_images
+        train_images, self.eval_images = images["train"], images[settings.data.eval_split]
         self.loop = EpochLoop(
             "stage 1", step, train_images, seed=settings.seed, n_epochs=settings.epochs,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
@@ -55,15 +59,32 @@ class Training(Observer):
         self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
         self.accuracy = Accuracy(network, session.ranks)
         self.divergence = DivergenceDetector()
+        self.snapshots: CheckpointSeries | None = None  # on rank 0
+        self.stop = NeverStop()
+        if settings.stop is not None:
+            self.stop = AveragedStop(settings.stop, network, images, settings.seed, session.ranks)
         self.last: dict[str, Any] = {"loss": None, "parts": {}}  # of the step that was saved last
         self._result: StepResult | None = None
         self._evaluated: dict[str, float | None] = {"accuracy": None}
         self.session.identity["DATA"] = f"{train_images.n_images} images in {len(train_images.classes)} classes"
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
-        """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given."""
-        found = self.session.restore(parameters_to_save(self.step), self.place, allowed)
+        """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given.
+
+        At a constant rate ``epochs`` and ``stop`` may differ from before: there they change no step that was made.
+
+        Raises:
+            ConfigError: the configuration has changed otherwise, or ``epochs`` is below what the run has done.
+        """
+        ends = _ENDS if self.settings.schedule.last_epoch is None else ()
+        found = self.session.restore(parameters_to_save(self.step), self.place, [*allowed, *ends])
         if found is not None:
+            if self.settings.epochs < self._finished_epochs:
+                raise ConfigError(
+                    f"epochs is {self.settings.epochs}, but the run has done {self._finished_epochs}; --set epochs to "
+                    "that or more"
+                )
+            self.stop.restore(found)
             self.last = found.progress["last"]
             self.divergence = DivergenceDetector(found.progress["first_loss"])
         elif first is not None:
@@ -74,23 +95,42 @@ class Training(Observer):
     def run(self) -> None:
         """Train the epochs that are left."""
         self.session.write_configuration()
-        self.ranks.run_on_rank_zero(self._rewind)
+        self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
         with self.session.open_metrics() as self.metrics:
             self.loop.run(self.place, self)
+        if self.stop.reason is not None:
+            self._tell_end()
         for name, value in self._evaluated.items():
             if name != "accuracy":
                 say(f"with the average of the weights (EMA): {name} {value:.4f}")
         say(str({"Accuracy": self._evaluated["accuracy"]}))
 
-    def _rewind(self) -> None:
-        """Bring back to where the run goes on whatever was written on the way."""
+    def _tell_end(self) -> None:
+        name = f"{self.settings.model.file_prefix}-{self._finished_epochs}_{self.per_epoch}.ckpt"
+        saved = self.session.out / STAGE_1_CHECKPOINTS / name
+        say(
+            f"stage 1 ends after epoch {self._finished_epochs}: {self.stop.reason}. It saved {saved}; next: dimred "
+            f"train stage-2 DATA {saved}. To train on: the same command with --resume --set stop=null"
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """See ``Observer``."""
+        return self.stop.reason is not None
+
+    @property
+    def _finished_epochs(self) -> int:
+        return self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
+
+    def _rewind(self) -> CheckpointSeries:
+        """Bring back to where the run goes on whatever was written on the way; the snapshots that are left."""
         prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
-        finished = self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
-        self.checkpoints.forget_after(finished)
-        self.snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
-        self.snapshots.rewind(self._n_steps)
+        self.checkpoints.forget_after(self._finished_epochs)
+        snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
+        snapshots.rewind(self._n_steps)
         self.session.states.forget_after(self._n_steps)
+        return snapshots
 
     @property
     def _n_steps(self) -> int:
@@ -103,7 +143,7 @@ class Training(Observer):
         if place.done in self._snapshot_steps():
             weights = to_arrays(self.network.trainable_params())
             check_finite(weights, self._n_steps)
-            self.ranks.run_on_rank_zero(lambda: retry(lambda: self._append(weights)))
+            self.ranks.run_on_rank_zero(lambda: self._append(weights))
 
     def _snapshot_steps(self) -> set[int]:
         """The steps of this epoch after which a snapshot is taken."""
@@ -113,7 +153,9 @@ class Training(Observer):
         return {round(self.per_epoch * part / count) for part in range(1, count + 1)}
 
     def _append(self, weights: dict[str, np.ndarray]) -> None:
-        self.snapshots.append(weights, self._n_steps, self.place.epoch, step_in_epoch=self.place.done)
+        snapshots, place = self.snapshots, self.place
+        if snapshots is not None:
+            retry(lambda: snapshots.append(weights, self._n_steps, place.epoch, step_in_epoch=place.done))
 
     def save(self, place: Place) -> None:
         """Save the state to resume from; before it, at the end of some epochs, a full checkpoint."""
@@ -124,13 +166,18 @@ class Training(Observer):
         arrays = to_arrays(parameters_to_save(self.step))
         is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or place.epoch == self.settings.epochs
         if place.done == self.per_epoch and is_due:
-            self.ranks.run_on_rank_zero(lambda: self._save_full(place.epoch, arrays))
-        first_loss = self.divergence.first_loss
-        self.session.save(self._n_steps, place, arrays, self.metrics, last=self.last, first_loss=first_loss)
+            self._save_full(place.epoch, arrays)
+        self.session.save(
+            self._n_steps, place, arrays | self.stop.state_arrays(), self.metrics,
+            last=self.last, first_loss=self.divergence.first_loss, stop=self.stop.progress(),
+        )  # fmt: skip
 
     def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
-        check_finite(arrays, self._n_steps)
-        retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
+        def save() -> None:
+            check_finite(arrays, self._n_steps)
+            retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
+
+        self.ranks.run_on_rank_zero(save)
 
     def _parts(self, result: StepResult) -> dict[str, float]:
         """What the parts of the step report, where they are on."""
@@ -142,15 +189,18 @@ class Training(Observer):
         return parts
 
     def after_epoch(self, place: Place) -> str:
-        """Evaluate where that is due, and record the epoch."""
+        """Measure the averaged weights and evaluate where that is due, and record the epoch."""
         say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.last['loss']}")
+        averaged = self.stop.measure(place.epoch, self._n_steps, self.snapshots)
+        if self.has_ended:
+            self._save_full(place.epoch, to_arrays(parameters_to_save(self.step)))
         started = time.perf_counter()
         self._evaluated = {"accuracy": None}
-        if place.epoch % self.settings.evaluate_every == 0 or place.epoch == self.settings.epochs:
+        if place.epoch % self.settings.evaluate_every == 0 or place.epoch == self.settings.epochs or self.has_ended:
             self._evaluated = self._evaluate()
         self.metrics.write(
             epoch=place.epoch, step=self._n_steps, loss=self.last["loss"], **self._evaluated, **self.last["parts"],
-            seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
+            **averaged, seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
         )  # fmt: skip
         accuracy = self._evaluated["accuracy"]
         return f"loss {self.last['loss']:.3f}" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f} %")

@@ -1,6 +1,7 @@
 """A cell's parameters as arrays, and back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -46,3 +47,13 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
             raise CheckpointError(
                 f"{source} has {parameter.name!r} with the shape {tuple(shape)}, the network {tuple(parameter.shape)}"
             )
+
+
+@contextmanager
+def preserved(parameters: Sequence[Parameter]) -> Iterator[None]:
+    """Inside the block the parameters may be set; afterwards they have their values again, byte for byte."""
+    before = to_arrays(parameters)
+    try:
+        yield
+    finally:
+        from_arrays(parameters, before, "the values from before")

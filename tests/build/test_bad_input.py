@@ -1,5 +1,6 @@
 """Bad input is refused before anything is written, and the refusal names it."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,11 @@ def refusal_of_stage_1(data: Path, network: nn.Cell, *overrides: str) -> str:
     assert refused.value.exit_status == 2
     assert not out.exists()
     return str(refused.value)
+
+
+def test_a_stage_1_that_measures_its_averages_needs_val(data: Path, network: nn.Cell) -> None:
+    shutil.rmtree(data / "val")
+    assert "val" in refusal_of_stage_1(data, network, "stop=averaged")
 
 
 def refusal_of_stage_2(data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, StopConfig, config_text, load_config
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -20,6 +20,8 @@ CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
         (StageTwoConfig, "digits_stage_2.yaml"),
         (StageTwoConfig, "digits_anytime_2.yaml"),
         (StageTwoConfig, "imagenet_anytime_2.yaml"),
+        (StageOneConfig, "digits_anytime_1.yaml"),
+        (StageOneConfig, "imagenet_anytime_1.yaml"),
     ],
 )
 def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:
@@ -90,6 +92,30 @@ def test_no_words_of_pydantic_reach_the_user() -> None:
 def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
     with pytest.raises(ConfigError, match="epochs is 91, past epoch 90"):
         load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
+
+
+def test_a_constant_rate_has_no_end_but_that_of_a_cooldown() -> None:
+    constant = ["schedule.name=constant", "schedule.total_epochs=1"]
+    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*constant, "epochs=500"])
+    assert (config.schedule.last_epoch, config.schedule.horizon(config.epochs)) == (None, 500)
+    assert config.schedule.horizon(1) == 6  # the warm-up of 5 epochs must end
+    cooldown = [*constant, "schedule.cooldown.after_epoch=200", "schedule.cooldown.epochs=20"]
+    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=220"])
+    assert config.schedule.horizon(config.epochs) == 220
+    with pytest.raises(ConfigError, match="epochs is 221, past epoch 220"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=221"])
+
+
+def test_the_rule_that_ends_stage_1_is_a_name_or_a_section() -> None:
+    path = CONFIGS / "digits_stage_1.yaml"
+    assert load_config(StageOneConfig, path).stop is None
+    assert load_config(StageOneConfig, path, ["stop=averaged"]).stop == StopConfig()
+    assert load_config(StageOneConfig, path, ["stop.patience=7"]).stop == StopConfig(patience=7)
+    with pytest.raises(ConfigError, match=r"stop\.name is 'val'; allowed: averaged"):
+        load_config(StageOneConfig, path, ["stop=val"])
+    for wrong in ("snapshots.keep=1", "snapshots.first_epoch=71"):
+        with pytest.raises(ConfigError, match="stop averages snapshots"):
+            load_config(StageOneConfig, path, ["stop=averaged", wrong])
 
 
 def test_the_device_queue_and_accumulation_exclude_each_other() -> None:

@@ -21,13 +21,16 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
-from dimred.evaluate.classification import Accuracy
+from dimred.evaluate.averages import SnapshotAverages, Window
+from dimred.evaluate.classification import Accuracy, CrossEntropy
 from dimred.run.device import set_up
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
 from dimred.vectors.base import make_projection
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
@@ -206,7 +209,31 @@ def evaluation(ranks: Ranks) -> dict:
     labels = np.zeros(23, np.int32)
     own = slice(ranks.rank, None, ranks.group_size)
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
-    return {"accuracy": Accuracy(nn.Identity(), ranks)(images)}
+    return {
+        "accuracy": Accuracy(nn.Identity(), ranks)(images),
+        "losses": CrossEntropy(nn.Identity(), ranks).of_samples(images).tolist(),
+    }
+
+
+def averages(ranks: Ranks) -> dict:
+    """Of snapshots that only rank 0 has."""
+    rows = np.random.default_rng(2).standard_normal((5, 101)).astype(np.float32)
+    layout = WeightLayout.from_weights({"w": rows[0]})
+    with tempfile.TemporaryDirectory() as own:
+        series = CheckpointSeries(own) if ranks.is_rank_zero else None
+        for step, row in enumerate(rows, start=1) if series is not None else ():
+            series.append({"w": row}, step, step)
+        of_series = SnapshotAverages(series, layout, ranks)
+        found = [
+            *of_series.uniform(4, [2, 4]),
+            *zip([Window(0, 5, "linear")], of_series.of([Window(0, 5, "linear")]), strict=True),
+        ]
+    expected = [rows[2:4].mean(0), rows[:4].mean(0), np.arange(1, 6) @ rows / 15]
+    return {
+        "steps": of_series.steps,
+        "error": float(max(np.abs(mean - each).max() for (_, mean), each in zip(found, expected, strict=True))),
+        "digest": digest(*(mean for _, mean in found)),
+    }
 
 
 def no_shared_disk(ranks: Ranks) -> dict:
@@ -275,7 +302,7 @@ def counters(ranks: Ranks) -> dict:
 
 
 CHECKS = (collectives, one_rank_fails, batches_end, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
-          no_shared_disk, state_without_a_shared_disk, counters)  # fmt: skip
+          averages, no_shared_disk, state_without_a_shared_disk, counters)  # fmt: skip
 
 
 def main() -> None:

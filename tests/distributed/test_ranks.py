@@ -91,6 +91,19 @@ def test_accuracy_is_exact_over_uneven_shares(answers):
     assert [each["accuracy"] for each in answers["evaluation"]] == [pytest.approx(8 / 23)] * len(answers["evaluation"])
 
 
+def test_every_rank_has_the_loss_of_every_sample_in_the_same_order(answers):
+    losses = [each["losses"] for each in answers["evaluation"]]
+    assert all(each == losses[0] for each in losses)
+    right, wrong = np.log(np.e + 2) - 1, np.log(np.e + 2)
+    np.testing.assert_allclose(sorted(losses[0]), [right] * 8 + [wrong] * 15, rtol=1e-5)
+
+
+def test_every_rank_has_the_averages_of_the_snapshots_that_rank_0_reads(answers):
+    found = answers["averages"]
+    assert all(each["steps"] == [1, 2, 3, 4, 5] and each["error"] < 1e-6 for each in found)
+    assert len({each["digest"] for each in found}) == 1
+
+
 def test_a_basis_that_only_rank_0_has_reaches_all(answers):
     found = answers["no_shared_disk"]
     for rank, each in enumerate(found):

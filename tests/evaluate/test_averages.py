@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.evaluate.averages import average_snapshots, best_of, combine_snapshots, running_sums
+from dimred.evaluate import averages
+from dimred.evaluate.averages import SnapshotAverages, Window, average_snapshots, combine_snapshots
+from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 from tests.oracles import merge as oracle
@@ -45,23 +47,41 @@ def test_the_moving_average_weighs_by_powers_of_its_decay(made, decay: float) ->
     )
 
 
-@pytest.mark.parametrize("last", [None, 2])
-def test_running_sums_give_every_window_and_profile_for_one_reading(made, last: int | None) -> None:
+@pytest.mark.parametrize("end", [4, 3])
+def test_uniform_windows_are_plain_means_and_every_file_is_read_once(made, end: int, monkeypatch) -> None:
     series, layout, vectors = made
-    window = vectors if last is None else vectors[: last + 1]
-    lengths = []
-    for sums in running_sums(series, layout, decays=[0.3, 0.9], last=last):
-        lengths.append(sums.n)
-        part = list(window[-sums.n :])
-        expected = oracle.weighted_mean(part, np.arange(1.0, sums.n + 1).tolist())
-        np.testing.assert_allclose(sums.linear(), expected, rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(sums.uniform(), np.mean(part, axis=0), rtol=1e-6, atol=1e-7)
-        for decay in (0.3, 0.9):
-            average = part[0].astype(np.float64)
-            for vector in part[1:]:
-                average = decay * average + (1 - decay) * vector
-            np.testing.assert_allclose(sums.exponential(decay), average, rtol=1e-6, atol=1e-7)
-    assert lengths == list(range(1, len(window) + 1))
+    read: list[str] = []
+    monkeypatch.setattr(
+        averages, "read_checkpoint", lambda path, names: read.append(path.name) or read_checkpoint(path, names)
+    )
+    found = list(SnapshotAverages(series, layout).uniform(end, [3, 1, 2]))
+    assert [window for window, _ in found] == [Window(end - length, end) for length in (1, 2, 3)]
+    assert len(read) == len(set(read)) == 3
+    for window, mean in found:
+        np.testing.assert_allclose(mean, vectors[window.first : end].mean(0), rtol=1e-6, atol=1e-7)
+
+
+def test_a_window_measured_alone_is_the_one_from_the_running_sum_to_the_byte(made) -> None:
+    series, layout, _ = made
+    of_series = SnapshotAverages(series, layout)
+    for window, mean in of_series.uniform(4, [2, 3, 4]):
+        assert next(of_series.of([window])).tobytes() == mean.tobytes()
+
+
+def test_several_profiles_in_one_reading(made) -> None:
+    series, layout, vectors = made
+    of_series = SnapshotAverages(series, layout)
+    windows = [Window(1, 4, "linear"), Window(0, 4, "exponential=0.3"), Window(0, 2)]
+    expected = [
+        oracle.weighted_mean(list(vectors[1:]), [1, 2, 3]),
+        oracle.weighted_mean(list(vectors), [0.027, 0.7 * 0.09, 0.7 * 0.3, 0.7]),
+        vectors[:2].mean(0),
+    ]
+    for window, mean, by_hand in zip(windows, of_series.of(windows), expected, strict=True):
+        np.testing.assert_allclose(mean, by_hand, rtol=1e-6, atol=1e-7, err_msg=of_series.name(window))
+    assert of_series.name(windows[0]) == "linear of 3 snapshots, steps 4 to 6"
+    assert of_series.width(windows[2]) == 2
+    assert of_series.width(windows[0]) == pytest.approx(36 / 14)
 
 
 def test_any_combination(made) -> None:
@@ -71,8 +91,5 @@ def test_any_combination(made) -> None:
     np.testing.assert_allclose(combine_snapshots(series, layout, coefficients), expected, rtol=1e-6)
 
 
-def test_the_best_candidate_is_the_first_of_equal_ones() -> None:
-    candidates = [(str(value), np.full(2, value)) for value in (3.0, 1.0, 1.5, 2.0)]
-    choice = best_of(candidates, lambda vector: float(int(vector[0])))
-    assert (choice.name, choice.weights[0]) == ("1.0", 1.0)
-    assert choice.losses == {"3.0": 3.0, "1.0": 1.0, "1.5": 1.0, "2.0": 2.0}
+def test_without_snapshots_there_is_no_window(made) -> None:
+    assert SnapshotAverages(None, made[1]).steps == []

@@ -46,3 +46,7 @@ def test_the_statistics_are_the_plain_average_over_the_batches_whatever_they_wer
 def test_no_batches_is_an_error(network: nn.Cell) -> None:
     with pytest.raises(ConfigError, match="batch_size"):
         reestimate_batch_norm(network, [])
+
+
+def test_a_network_without_batch_norm_needs_no_pass() -> None:
+    assert reestimate_batch_norm(nn.SequentialCell(nn.Dense(3, 2)), []) == 0

@@ -4,28 +4,88 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
+from dimred.evaluate.selection import Selection
 from dimred.files.atomic import open_atomic
 
 
 def points(folder: Path) -> CheckpointSelection:
-    return CheckpointSelection(folder, "net", 7, ALONE)
+    return CheckpointSelection(folder, "net", 7, ALONE, Selection())
 
 
-def test_the_lowest_loss_is_kept_of_equal_ones_the_earliest(tmp_path: Path) -> None:
-    network, made = nn.Dense(2, 3), points(tmp_path)
-    for value, (point, loss) in enumerate((("start", 3.0), ("1", 1.0), ("2", 1.0), ("final", None))):
+@pytest.fixture
+def network() -> nn.Cell:
+    return nn.Dense(2, 3, has_bias=False)
+
+
+def search(made: CheckpointSelection, network: nn.Cell, values: dict[str, float]) -> None:
+    """Points whose weights are all one value."""
+    for point, value in values.items():
         network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
-        made.save(point, list(network.get_parameters()), loss)
+        made.save(point, list(network.get_parameters()))
+        if point != "final":
+            made.selection.measure(point, 1.0, lambda: distances(network))
+
+
+def distances(network: nn.Cell) -> np.ndarray:
+    """The loss of a sample is the distance of a weight from 2."""
+    return np.abs(network.weight.asnumpy().ravel() - 2)
+
+
+def put_best(made: CheckpointSelection, network: nn.Cell) -> dict[str, Any]:
+    def put(weights: np.ndarray) -> None:
+        network.weight.set_data(Tensor(weights.reshape(3, 2)))
+
+    def measure(weights: np.ndarray) -> np.ndarray:
+        put(weights)
+        return distances(network)
+
+    return made.put_best(network, put, measure)
+
+
+def test_of_equal_ones_the_mean_is_kept_and_every_candidate_is_told(tmp_path: Path, network: nn.Cell) -> None:
+    made = points(tmp_path)
+    search(made, network, {"start": 5.0, "1": 3.0, "2": 3.0, "final": 0.0})
     names = ["net-1_7.ckpt", "net-2_7.ckpt", "net-final.ckpt", "net-start.ckpt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert made.put_best(network) == {"kept": "1", "val_loss": {"start": 3.0, "1": 1.0, "2": 1.0}}
-    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 1, np.float32))
+    found = put_best(made, network)
+    assert found["kept"] == "mean of epochs 1 to 2"  # as good, and wider
+    assert {record["name"]: record["loss"] for record in found["kept_candidates"]} == {
+        "start": 3.0, "1": 1.0, "2": 1.0, "mean of epochs 1 to 2": 1.0,
+    }  # fmt: skip
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "weight"),
+    [
+        ({"start": 2.0, "1": 3.0, "2": 4.0}, "start", 2.0),
+        ({"start": 5.0, "1": 4.0, "2": 2.5}, "2", 2.5),
+        ({"start": 5.0, "1": 1.0, "2": 3.0}, "mean of epochs 1 to 2", 2.0),
+        ({"start": 5.0, "1": 3.0}, "1", 3.0),
+    ],
+)
+def test_start_epochs_and_their_means_are_candidates(
+    values: dict[str, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
+) -> None:
+    made = points(tmp_path)
+    search(made, network, values)
+    assert put_best(made, network)["kept"] == kept
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
+
+
+def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
+    made, resumed = points(tmp_path), points(tmp_path)
+    search(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
+    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, 20.0)
+    assert [(one.name, one.width, one.loss) for one in resumed.selection.candidates] == [("start", 20, 0), ("2", 1, 2)]
 
 
 def _die_while_writing(target: Path) -> None:

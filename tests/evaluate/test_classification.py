@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 from dimred.errors import DataError
@@ -27,6 +27,17 @@ def test_cross_entropy_is_that_of_the_labels(labelled: Labelled) -> None:
     assert labelled.network.training
     probabilities = softmax(labelled.logits.astype(np.float64), axis=1)
     assert found == pytest.approx(log_loss(labelled.labels, probabilities), rel=1e-5)
+
+
+def test_the_loss_of_each_sample_is_its_share_of_the_mean() -> None:
+    labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
+    labels[2:, 3:] = IGNORED
+    logits, batches = texts(labels)
+    losses = CrossEntropy(nn.Identity()).of_samples(batches)
+    log_shares = log_softmax(logits.astype(np.float64), axis=1)
+    sums = [-sum(log_shares[i, labels[i, j], j] for j in range(L) if labels[i, j] != IGNORED) for i in range(B)]
+    np.testing.assert_allclose(losses, np.array(sums) / np.mean((labels != IGNORED).sum(1)), rtol=1e-5)
+    assert losses.mean() == pytest.approx(CrossEntropy(nn.Identity())(texts(labels)[1]), rel=1e-6)
 
 
 def texts(labels: np.ndarray) -> tuple[np.ndarray, dataset.Dataset]:

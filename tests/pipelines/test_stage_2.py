@@ -1,12 +1,13 @@
 """Stage 2, run whole as a program."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dimred.evaluate.initial_weights import starting_points
+from dimred.evaluate.averages import SnapshotAverages, Window
 from dimred.report.page import write_report
 from dimred.report.record import read_stage_2
 from dimred.run.metrics import read_metrics
@@ -73,19 +74,27 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    losses = result["start_val_loss"]
-    latest = [f"mean of the latest {N_SNAPSHOTS // fraction}" for fraction in (2, 4, 8)]
-    assert list(losses) == ["mean", *latest, "last"]
-    assert len(set(losses.values())) == len(losses)
-    assert losses[result["started_from"]] == min(losses.values()) == result["val_loss"]["start"]
-    assert f"start: {result['started_from']}, the lowest loss on 'val'" in done.stdout
+    candidates = {record["name"]: record for record in result["start_candidates"]}
+    chosen = candidates[result["started_from"]]
+    assert chosen["behind"] <= chosen["standard_error"]
+    assert chosen["width"] == max(one["width"] for one in candidates.values() if one["behind"] <= one["standard_error"])
+    assert min(record["behind"] for record in candidates.values()) == 0
+    assert "last" in candidates
+    assert {name.partition(" ")[0].partition("=")[0] for name in candidates} == {
+        "last", "uniform", "linear", "exponential"
+    }  # fmt: skip
+    assert result["start_cost"] == {"val_passes": len(candidates), "reestimations": len(candidates)}
+    assert f"start: {result['started_from']}, the widest within one standard error of the lowest" in done.stdout
+    assert result["kept_candidates"][0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
     start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
     layout = load_basis(two_stages.matrix).layout
     assert layout is not None
-    series = CheckpointSeries.open(two_stages.weights.parent / "checkpoint_pca")
-    points = starting_points(layout.flatten(read_checkpoint(two_stages.weights)), None, series, layout)
-    if result["started_from"] != "mean":
-        np.testing.assert_array_equal(layout.flatten(start), dict(points)[result["started_from"]])
+    if result["started_from"] != "last":
+        steps = [int(step) for step in re.findall(r"steps (\d+) to (\d+)", result["started_from"])[0]]
+        averages = SnapshotAverages(CheckpointSeries.open(two_stages.weights.parent / "checkpoint_pca"), layout)
+        first, last = (averages.steps.index(step) for step in steps)
+        [expected] = averages.of([Window(first, last + 1, result["started_from"].partition(" ")[0])])
+        np.testing.assert_array_equal(layout.flatten(start), expected)
 
 
 def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
@@ -140,13 +149,15 @@ def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
     two_stages: TwoStages, searched: Path
 ) -> None:
     result = json.loads((searched / "result.json").read_text())
-    losses = result["val_loss"]
-    assert list(losses) == ["start", "1", "2"]
-    assert losses[result["kept"]] == min(losses.values())
-    point = result["kept"] if result["kept"] == "start" else f"{result['kept']}_18"
-    kept = read_checkpoint(searched / "checkpoint_stage_2" / f"resnet_small-{point}.ckpt")
-    final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
-    np.testing.assert_array_equal(final["classifier.weight"], kept["classifier.weight"])
+    candidates = {record["name"]: record for record in result["kept_candidates"]}
+    assert list(candidates) == ["start", "1", "2", "mean of epochs 1 to 2"]
+    kept = candidates[result["kept"]]
+    assert kept["behind"] <= kept["standard_error"]
+    if not result["kept"].startswith("mean"):
+        point = result["kept"] if result["kept"] == "start" else f"{result['kept']}_18"
+        saved = read_checkpoint(searched / "checkpoint_stage_2" / f"resnet_small-{point}.ckpt")
+        final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-final.ckpt")
+        np.testing.assert_array_equal(final["classifier.weight"], saved["classifier.weight"])
 
 
 def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoStages, searched: Path) -> None:

@@ -1,5 +1,6 @@
 """The page of a run whose files were written by hand, so that what it must say is known."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def test_a_stage_1_before_its_first_snapshot_has_a_page(run: RunFiles, tmp_path:
     page = stage_1_page(run, tmp_path / "out")
     assert "<b>0</b><span>snapshots kept</span>" in page.read_text()
     assert "snapshots were taken" not in described(page)[0]
+
+
+def test_the_last_measurement_of_the_averaged_weights_is_shown(run: RunFiles, tmp_path: Path) -> None:
+    record = {"epoch": 51, "loss": 0.1, "accuracy": None, "averaged_loss": 0.25, "averaged_window": 20}
+    with (run.stage_1 / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    page = stage_1_page(run, tmp_path / "out").read_text()
+    assert "<b>0.2500</b><span>loss on val of the mean of 20 snapshots, after epoch 51</span>" in page
 
 
 def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFiles, tmp_path: Path) -> None:

@@ -8,27 +8,25 @@ default, and of the two stages every fifth; ``-m slow`` takes each.
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import pytest
 
-from dimred.build import build_data, build_network, build_search_step, build_train_step
+from dimred.build import build_data, build_network, build_search_step
 from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
 from dimred.run.search import Search
 from dimred.run.session import open_session
-from dimred.run.training import Training, parameters_to_save
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_task import TASK
+from tests.helpers.tiny_run import TASK, Run, stage_1_run
 from tests.helpers.write_events import WriteEvents
 
 STAGE_1: dict[str, Any] = {
@@ -37,14 +35,13 @@ STAGE_1: dict[str, Any] = {
     "checkpoints": {"every_epochs": 1, "keep": 1},
     "snapshots": {"per_epoch": 2, "keep": 3},
     "evaluate_every": 2,
+    "stop": {"every_epochs": 1, "patience": 9, "reestimate_batches": 1},
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 TWO = StageTwoConfig.model_validate(
     TASK | {"epochs": 2, "n_components": 2, "start": "mean", "alpha": 0, "reestimate_batches": 1}
 )
 CONTINUED = TWO.model_copy(update={"residual": "continued", "save_every_steps": 1})
-
-Run = Callable[[Path, bool], object]
 
 
 class DeadError(BaseException):
@@ -64,29 +61,11 @@ def dead_pid() -> int:
     return process.pid
 
 
-def stage_1() -> Run:
-    """Every run uses the same cells, so that they are compiled once; it begins with the same values in them."""
-    ms.set_seed(ONE.seed)
-    network = build_network(ONE)
-    images = {split: build_data(ONE.data, Path(), split) for split in ("train", "val")}
-    step = build_train_step(ONE, network, images["train"].steps_per_epoch)
-    first = to_arrays(parameters_to_save(step))
-
-    def run(out: Path, resume: bool) -> None:
-        from_arrays(parameters_to_save(step), first, "the beginning")
-        with open_session(out, ONE, ALONE, resume=resume) as session:
-            training = Training(session, ONE, network, step, images["train"], images["val"])
-            training.restore(None, [])
-            training.run()
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stage 1, and the basis of its snapshots."""
     out = tmp_path_factory.mktemp("finished") / "stage_1"
-    stage_1()(out, False)
+    stage_1_run(ONE)(out, False)
     series = CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")
     fit_basis(series, 2, out=out.parent / "pca_mat.npy")
     return out
@@ -148,7 +127,7 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
 
 def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -> None:
     run: Run = {
-        "stage_1": lambda finished: stage_1(),
+        "stage_1": lambda finished: stage_1_run(ONE),
         "pca": pca,
         "stage_2": stage_2,
         "continued": lambda finished: stage_2(finished, CONTINUED),

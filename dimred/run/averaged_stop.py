@@ -1,0 +1,165 @@
+"""When stage 1 ends before its last epoch: when the average of its snapshots gains no more on ``val``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from dimred.config import StopConfig
+from dimred.console import say
+from dimred.data.batches import Batches
+from dimred.distributed.ranks import Ranks
+from dimred.evaluate.averages import SnapshotAverages
+from dimred.evaluate.evaluator import OnSplits
+from dimred.evaluate.selection import Behind, Candidate, Selection, behind
+from dimred.launch.channel import tell_position
+from dimred.run.states import RunState
+from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import preserved
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
+
+_SHARES = (1, 2, 4, 8)  # the windows hold all snapshots that are kept, half of them, ...
+_LOSSES = "averaged_loss:best"  # name in a state
+
+
+class NeverStop:
+    """Trains to the last epoch and measures nothing."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why the training is to end; None while it is to go on."""
+        return None
+
+    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
+        """What is recorded of the averaged weights after an epoch."""
+        return {}
+
+    def state_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays for the state to resume from."""
+        return {}
+
+    def progress(self) -> dict[str, Any] | None:
+        """Plain JSON values for it."""
+        return None
+
+    def restore(self, found: RunState) -> None:
+        """Go on from a state."""
+
+
+class Plateau:
+    """Notices when measurements gain no more: a gain is one of more than a standard error, paired by sample.
+
+    Every measurement is compared with the best so far, which is the last one that gained, so that small steps add up.
+
+    Args:
+        patience: measurements in a row without a gain.
+
+    Attributes:
+        best: the best so far.
+        best_epoch: after which it was measured.
+        n_without_gain: measurements since.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self.best: Candidate | None = None
+        self.best_epoch = 0
+        self.n_without_gain = 0
+
+    def see(self, found: Candidate, epoch: int) -> Behind | None:
+        """Take a measurement; returns how far the best so far is behind it."""
+        gain = None if self.best is None else behind(self.best, found)
+        if gain is None or gain.loss > gain.standard_error:
+            self.best, self.best_epoch, self.n_without_gain = found, epoch, 0
+        else:
+            self.n_without_gain += 1
+        return gain
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether so many measurements in a row were without a gain."""
+        return self.n_without_gain >= self._patience
+
+
+class AveragedStop(NeverStop):
+    """Ends the training when its averaged weights have reached a plateau.
+
+    The averaged weights are the uniform mean of the newest snapshots, over the window that ``Selection`` chooses among
+    four. The training's own weights and BatchNorm statistics are put back to the byte.
+
+    Args:
+        settings: the section ``stop``.
+        network: that is trained.
+        images: by split; ``train`` and ``val``.
+        seed: of the order of the training images that statistics are re-estimated on.
+        ranks: all of them call the methods.
+    """
+
+    def __init__(
+        self, settings: StopConfig, network: nn.Cell, images: Mapping[str, Batches], seed: int, ranks: Ranks
+    ) -> None:
+        self._every_epochs, self._network, self._ranks = settings.every_epochs, network, ranks
+        self._layout = WeightLayout.from_network(network)
+        self._on = OnSplits(network, images, seed=seed, n_batches=settings.reestimate_batches, ranks=ranks)
+        self._plateau = Plateau(settings.patience)
+
+    @property
+    def reason(self) -> str | None:
+        """See ``NeverStop``."""
+        if not self._plateau.is_reached:
+            return None
+        return (
+            f"in {self._plateau.n_without_gain} measurements in a row the averaged weights gained no more than a "
+            f"standard error on 'val' over those of epoch {self._plateau.best_epoch}"
+        )
+
+    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
+        """Measure the averaged weights where that is due, and judge them.
+
+        Args:
+            epoch: that has ended.
+            step: of the run.
+            snapshots: on rank 0; None elsewhere.
+        """
+        averages = SnapshotAverages(snapshots, self._layout, self._ranks)
+        n = len(averages.steps)
+        if epoch % self._every_epochs or n < 2:
+            return {}
+        selection = Selection()
+        with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
+            for window, weights in averages.uniform(n, {n // share for share in _SHARES if n // share > 1}):
+                tell_position("measuring averaged weights after", step)
+                selection.measure(averages.name(window), averages.width(window), self._on.val_losses_of, weights)
+        found = selection.choose()
+        gain, plateau = self._plateau.see(found, epoch), self._plateau
+        told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
+        say(told + ("" if plateau.best is found else f"; no gain since epoch {plateau.best_epoch}"))
+        return {
+            "averaged_loss": found.loss,
+            "averaged_standard_error": found.standard_error,
+            "averaged_window": round(found.width),
+            "averaged_gain": gain and gain.loss,
+            "averaged_gain_standard_error": gain and gain.standard_error,
+            "averaged_seconds": selection.seconds,
+        }
+
+    def state_arrays(self) -> dict[str, np.ndarray]:
+        """The losses of the best measurement so far."""
+        return {} if self._plateau.best is None else {_LOSSES: self._plateau.best.losses}
+
+    def progress(self) -> dict[str, Any] | None:
+        """Which measurement was the best, and how many came after it."""
+        plateau = self._plateau
+        if plateau.best is None:
+            return None
+        name, width, _ = plateau.best
+        return {"name": name, "width": width, "epoch": plateau.best_epoch, "without_gain": plateau.n_without_gain}
+
+    def restore(self, found: RunState) -> None:
+        """Go on from a state; one of a run that had measured nothing yet leaves everything as it is."""
+        known, plateau = found.progress.get("stop"), self._plateau
+        if known is not None:
+            plateau.best = Candidate(known["name"], known["width"], found.arrays[_LOSSES])
+            plateau.best_epoch, plateau.n_without_gain = known["epoch"], known["without_gain"]

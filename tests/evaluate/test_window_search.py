@@ -1,0 +1,74 @@
+"""The search for an average: on a trajectory whose best window is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.evaluate.averages import SnapshotAverages, Window
+from dimred.evaluate.window_search import profiles_around, search_windows, window_grid
+from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
+
+N, M = 24, 200
+LAYOUT = WeightLayout.from_weights({"w": np.zeros((M, 1), np.float32)})
+
+
+def snapshots(folder: Path, first_good: int, last_good: int) -> CheckpointSeries:
+    """Snapshots around the optimum 0, with noise, from one number to another; far away before and after."""
+    rng = np.random.default_rng(0)
+    series = CheckpointSeries(folder, keep=N)
+    for number in range(N):
+        distance = max(first_good - number, 0) + max(number - last_good, 0)
+        weights = rng.normal(0.0, 1.0, (M, 1)) + distance
+        series.append({"w": weights.astype(np.float32)}, step=10 * (number + 1), epoch=number + 1)
+    return series
+
+
+def squares(vector: np.ndarray) -> np.ndarray:
+    """Each weight is a sample."""
+    return vector.astype(np.float64) ** 2
+
+
+@pytest.mark.parametrize(("first_good", "last_good", "end"), [(4, N, N), (0, 11, 12)])
+def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
+    first_good: int, last_good: int, end: int, tmp_path: Path
+) -> None:
+    averages = SnapshotAverages(snapshots(tmp_path, first_good, last_good), LAYOUT)
+    last = np.ones(M, np.float32)
+    found = search_windows(averages, squares, [("last", 1.0, last)])
+    assert found.candidate.name.endswith(f"to {10 * end}")
+    assert 6 < found.candidate.width <= last_good - first_good + 1
+    np.testing.assert_array_equal(squares(found.weights), found.candidate.losses)
+    names = [one.name for one in found.selection.candidates]
+    assert names[0] == "last"
+    assert len(set(names)) == len(names)
+    assert {name.partition(" ")[0].partition("=")[0] for name in names[1:]} == {"uniform", "linear", "exponential"}
+
+
+def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:
+    averages = SnapshotAverages(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
+    last = np.zeros(M, np.float32)
+    found = search_windows(averages, squares, [("last", 1.0, last)])
+    assert (found.candidate.name, found.weights is last) == ("last", True)
+
+
+def test_the_last_weights_alone_where_there_are_no_snapshots() -> None:
+    found = search_windows(SnapshotAverages(None, LAYOUT), squares, [("last", 1.0, np.ones(M, np.float32))])
+    assert [one.name for one in found.selection.candidates] == ["last"]
+
+
+def test_the_grid_ends_at_the_newest_and_three_times_earlier() -> None:
+    assert window_grid(40) == {40: [2, 3, 5, 8, 13, 21, 34, 40], 30: [5, 8, 13, 21], 20: [5, 8, 13], 10: [5, 8]}
+    assert window_grid(2) == {2: [2]}
+    assert window_grid(1) == window_grid(0) == {}
+
+
+def test_profiles_are_about_as_wide_as_the_window_they_stand_for() -> None:
+    assert profiles_around(Window(20, 40)) == [
+        Window(20, 40, "linear"),
+        Window(0, 40, "linear"),
+        Window(0, 40, "exponential=0.818"),
+        Window(0, 40, "exponential=0.905"),
+    ]
+    assert profiles_around(Window(0, 2)) == []
