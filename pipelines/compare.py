@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.build import check_splits
-from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar
+from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, Start
 from dimred.build.preflight import basis_kind
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
@@ -134,26 +134,26 @@ class Comparison(StageOneSoFar):
     def best_rate(self, search: str) -> Entry:
         """A search with a rate, at the rate that ``val`` chooses."""
         rates, window = [factor * self.two.learning_rate for factor in RATE_FACTORS], self.chosen_window()
-        tried = [self.search(window.arrays, PUBLISHED | {"search": search, "learning_rate": rate}) for rate in rates]
+        tried = [self.search(window, PUBLISHED | {"search": search, "learning_rate": rate}) for rate in rates]
         best = int(np.argmin([found.val_loss for found in tried]))
         return self.entry(tried[best], f"rate {rates[best]:g}, ")
 
     def published(self) -> Entry:
         """The published search on train."""
-        return self.entry(self.search(self.chosen_window().arrays, PUBLISHED))
+        return self.entry(self.search(self.chosen_window(), PUBLISHED))
 
     def search_on_val(self) -> Entry:
         """The same on val, which sees as many images as a search on train."""
         n_epochs = max(1, round(self.two.n_epochs * self.train.n_images / self.val.n_images))
         options = PUBLISHED | {"search_split": "val", "epochs": n_epochs}
-        return self.entry(self.search(self.chosen_window().arrays, options))
+        return self.entry(self.search(self.chosen_window(), options))
 
     def continued(self, basis: Basis | None = None, **options: Any) -> Entry:
         """The search with the continued residual, from the best window."""
         window = self.chosen_window()
         factor = self.two.residual_factor_from(window.name)
         options = {"residual": "continued", "search_split": "train"} | options
-        return self.entry(self.search(window.arrays, options, factor=factor, basis=basis), f"{window.name}, ")
+        return self.entry(self.search(window, options, factor=factor, basis=basis), f"{window.name}, ")
 
     def continued_random(self) -> Entry:
         """The same in random directions."""
@@ -163,9 +163,9 @@ class Comparison(StageOneSoFar):
         """A plain cooldown that costs as much, from the start and at the rate that ``val`` chooses."""
         window, tried = self.chosen_window(), {}
         options = {"residual": "continued", "n_components": 0, "search_split": "train", "epochs": self.equal_passes()}
-        for name, start in {"last": self.last, window.name: window.arrays}.items():
+        for start in {"last": Start("last", 1.0, self.last, Cost()), window.name: window}.values():
             for factor in COOLDOWN_FACTORS:
-                tried[f"{name}, {factor:.2g} of the rate, "] = self.search(start, options, factor=factor)
+                tried[f"{start.name}, {factor:.2g} of the rate, "] = self.search(start, options, factor=factor)
         best = min(tried, key=lambda name: tried[name].val_loss)
         return self.entry(tried[best], best)
 

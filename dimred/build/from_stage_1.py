@@ -20,7 +20,8 @@ from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator
-from dimred.evaluate.window_search import search_windows
+from dimred.evaluate.selection import Selection
+from dimred.evaluate.window_search import search_windows, window_grid
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoints
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
@@ -54,9 +55,17 @@ class Found(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A start that ``val`` chose, its statistics re-estimated, and what the choice cost."""
+    """Where a search begins.
+
+    Attributes:
+        name: what a reader is told.
+        width: how many snapshots it averages.
+        arrays: parameters and statistics.
+        cost: what choosing it cost.
+    """
 
     name: str
+    width: float
     arrays: Arrays
     cost: Cost
 
@@ -94,20 +103,28 @@ class StageOneSoFar:
         """The full checkpoint with other weights; its statistics stay."""
         return self.last | {name: np.array(value) for name, value in self.layout.unflatten(vector).items()}
 
-    def losses(self, vector: np.ndarray) -> np.ndarray:
-        """On each sample of ``val``, of weights (M,), statistics re-estimated."""
-        return self.evaluator.val_losses(self.evaluator.reestimated(self.with_weights(vector)))
+    def losses(self, arrays: Arrays) -> np.ndarray:
+        """On each sample of ``val``, statistics re-estimated."""
+        return self.evaluator.val_losses(self.evaluator.reestimated(arrays))
 
     def accuracy(self, vector: np.ndarray) -> float:
         """On ``val``, of weights (M,), statistics re-estimated."""
         return self.evaluator.val_accuracy(self.evaluator.reestimated(self.with_weights(vector)))
 
-    def best(self, points: Mapping[str, Arrays], passes: float) -> Found:
-        """The point with the lowest loss on ``val``, statistics re-estimated; of equal ones the first."""
-        found = {name: self.evaluator.val_losses(self.evaluator.reestimated(point)) for name, point in points.items()}
-        losses = {name: float(values.mean(dtype=np.float64)) for name, values in found.items()}
-        kept = min(losses, key=lambda name: losses[name])
-        return Found(points[kept], kept, losses[kept], passes)
+    def best(self, points: Mapping[str, Arrays], passes: float, start: Start | None = None) -> Found:
+        """The point, or the mean of the latest, that ``Selection`` chooses as stage 2 does; ``start`` is one too."""
+        newest, selection, widths = list(points.values()), Selection(), dict.fromkeys(points, 1.0)
+        candidates = dict(points)
+        for length in window_grid(len(newest)).get(len(newest), []):
+            name = f"mean of the latest {length} epochs"
+            candidates[name] = {key: np.mean([point[key] for point in newest[-length:]], axis=0) for key in newest[0]}
+            widths[name] = length
+        if start is not None:
+            candidates["the start"], widths["the start"] = start.arrays, start.width
+        for name, arrays in candidates.items():
+            selection.measure(name, widths[name], self.losses, arrays)
+        kept = selection.choose()
+        return Found(candidates[kept.name], kept.name, kept.loss, passes)
 
     def epochs_of(self, cost: Cost) -> float:
         """Passes in epochs of ordinary training, forward and backward; the evaluator's cost counts them too."""
@@ -116,12 +133,12 @@ class StageOneSoFar:
         return (cost.forward + cost.backward) / (2 * self.train.n_images)
 
     def search(
-        self, start: Arrays, options: Mapping[str, Any], *, factor: float = 1.0, basis: Basis | None = None
+        self, start: Start, options: Mapping[str, Any], *, factor: float = 1.0, basis: Basis | None = None
     ) -> Found:
         """Stage 2 with some options changed; where ``keep_best`` is set, ``val`` chooses among start and epochs.
 
         Args:
-            start: parameters and statistics.
+            start: where it begins.
             options: name -> value.
             factor: of the continued residual: where its rate begins, times stage 1's last.
             basis: in place of the snapshots'.
@@ -131,7 +148,7 @@ class StageOneSoFar:
             settings = settings.model_copy(update=self._batches_of_stage_1() | {"weight_decay": 0.0})
         images = build_data(settings.data, self.data, settings.search_split, accumulation=settings.accumulation)
         network = build_network(settings)
-        from_arrays(network.get_parameters(), start, "the start of the search")
+        from_arrays(network.get_parameters(), start.arrays, "the start of the search")
         if settings.residual == "continued":
             continuation = read_continuation(settings, network, self.checkpoint, self.saved)
             optimizer = build_continued_optimizer(continuation, settings, network, images.steps_per_epoch)
@@ -139,10 +156,10 @@ class StageOneSoFar:
         if basis is None and settings.n_components > 0:
             basis = self.basis(basis_kind(settings))
         step = build_search_step(settings, network, basis, images.steps_per_epoch, optimizer=optimizer)
-        points = {"the start": to_arrays(network.get_parameters())}
+        points: dict[str, Arrays] = {}
 
         def keep_epoch() -> None:
-            points[f"epoch {len(points)}"] = to_arrays(network.get_parameters())
+            points[f"epoch {len(points) + 1}"] = to_arrays(network.get_parameters())
 
         loop = EpochLoop(
             "search", step, images, seed=settings.seed, n_epochs=settings.n_epochs, first_order=SEARCH_EPOCHS_FROM
@@ -151,8 +168,9 @@ class StageOneSoFar:
             loop.run(Place(), CountPasses(cost, keep_epoch))
         except NothingAcceptedError as stop:
             say(f"the search ends: {stop}")
-        last = list(points)[-1]
-        return self.best(points if settings.keep_best else {last: points[last]}, self.epochs_of(cost))
+        if settings.keep_best:
+            return self.best(points, self.epochs_of(cost), start)
+        return self.best({"the end": to_arrays(network.get_parameters())}, self.epochs_of(cost))
 
     def plain(self, total: int, peak: float) -> Found:
         """Training from the beginning, with a linear schedule made for ``total`` epochs."""
@@ -184,9 +202,11 @@ class StageOneSoFar:
         started, before = time.perf_counter(), self.evaluator.cost
         self.evaluator.cost = Cost()
         last = ("last", 1.0, self.layout.flatten(self.last))
-        chosen = search_windows(SnapshotAverages(self.series, self.layout), self.losses, [last])
+        averages = SnapshotAverages(self.series, self.layout)
+        chosen = search_windows(averages, lambda vector: self.losses(self.with_weights(vector)), [last])
         arrays = self.evaluator.reestimated(self.with_weights(chosen.weights))
-        found, self.evaluator.cost = Start(chosen.candidate.name, arrays, self.evaluator.cost), before
+        found = Start(chosen.candidate.name, chosen.candidate.width, arrays, self.evaluator.cost)
+        self.evaluator.cost = before
         self.seconds_shared += time.perf_counter() - started
         return found
 

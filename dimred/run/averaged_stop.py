@@ -32,8 +32,17 @@ class NeverStop:
         """Why the training is to end; None while it is to go on."""
         return None
 
-    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
-        """What is recorded of the averaged weights after an epoch."""
+    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
+        """Measure the averaged weights after an epoch, before its state is saved.
+
+        Args:
+            epoch: that has ended.
+            step: of the run.
+            snapshots: on rank 0; None elsewhere.
+        """
+
+    def record(self, epoch: int) -> dict[str, Any]:
+        """What was measured after an epoch, for the metrics."""
         return {}
 
     def state_arrays(self) -> dict[str, np.ndarray]:
@@ -104,6 +113,7 @@ class AveragedStop(NeverStop):
         self._layout = WeightLayout.from_network(network)
         self._on = OnSplits(network, images, seed=seed, n_batches=settings.reestimate_batches, ranks=ranks)
         self._plateau = Plateau(settings.patience)
+        self._measured_epoch, self._record = 0, dict[str, Any]()
 
     @property
     def reason(self) -> str | None:
@@ -115,18 +125,12 @@ class AveragedStop(NeverStop):
             f"standard error on 'val' over those of epoch {self._plateau.best_epoch}"
         )
 
-    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> dict[str, Any]:
-        """Measure the averaged weights where that is due, and judge them.
-
-        Args:
-            epoch: that has ended.
-            step: of the run.
-            snapshots: on rank 0; None elsewhere.
-        """
+    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
+        """See ``NeverStop``. Once for an epoch: a resumed run may have fewer of its snapshots left."""
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         n = len(averages.steps)
-        if epoch % self._every_epochs or n < 2:
-            return {}
+        if epoch % self._every_epochs or n < 2 or epoch == self._measured_epoch:
+            return
         selection = Selection()
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             for window, weights in averages.uniform(n, {n // share for share in _SHARES if n // share > 1}):
@@ -136,30 +140,44 @@ class AveragedStop(NeverStop):
         gain, plateau = self._plateau.see(found, epoch), self._plateau
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
         say(told + ("" if plateau.best is found else f"; no gain since epoch {plateau.best_epoch}"))
-        return {
-            "averaged_loss": found.loss,
-            "averaged_standard_error": found.standard_error,
-            "averaged_window": round(found.width),
-            "averaged_gain": gain and gain.loss,
-            "averaged_gain_standard_error": gain and gain.standard_error,
-            "averaged_seconds": selection.seconds,
-        }
+        self._measured_epoch, self._record = (
+            epoch,
+            {
+                "averaged_loss": found.loss,
+                "averaged_standard_error": found.standard_error,
+                "averaged_window": round(found.width),
+                "averaged_gain": gain and gain.loss,
+                "averaged_gain_standard_error": gain and gain.standard_error,
+                "averaged_seconds": selection.seconds,
+            },
+        )
+
+    def record(self, epoch: int) -> dict[str, Any]:
+        """See ``NeverStop``."""
+        return self._record if epoch == self._measured_epoch else {}
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The losses of the best measurement so far."""
         return {} if self._plateau.best is None else {_LOSSES: self._plateau.best.losses}
 
     def progress(self) -> dict[str, Any] | None:
-        """Which measurement was the best, and how many came after it."""
+        """The last measurement, which one was the best, and how many came after it."""
         plateau = self._plateau
         if plateau.best is None:
             return None
-        name, width, _ = plateau.best
-        return {"name": name, "width": width, "epoch": plateau.best_epoch, "without_gain": plateau.n_without_gain}
+        return {
+            "measured_epoch": self._measured_epoch,
+            "record": self._record,
+            "best": plateau.best[:2],
+            "best_epoch": plateau.best_epoch,
+            "without_gain": plateau.n_without_gain,
+        }
 
     def restore(self, found: RunState) -> None:
         """Go on from a state; one of a run that had measured nothing yet leaves everything as it is."""
         known, plateau = found.progress.get("stop"), self._plateau
         if known is not None:
-            plateau.best = Candidate(known["name"], known["width"], found.arrays[_LOSSES])
-            plateau.best_epoch, plateau.n_without_gain = known["epoch"], known["without_gain"]
+            name, width = known["best"]
+            plateau.best = Candidate(name, width, found.arrays[_LOSSES])
+            plateau.best_epoch, plateau.n_without_gain = known["best_epoch"], known["without_gain"]
+            self._measured_epoch, self._record = known["measured_epoch"], known["record"]

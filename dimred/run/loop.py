@@ -123,12 +123,14 @@ class EpochLoop:
             StoppedError: a rank received SIGTERM or ctrl-C; the state was saved.
         """
         with StageBar(self.name, self.n_epochs * self.images.steps_per_epoch, self._n_steps(place)) as bar:
-            while place.epoch <= self.n_epochs and not observer.has_ended:
+            while place.epoch <= self.n_epochs:
                 if place.done < self.images.steps_per_epoch:
                     self._finish_epoch(place, observer, bar)
                 bar.status(observer.after_epoch(place))
                 self.signals.reinstall()
                 place.next_epoch()
+                if observer.has_ended:
+                    return
 
     def _n_steps(self, place: Place) -> int:
         return (place.epoch - 1) * self.images.steps_per_epoch + place.done

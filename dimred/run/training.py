@@ -158,26 +158,28 @@ class Training(Observer):
             retry(lambda: snapshots.append(weights, self._n_steps, place.epoch, step_in_epoch=place.done))
 
     def save(self, place: Place) -> None:
-        """Save the state to resume from; before it, at the end of some epochs, a full checkpoint."""
+        """Save the state to resume from; before it, at the end of some epochs, measure, and save a full checkpoint."""
         if self._result is not None:
             loss = float(self.ranks.sum([self._result.loss.asnumpy()])[0]) / self.ranks.group_size
             self.last = {"loss": loss, "parts": self._parts(self._result)}
         self.ranks.all_reduce_mean(self.statistics)
+        if place.done == self.per_epoch:
+            self.stop.measure(place.epoch, self._n_steps, self.snapshots)
         arrays = to_arrays(parameters_to_save(self.step))
-        is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or place.epoch == self.settings.epochs
+        is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or self._is_last(place)
         if place.done == self.per_epoch and is_due:
-            self._save_full(place.epoch, arrays)
+            self.ranks.run_on_rank_zero(lambda: self._save_full(place.epoch, arrays))
         self.session.save(
             self._n_steps, place, arrays | self.stop.state_arrays(), self.metrics,
             last=self.last, first_loss=self.divergence.first_loss, stop=self.stop.progress(),
         )  # fmt: skip
 
-    def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
-        def save() -> None:
-            check_finite(arrays, self._n_steps)
-            retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
+    def _is_last(self, place: Place) -> bool:
+        return place.epoch == self.settings.epochs or self.has_ended
 
-        self.ranks.run_on_rank_zero(save)
+    def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
+        check_finite(arrays, self._n_steps)
+        retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
 
     def _parts(self, result: StepResult) -> dict[str, float]:
         """What the parts of the step report, where they are on."""
@@ -189,18 +191,15 @@ class Training(Observer):
         return parts
 
     def after_epoch(self, place: Place) -> str:
-        """Measure the averaged weights and evaluate where that is due, and record the epoch."""
+        """Evaluate where that is due, and record the epoch."""
         say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.last['loss']}")
-        averaged = self.stop.measure(place.epoch, self._n_steps, self.snapshots)
-        if self.has_ended:
-            self._save_full(place.epoch, to_arrays(parameters_to_save(self.step)))
         started = time.perf_counter()
         self._evaluated = {"accuracy": None}
-        if place.epoch % self.settings.evaluate_every == 0 or place.epoch == self.settings.epochs or self.has_ended:
+        if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
             self._evaluated = self._evaluate()
         self.metrics.write(
             epoch=place.epoch, step=self._n_steps, loss=self.last["loss"], **self._evaluated, **self.last["parts"],
-            **averaged, seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
+            **self.stop.record(place.epoch), seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
         )  # fmt: skip
         accuracy = self._evaluated["accuracy"]
         return f"loss {self.last['loss']:.3f}" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f} %")

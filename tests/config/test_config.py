@@ -18,10 +18,10 @@ CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
     [
         (StageOneConfig, "digits_stage_1.yaml"),
         (StageTwoConfig, "digits_stage_2.yaml"),
-        (StageTwoConfig, "digits_anytime_2.yaml"),
-        (StageTwoConfig, "imagenet_anytime_2.yaml"),
         (StageOneConfig, "digits_anytime_1.yaml"),
         (StageOneConfig, "imagenet_anytime_1.yaml"),
+        (StageTwoConfig, "digits_anytime_2.yaml"),
+        (StageTwoConfig, "imagenet_anytime_2.yaml"),
     ],
 )
 def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mindspore as ms
 
@@ -12,12 +11,6 @@ from dimred.distributed.ranks import ALONE
 from dimred.run.session import open_session
 from dimred.run.training import Training, parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
-
-TASK: dict[str, Any] = {
-    "seed": 3,
-    "model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3},
-    "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
-}
 
 Run = Callable[[Path, bool], object]  # the folder, and whether to resume
 

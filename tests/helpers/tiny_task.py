@@ -1,11 +1,18 @@
 """A task whose training takes milliseconds: 24 points in three classes, and a network with BatchNorm."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mindspore import nn
 
 N_FEATURES, N_CLASSES = 4, 3
+TASK: dict[str, Any] = {
+    "seed": 3,
+    "model": {"name": "tests.helpers.tiny_task:network", "n_classes": N_CLASSES},
+    "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
+}
+"""Of the configuration of either stage."""
 
 
 class Points:

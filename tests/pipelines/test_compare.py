@@ -15,7 +15,8 @@ from dimred.report.comparison import TITLES
 from dimred.run.device import set_up
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred
-from tests.helpers.tiny_run import TASK, stage_1_run
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
 
 STAGE_ONE: dict[str, Any] = {
     "epochs": 4,

@@ -203,7 +203,8 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     assert result["moved_outside"] > 0.1 > result["moved_inside"] == 0
     assert result["basis"] is None
     assert not (out / "pca_mat.npy").exists()
-    assert result["val_loss"]["1"] < result["val_loss"]["start"]
+    losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
+    assert losses["1"] < losses["start"]
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out), None, None)
     assert "Outside the subspace momentum went on, from 1 of stage 1" in page.read_text()

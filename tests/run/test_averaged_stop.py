@@ -15,7 +15,8 @@ from dimred.evaluate.selection import Candidate
 from dimred.run.averaged_stop import Plateau
 from dimred.run.metrics import read_metrics
 from tests.helpers.results import STATE_LOSSES, differences, results
-from tests.helpers.tiny_run import TASK, Run, stage_1_run
+from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_task import TASK
 
 STAGE_1: dict[str, Any] = {
     "epochs": 6,

@@ -26,7 +26,8 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import TASK, Run, stage_1_run
+from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_task import TASK
 from tests.helpers.write_events import WriteEvents
 
 STAGE_1: dict[str, Any] = {
