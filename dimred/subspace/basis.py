@@ -184,17 +184,18 @@ def load_basis(
                 f"{source} has shape {stored.shape}; {beside.name} beside it describes {expected}. They don't belong "
                 "together; make them again with dimred pca."
             )
-    if verify and (is_bare or digest_of_chunks(chunk_digests(basis.components)) != basis.digest):
-        check_orthonormal(stored, source)  # where this explains more than the digest, it does
-        if not is_bare:
-            raise BasisMismatchError(
-                f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was "
-                "changed, or its writing was interrupted. Run the same dimred pca command again."
-            )
+    if verify and not is_bare and digest_of_chunks(chunk_digests(basis.components)) != basis.digest:
+        check_orthonormal(stored, source)  # where this explains more, it does
+        raise BasisMismatchError(
+            f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was changed, "
+            "or its writing was interrupted. Run the same dimred pca command again."
+        )
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     if wanted:
         basis.check(wanted)
     if is_bare:
+        if verify:
+            check_orthonormal(stored, source)
         warnings.warn(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
             "which snapshots it came from, can't be checked.",

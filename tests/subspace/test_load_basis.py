@@ -237,6 +237,12 @@ def test_a_bare_matrix_that_is_no_basis_is_refused(tmp_path, rows, words):
         load_basis(tmp_path / "a.npy")
 
 
+def test_another_width_is_told_before_the_rows_are_looked_at(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((2, 9), np.float32))
+    with pytest.raises(BasisMismatchError, match="has 9 columns; the network has 10 trainable weights"):
+        load_basis(tmp_path / "a.npy", layout=WeightLayout(("w",), ((10,),)))
+
+
 def test_nothing_is_unpickled(tmp_path):
     class Bomb:
         def __reduce__(self):
