@@ -127,9 +127,11 @@ class AveragedStop(NeverStop):
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
         """See ``NeverStop``. Once for an epoch: a resumed run may have fewer of its snapshots left."""
+        if epoch % self._every_epochs or epoch == self._measured_epoch:
+            return
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         n = len(averages.steps)
-        if epoch % self._every_epochs or n < 2 or epoch == self._measured_epoch:
+        if n < 2:
             return
         selection = Selection()
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
@@ -140,17 +142,15 @@ class AveragedStop(NeverStop):
         gain, plateau = self._plateau.see(found, epoch), self._plateau
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
         say(told + ("" if plateau.best is found else f"; no gain since epoch {plateau.best_epoch}"))
-        self._measured_epoch, self._record = (
-            epoch,
-            {
-                "averaged_loss": found.loss,
-                "averaged_standard_error": found.standard_error,
-                "averaged_window": round(found.width),
-                "averaged_gain": gain and gain.loss,
-                "averaged_gain_standard_error": gain and gain.standard_error,
-                "averaged_seconds": selection.seconds,
-            },
-        )
+        self._measured_epoch = epoch
+        self._record = {
+            "averaged_loss": found.loss,
+            "averaged_standard_error": found.standard_error,
+            "averaged_window": round(found.width),
+            "averaged_gain": gain and gain.loss,
+            "averaged_gain_standard_error": gain and gain.standard_error,
+            "averaged_seconds": selection.seconds,
+        }
 
     def record(self, epoch: int) -> dict[str, Any]:
         """See ``NeverStop``."""
