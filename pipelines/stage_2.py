@@ -10,13 +10,13 @@ import typer
 from mindspore import nn
 
 from dimred.build import build_data, build_network, build_search_step, check_ranks
-from dimred.build.continuation import build_continued_optimizer, checkpoint_place, share_continuation
+from dimred.build.continuation import build_continued_optimizer, share_continuation
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.distributed.share import share_basis
-from dimred.files.run_names import BASIS, SNAPSHOTS
+from dimred.files.run_names import BASIS, SNAPSHOTS, checkpoint_place
 from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
 from dimred.run.search import Search

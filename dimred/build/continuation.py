@@ -1,7 +1,6 @@
 """What the continued residual takes over from stage 1: its optimizer, the state of it, and the rate it ended with."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,26 +12,13 @@ from dimred.build.steps import build_optimizer, build_rates
 from dimred.config import OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.files.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.files.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.vectors.parameters import check_arrays, from_arrays
 
 _UPDATES = "global_step"  # in the state of every optimizer of MindSpore, and in no snapshot
 _USED_UP = 1e-3  # of the peak: a rate that has fallen so far leaves nothing to continue
-
-
-class CheckpointPlace(NamedTuple):
-    """Where stage 1 was when it wrote a full checkpoint, as its name says."""
-
-    epoch: int
-    steps_per_epoch: int
-
-
-def checkpoint_place(path: Path) -> CheckpointPlace | None:
-    """Of ``NAME-EPOCH_STEP.ckpt``; None for another name."""
-    found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
-    return CheckpointPlace(int(found[1]), int(found[2])) if found else None
 
 
 class Continuation(NamedTuple):
@@ -107,8 +93,7 @@ def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:
 def _full_checkpoint(weights: Path) -> str:
     """Which full checkpoint to name instead of these weights."""
     folder = weights.parent.parent if weights.parent.name == SNAPSHOTS else weights.parent
-    others = {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
-    others = {epoch: path for epoch, path in others.items() if path != weights}
+    others = {epoch: path for epoch, path in full_checkpoints(folder).items() if path != weights}
     return f"such as {str(others[max(others)])!r}" if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt"
 
 
@@ -120,7 +105,7 @@ def _last_rate(stage_1: StageOneConfig, weights: Path) -> float:
             f"WEIGHTS is {str(weights)!r}, not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set "
             "residual_rate"
         )
-    rates = build_rates(stage_1.schedule, place.steps_per_epoch)
+    rates = build_rates(stage_1.schedule, place.steps_per_epoch, place.epoch + 1)
     rate = float(rates[min(place.epoch * place.steps_per_epoch, len(rates) - 1)])
     if rate < _USED_UP * stage_1.schedule.peak:
         raise ConfigError(

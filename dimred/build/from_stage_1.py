@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mindspore as ms
 import numpy as np
 
-from dimred.build.continuation import build_continued_optimizer, checkpoint_place, read_continuation
+from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.build.network_and_data import build_data, build_network
 from dimred.build.preflight import basis_kind
 from dimred.build.steps import build_search_step, build_train_step
@@ -22,7 +22,7 @@ from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator
 from dimred.evaluate.selection import Selection
 from dimred.evaluate.window_search import search_windows, window_grid
-from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoints
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
 from dimred.search.basis_check import Basis
@@ -227,8 +227,7 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
     Raises:
         ConfigError: it has none.
     """
-    paths = (run / STAGE_1_CHECKPOINTS).glob("*.ckpt")
-    found = {place.epoch: path for path in paths if (place := checkpoint_place(path))}
+    found = full_checkpoints(run / STAGE_1_CHECKPOINTS)
     if epoch not in found:
         there = ", ".join(map(str, sorted(found))) or "none"
         raise ConfigError(

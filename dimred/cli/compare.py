@@ -11,7 +11,7 @@ import typer
 
 from dimred.console import AsJson, Overrides, note
 from dimred.errors import ConfigError
-from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS
+from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, full_checkpoints
 
 if TYPE_CHECKING:
     from dimred.config import StageTwoConfig
@@ -127,7 +127,7 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     run = out / f"seed_{seed}" / "stage_1"
     if (run / CONFIG).exists():
         last = load_config(StageOneConfig, run / CONFIG).epochs
-        if any((run / STAGE_1_CHECKPOINTS).glob(f"*-{last}_*.ckpt")):
+        if last in full_checkpoints(run / STAGE_1_CHECKPOINTS):
             return run
     note(f"seed {seed}: stage 1, see {run}.log")
     run.parent.mkdir(exist_ok=True)
@@ -135,7 +135,12 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
-        saved = {"epochs": at[-1], "checkpoints.every_epochs": every, "checkpoints.keep": at[-1] // every}
+        saved = {
+            "epochs": at[-1],
+            "checkpoints.every_epochs": every,
+            "checkpoints.keep": at[-1] // every,
+            "stop": "null",
+        }
         command += [f"--set={key}={value}" for key, value in saved.items()]
     with run.with_suffix(".log").open("a") as log:
         status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
@@ -151,7 +156,8 @@ def _compare_run(data: str, run: Path, two: "StageTwoConfig", epochs: list[int],
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
     has_end = one.schedule.name != "constant"
-    for at in epochs or [one.epochs]:
+    ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
+    for at in epochs or [ended]:
         folder = out / f"seed_{one.seed}" / f"at_{at}"
         folder.mkdir(parents=True, exist_ok=True)
         possible = [

@@ -1,5 +1,9 @@
 """What the files and folders of a run are called. Each name stands here and nowhere else."""
 
+import re
+from pathlib import Path
+from typing import NamedTuple
+
 # Of every run.
 CONFIG = "config.yaml"
 PHASES = "phases.json"
@@ -32,3 +36,21 @@ UNFINISHED = ".unfinished"  # ends the name of the folder in which a basis is ma
 STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
 SUBSPACE_PATH = "subspace_path.json"
 RESULT = "result.json"
+
+
+class CheckpointPlace(NamedTuple):
+    """Where stage 1 was when it wrote a full checkpoint, as its name says."""
+
+    epoch: int
+    steps_per_epoch: int
+
+
+def checkpoint_place(path: Path) -> CheckpointPlace | None:
+    """Of ``NAME-EPOCH_STEP.ckpt``; None for another name."""
+    found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
+    return CheckpointPlace(int(found[1]), int(found[2])) if found else None
+
+
+def full_checkpoints(folder: Path) -> dict[int, Path]:
+    """Epoch -> the full checkpoint that a stage 1 wrote after it into its folder of checkpoints."""
+    return {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}

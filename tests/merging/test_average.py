@@ -175,17 +175,10 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
 
 
 def interrupted(tmp_path: Path, out: str, number: signal.Signals) -> int:
-    """The exit status of a merge that was sent a signal while it wrote."""
-    for number_of_file in (1, 2):
-        tensors = {"w": draw((6_000, 2_000), np.float32, number_of_file)}
-        write_file(tmp_path / "run" / f"checkpoint-{number_of_file}" / "model.safetensors", tensors)
-    program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / out]
-    with subprocess.Popen(list(map(str, program)), stderr=subprocess.PIPE) as process:
-        while not list(tmp_path.glob(".writing-*")):
-            assert process.poll() is None
-        process.send_signal(number)
-        process.communicate()
-    return process.returncode
+    """The exit status of a merge that gets a signal while it writes."""
+    write_run(tmp_path / "run", 2)
+    program = [sys.executable, Path(__file__).with_name("merge_and_die.py"), str(int(number))]
+    return subprocess.run([*program, tmp_path / "run", tmp_path / out], check=False, stderr=subprocess.PIPE).returncode
 
 
 @pytest.mark.parametrize("out", ["avg.safetensors", "avg"])

@@ -8,17 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dimred.build import build_data, build_network, build_train_step
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig
-from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.report.comparison import TITLES
 from dimred.run.device import set_up
-from dimred.run.session import open_session
-from dimred.run.training import Training
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, dimred
+from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
 STAGE_ONE: dict[str, Any] = {
@@ -36,15 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two stage 1 runs with different seeds, and the configuration of stage 2."""
     folder = tmp_path_factory.mktemp("compared")
     for seed in (3, 4):
-        one = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed})
         set_up(seed)
-        network = build_network(one)
-        images = {split: build_data(one.data, Path(), split) for split in ("train", "val")}
-        step = build_train_step(one, network, images["train"].steps_per_epoch)
-        with open_session(folder / f"run_{seed}", one, ALONE, resume=False) as session:
-            training = Training(session, one, network, step, images)
-            training.restore(None, [])
-            training.run()
+        stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed}))(folder / f"run_{seed}", False)
     (folder / "two.yaml").write_text(yaml.safe_dump(TASK | STAGE_TWO))
     return folder
 

@@ -70,6 +70,7 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, tmp_pat
     done = program(
         "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
         tmp_path / "out", "--set=epochs=1", "--set=search=sgd", "--set=learning_rate=1e-12", "--set=alpha=0",
+        "--set=reestimate_batches=2",
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -125,6 +126,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     done = program(
         "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2,
         "--out", tmp_path / "out", "--set=sigma=0.999", "--set=max_trials=1", "--set=max_rejected_steps=3",
+        "--set=reestimate_batches=2",
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -137,7 +139,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=epochs=1", "--set=search=average", "--set=search_split=val", cwd=tmp_path,
+        "--set=epochs=1", "--set=search=average", "--set=search_split=val", "--set=reestimate_batches=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = dimred("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
