@@ -31,7 +31,12 @@ def set_up(
         all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses all of them.
             Without meaning on CPU, which does not fuse.
     """
-    ms.set_device(device_target)
+    before = ms.get_context("device_target")
+    try:
+        ms.set_device(device_target)
+    except RuntimeError:  # this process has computed already, and stays where it did
+        if before != device_target:
+            raise
     ms.set_context(mode=ms.GRAPH_MODE if graph_mode else ms.PYNATIVE_MODE)
     ms.set_seed(seed)
     atexit.register(_silence_cell_finalisers)
