@@ -1,4 +1,4 @@
-"""The demo, as the README gives it; by default with a short stage 1."""
+"""The demo, as the README gives it, and with a short stage 1."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from PIL import Image
 from tests.helpers.commands import REPOSITORY, run
 
 
-@pytest.mark.parametrize("epochs", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [2, 20])
 def test_the_demo_ends_with_a_table_a_sentence_and_a_picture_that_agree(epochs: int, tmp_path: Path) -> None:
     out = tmp_path / "a demo"
     command = ("bash", REPOSITORY / "scripts" / "demo.sh", "--out", out, "--seed", "1", "--epochs", epochs)

@@ -124,7 +124,7 @@ def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
     assert not differences(results_of(tmp_path, stage), job.results)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_same_weights(
     stage: int, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

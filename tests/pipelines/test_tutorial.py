@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.commands import REPOSITORY
 
 TUTORIAL = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     files = re.findall(r"`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in files] == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]

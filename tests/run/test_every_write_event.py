@@ -143,7 +143,7 @@ def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -
         assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
 
 
-@pytest.mark.parametrize(("phase", "every"), [("stage_1", 17), ("pca", 1), ("stage_2", 17), ("continued", 41)])
+@pytest.mark.parametrize(("phase", "every"), [("stage_1", 29), ("pca", 1), ("stage_2", 41), ("continued", 83)])
 def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
     phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
 ) -> None:

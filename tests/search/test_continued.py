@@ -63,7 +63,7 @@ def test_the_step_is_its_twin(name: str) -> None:
 
 
 @pytest.mark.parametrize("micro_batch_size", [None, 3])
-@pytest.mark.parametrize("name", ["momentum", "lamb"])
+@pytest.mark.parametrize("name", ["momentum", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_without_directions_it_is_plain_training_to_the_byte(name: str, micro_batch_size: int | None, mode) -> None:
     """Weights, optimizer state, BatchNorm's statistics, the EMA; the batches are those of a cooldown."""
     plain, searched = BatchNormNet(), BatchNormNet()

@@ -58,7 +58,9 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [8, pytest.param(4, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 1]
+)
 @pytest.mark.parametrize("parts", PARTS)
 def test_twenty_ordinary_steps_are_the_same_with_clipping_and_with_a_static_scale(parts, size, pynative):
     network = TanhMLP()
