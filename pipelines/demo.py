@@ -101,7 +101,10 @@ class _Demo:
 
     def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
         warmup = min(5, epochs // 2)
-        made = [f"--set={option}" for option in (f"epochs={epochs}", f"schedule.warmup_epochs={warmup}", *options)]
+        shown = f"evaluate_every={max(1, self.epochs // 10)}"  # for the picture; an evaluation costs half an epoch
+        made = [
+            f"--set={option}" for option in (f"epochs={epochs}", f"schedule.warmup_epochs={warmup}", shown, *options)
+        ]
         run = ["--config", config, "--out", self.out / name, *self.seed, *self.resume, *made]
         self.phases.run(name, _program("stage_1", self.data, *run), log=log)
         return next((self.out / name / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt"))
