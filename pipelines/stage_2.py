@@ -16,7 +16,7 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.distributed.share import share_basis
-from dimred.files.run_names import BASIS, SNAPSHOTS, checkpoint_place
+from dimred.files.run_names import BASIS, checkpoint_place
 from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
 from dimred.run.search import Search
@@ -55,10 +55,9 @@ def stage_2(
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))
-        snapshots = weights.parent / SNAPSHOTS
         basis = found.basis
         if pca_mat is None and settings.n_components > 0:
-            basis = ranks.run_on_rank_zero(lambda: _fit(settings, network, snapshots, out))
+            basis = ranks.run_on_rank_zero(lambda: _fit(settings, network, found.snapshots, out))
         shared = None
         if settings.n_components > 0:
             shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
@@ -71,14 +70,14 @@ def stage_2(
         taken_over = {} if continuation is None else continuation.summary()
         search = Search(session, settings, network, step, images, basis, sources, taken_over, SEARCH_EPOCHS_FROM)
         if not search.restore(allow_change or []):
-            search.put_start(snapshots)
+            search.put_start(found.snapshots)
         search.run()
 
 
-def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: Path, out: Path) -> SubspaceBasis:
-    """The basis of the snapshots beside WEIGHTS."""
-    series, kind = CheckpointSeries.open(snapshots), basis_kind(settings)
-    return fit_basis(series, settings.n_components, out=out / BASIS, kind=kind, network=network)
+def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: CheckpointSeries | None, out: Path) -> SubspaceBasis:
+    """The basis of the snapshots, which ``check_stage_2`` has found enough of."""
+    assert snapshots is not None
+    return fit_basis(snapshots, settings.n_components, out=out / BASIS, kind=basis_kind(settings), network=network)
 
 
 if __name__ == "__main__":

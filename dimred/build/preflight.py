@@ -14,7 +14,7 @@ from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
-from dimred.files.run_names import SNAPSHOTS
+from dimred.files.run_names import SNAPSHOTS, checkpoint_place
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -32,6 +32,7 @@ class StageTwoInputs(NamedTuple):
     weights: dict[str, np.ndarray] | None  # every parameter of WEIGHTS, by name
     continuation: Continuation | None  # of the continued residual; None for another one
     basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted, or not needed
+    snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none
 
 
 def check_stage_1(
@@ -78,23 +79,40 @@ def check_stage_2(
         check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
         return arrays, continuation
 
-    def read_basis() -> SubspaceBasis | None:
-        if pca_mat is not None:
-            return load_basis(pca_mat, network=network)
-        snapshots = weights.parent / SNAPSHOTS
-        if settings.n_components > 0:
-            check_enough(len(CheckpointSeries.open(snapshots)), settings.n_components, basis_kind(settings), snapshots)
-        return None
+    def read_basis() -> tuple[SubspaceBasis | None, CheckpointSeries | None]:
+        is_fitted = pca_mat is None and settings.n_components > 0
+        snapshots = snapshots_until(weights, needed=is_fitted)
+        if is_fitted and snapshots is not None:
+            check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
+        return (None if pca_mat is None else load_basis(pca_mat, network=network)), snapshots
 
     problems = Problems()
     problems.collect(lambda: check_splits(settings, data, splits_read(settings)))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     arrays, continuation = problems.collect(lambda: ranks.run_on_rank_zero(read_weights)) or (None, None)
-    basis = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
+    read = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
+    basis, snapshots = read or (None, None)
     problems.collect(lambda: check_space(out, _stage_2_disk(settings, network, pca_mat is None), "stage 2"))
     problems.collect(lambda: check_memory(_stage_2_memory(settings, network) // ranks.group_size, "the basis"))
     problems.refuse()
-    return StageTwoInputs(arrays, continuation, basis)
+    return StageTwoInputs(arrays, continuation, basis, snapshots)
+
+
+def snapshots_until(weights: Path, needed: bool = False) -> CheckpointSeries | None:
+    """The snapshots beside WEIGHTS, up to its epoch: a stage 1 that went on has later ones.
+
+    Args:
+        weights: WEIGHTS.
+        needed: whether there must be some; else None where there are none.
+
+    Raises:
+        SeriesError: there are none, or all of them are later.
+    """
+    folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
+    if not needed and not folder.is_dir():
+        return None
+    series = CheckpointSeries.open(folder)
+    return series.select(until_epoch=place.epoch) if place and len(series) else series
 
 
 def splits_trained_with(settings: StageOneConfig) -> list[str]:

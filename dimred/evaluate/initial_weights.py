@@ -1,7 +1,6 @@
 """Where a search begins: the candidates, and the network put there."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,8 +74,10 @@ class InitialWeights:
         self._layout = WeightLayout.from_network(network)
         self._on = on
 
-    def put(self, start: str, basis: SubspaceBasis | None, snapshots: Path) -> dict[str, Any]:
+    def put(self, start: str, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None) -> dict[str, Any]:
         """``best``, ``mean``, ``last`` (the network as it is), or the path of a checkpoint; what is told of a choice.
+
+        ``snapshots`` are None where there are none, and on all ranks but 0.
 
         Raises:
             ConfigError: ``mean`` of a basis that has none.
@@ -92,11 +93,10 @@ class InitialWeights:
             self._ranks.broadcast(parameters)
         return {}
 
-    def _best(self, basis: SubspaceBasis | None, snapshots: Path) -> dict[str, Any]:
+    def _best(self, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None) -> dict[str, Any]:
         """Of the averages of the snapshots and the last weights; where there are no snapshots, of the basis' mean."""
         others = [("last", 1.0, self._layout.flatten(to_arrays(self._network.trainable_params())))]
-        series = self._ranks.run_on_rank_zero(lambda: CheckpointSeries.open(snapshots) if snapshots.is_dir() else None)
-        averages = SnapshotAverages(series, self._layout, self._ranks)
+        averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         mean = None if basis is None else basis.mean
         n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
         if n_in_mean and not averages.steps:

@@ -30,6 +30,7 @@ from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import scale_rates, state_parameters
 from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
+from dimred.weights.series import CheckpointSeries
 
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
@@ -116,8 +117,8 @@ class Search(Observer):
     def _all_parameters(self) -> list[Parameter]:
         return [*self._parameters(), *self._optimizer_state()]
 
-    def put_start(self, snapshots: Path) -> None:
-        """Put the network where the search begins."""
+    def put_start(self, snapshots: CheckpointSeries | None) -> None:
+        """Put the network where the search begins; rank 0 has the snapshots, if there are any."""
         start = InitialWeights(self.network, self.ranks, self.on)
         self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:

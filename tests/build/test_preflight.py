@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dimred.build.preflight import Problems, check_memory, check_space
+from dimred.build.preflight import Problems, check_memory, check_space, snapshots_until
 from dimred.errors import ConfigError, DataError
+from dimred.weights.series import CheckpointSeries
 
 
 def fail(error: Exception) -> None:
@@ -31,3 +33,14 @@ def test_space_and_memory(tmp_path: Path) -> None:
     check_memory(1, "the basis")
     with pytest.raises(ConfigError, match=r"the basis needs 1,000,000,000,000 MB of memory, [\d,]+ MB are available"):
         check_memory(10**18, "the basis")
+
+
+def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp_path: Path) -> None:
+    assert snapshots_until(tmp_path / "net-2_5.ckpt") is None
+    series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
+    for epoch in range(1, 5):
+        series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
+    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
+        found = snapshots_until(tmp_path / name)
+        assert found is not None
+        assert [entry.step for entry in found.entries] == steps

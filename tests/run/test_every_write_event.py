@@ -99,7 +99,7 @@ def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
         with open_session(out, settings, ALONE, resume=resume) as session:
             search = Search(session, settings, network, step, images, basis, {}, taken_over, 1_000_000)
             if not search.restore([]):
-                search.put_start(weights.parent / "checkpoint_pca")
+                search.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
             search.run()
 
     return run
