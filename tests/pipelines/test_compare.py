@@ -91,6 +91,7 @@ def test_a_curve_over_epochs(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
 
 
+@pytest.mark.slow
 def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = compared(folder, capsys, 3, 4, at="2", methods="plain_for_total")
     runs = [run for run in summary["runs"] if run["method"] == "plain_for_total"]

@@ -136,7 +136,7 @@ def test_thirty_kills(name: str, tmp_path: Path, request) -> None:
     survive(request.getfixturevalue(name)[0], 30, SEED, tmp_path, print)
 
 
-@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
 def test_a_signal_saves_the_step_and_ends_with_its_own_status(
     stage_1: tuple[Phase, Path], tmp_path: Path, how: str, status: int
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages
 
 TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
@@ -74,6 +76,7 @@ def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
     assert not (two_stages.stage_1 / "tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: Path, tmp_path: Path) -> None:
     """``dimred train`` in a terminal, its standard output in a file."""
     log = tmp_path / "log"

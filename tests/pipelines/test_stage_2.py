@@ -126,6 +126,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     assert result["accuracy_start"] == read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["accuracy"]
 
 
+@pytest.mark.slow
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",

@@ -133,7 +133,7 @@ FREE = ["as_published", "alpha_0", "other_constants", "same_batch", "damping", "
 
 
 @pytest.mark.parametrize("case", FREE)
-@pytest.mark.parametrize("problem", [quadratic_case, mlp_case])
+@pytest.mark.parametrize("problem", [quadratic_case, pytest.param(mlp_case, marks=pytest.mark.slow)])
 def test_50_steps_free_of_each_other(problem, case, pynative):
     run_free(problem, CASES[case])
 

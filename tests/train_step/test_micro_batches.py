@@ -40,7 +40,7 @@ def momentum_by_hand(clip_norm: float = np.inf) -> np.ndarray:
     return w
 
 
-@pytest.mark.parametrize(("size", "graph"), [(2, False), *((size, True) for size in [None, *SIZES])])
+@pytest.mark.parametrize(("size", "graph"), [(2, False), (None, True), (8, True), (1, True)])
 def test_twenty_ordinary_steps_are_the_same_whatever_the_micro_batch(size, graph):
     ms.set_context(mode=ms.GRAPH_MODE if graph else ms.PYNATIVE_MODE)
     network = TanhMLP()
