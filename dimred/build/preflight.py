@@ -32,7 +32,7 @@ class StageTwoInputs(NamedTuple):
     weights: dict[str, np.ndarray] | None  # every parameter of WEIGHTS, by name
     continuation: Continuation | None  # of the continued residual; None for another one
     basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted, or not needed
-    snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none
+    snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none, or none are read
 
 
 def check_stage_1(
@@ -81,7 +81,8 @@ def check_stage_2(
 
     def read_basis() -> tuple[SubspaceBasis | None, CheckpointSeries | None]:
         is_fitted = pca_mat is None and settings.n_components > 0
-        snapshots = snapshots_until(weights, needed=is_fitted)
+        is_read = is_fitted or settings.start == "best"
+        snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
         return (None if pca_mat is None else load_basis(pca_mat, network=network)), snapshots
@@ -106,13 +107,17 @@ def snapshots_until(weights: Path, needed: bool = False) -> CheckpointSeries | N
         needed: whether there must be some; else None where there are none.
 
     Raises:
-        SeriesError: there are none, or all of them are later.
+        SeriesError: they can't be read; or there must be some, and all are later.
     """
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
     if not needed and not folder.is_dir():
         return None
     series = CheckpointSeries.open(folder)
-    return series.select(until_epoch=place.epoch) if place and len(series) else series
+    if place is None or not len(series):
+        return series
+    if not needed and all(entry.epoch > place.epoch for entry in series.entries):
+        return None
+    return series.select(until_epoch=place.epoch)
 
 
 def splits_trained_with(settings: StageOneConfig) -> list[str]:

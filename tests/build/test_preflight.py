@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dimred.build.preflight import Problems, check_memory, check_space, snapshots_until
-from dimred.errors import ConfigError, DataError
+from dimred.errors import ConfigError, DataError, SeriesError
 from dimred.weights.series import CheckpointSeries
 
 
@@ -44,3 +44,6 @@ def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp
         found = snapshots_until(tmp_path / name)
         assert found is not None
         assert [entry.step for entry in found.entries] == steps
+    assert snapshots_until(tmp_path / "net-0_5.ckpt") is None
+    with pytest.raises(SeriesError, match="until_epoch = 0 leave none of the 4 snapshots"):
+        snapshots_until(tmp_path / "net-0_5.ckpt", needed=True)
