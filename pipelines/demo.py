@@ -121,7 +121,7 @@ class _Demo:
 
         yield _row("stage 1 at a constant rate", self.epochs, reestimated("device0_stage_1"))
         yield _row("  the average that stage 2 starts from", self.epochs, found["accuracy_start"])
-        yield _row("  stage 2", self.epochs + self._passes(found, found["steps"]), found["accuracy_reestimated"])
+        yield _row("  stage 2", self.epochs + self._passes(found, found["epochs"]), found["accuracy_reestimated"])
         for total in (self.total, 2 * self.total):
             yield _row(f"plain training, schedule made for {total}", total, reestimated(f"plain_{total}"))
 
@@ -133,10 +133,7 @@ class _Demo:
         points = {0: found["accuracy_start"]} | {
             int(epoch): value for epoch, value in found["accuracy_by_epoch"].items()
         }
-        per_epoch = found["steps"] / max(1, len(points) - 1)
-        searched = [
-            _row("", self.epochs + self._passes(found, per_epoch * epoch), value) for epoch, value in points.items()
-        ]
+        searched = [_row("", self.epochs + self._passes(found, epoch), value) for epoch, value in points.items()]
         curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
         return {
             name: [
@@ -151,11 +148,9 @@ class _Demo:
         records = read_metrics(self.out / name / METRICS)
         return [_row(name, record["epoch"], record["accuracy"]) for record in records if record.get("accuracy")]
 
-    def _passes(self, found: dict[str, Any], n_steps: float) -> float:
-        """What so many steps of stage 2 cost in epochs of ordinary training, which is a forward and a backward pass."""
-        forward_and_backward = (2 * found["gradients"] + found["trials"]) / 2
-        per_epoch = found["steps"] / found["epochs"]
-        return float(forward_and_backward / found["steps"] * n_steps / per_epoch)
+    def _passes(self, found: dict[str, Any], n_epochs: int) -> float:
+        """What so many epochs of stage 2 cost in epochs of ordinary training: a forward and a backward pass each."""
+        return float(n_epochs * (found["gradients"] + found["trials"] / 2) / found["steps"])
 
 
 def _row(what: str, passes: float, accuracy: float) -> dict[str, Any]:
