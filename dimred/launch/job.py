@@ -84,6 +84,9 @@ class Job:
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
             mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
+            # MindSpore's ranks look for each other every 3 to 5 seconds; every second, two of them begin 5 s earlier.
+            for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
+                mine[bound] = given.get(bound, "1")
         return mine
 
     def rank_environment(self, rank: int) -> dict[str, str]:

@@ -50,12 +50,27 @@ def command_words(command: object, words: tuple[str, ...] = ()) -> list[tuple[st
 
 @dataclass(frozen=True)
 class TwoStages:
-    """Where the shared run lies, and what it printed."""
+    """Where the shared run lies in ``folder``, and what it printed."""
 
     folder: Path
     data: Path
-    stage_1: Path
-    snapshots: Path
-    weights: Path
-    matrix: Path
-    stage_1_output: str
+
+    @property
+    def stage_1(self) -> Path:
+        return self.folder / "stage 1 é"
+
+    @property
+    def weights(self) -> Path:
+        return self.stage_1 / "checkpoint_stage_1" / "resnet_small-3_74.ckpt"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.weights.parent / "checkpoint_pca"
+
+    @property
+    def matrix(self) -> Path:
+        return self.folder / "pca_mat.npy"
+
+    @property
+    def stage_1_output(self) -> str:
+        return (self.folder / "shown").read_text()

@@ -1,7 +1,9 @@
-"""One real run of both stages, short, shared by the tests of the programs."""
+"""One real run of both stages, short, shared by the tests of the programs and by the processes that run them."""
 
+import fcntl
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,54 +11,82 @@ import pytest
 from dimred.data.digits import write_digits
 from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
+DIGITS = "digits with ü and blanks"
+
+
+class Shared:
+    """``shared(name, fill)``: a folder under ``root`` that the first process to ask fills, and all of them read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __call__(self, name: str, fill: Callable[[Path], None]) -> Path:
+        folder, filled = self._root / name, self._root / f"{name} is filled"
+        with (self._root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not filled.exists():
+                folder.mkdir()
+                fill(folder)
+                filled.touch()
+        return folder
+
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data") / "digits with ü and blanks"
-    write_digits(folder, seed=7)
-    return folder
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    root = tmp_path_factory.getbasetemp()
+    return Shared(root.parent if root.name.startswith("popen-") else root)
 
 
 @pytest.fixture(scope="session")
-def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(shared: Shared) -> Path:
+    """Of the 4,000 test images a quarter; every run of a program measures them."""
+
+    def fill(folder: Path) -> None:
+        write_digits(folder / DIGITS, seed=7)
+        for of_a_class in (folder / DIGITS / "test").iterdir():
+            for image in sorted(of_a_class.iterdir())[100:]:
+                image.unlink()
+
+    return shared("digits", fill) / DIGITS
+
+
+@pytest.fixture(scope="session")
+def few_digits(digits: Path, shared: Shared) -> Path:
     """200 images to train on, 50 to choose by, and 50 to test on."""
-    few = tmp_path_factory.mktemp("data") / "few"
-    for split, count in (("train", 20), ("val", 5), ("test", 5)):
-        for folder in sorted((digits / split).iterdir()):
-            (few / split / folder.name).mkdir(parents=True)
-            for image in sorted(folder.iterdir())[:count]:
-                shutil.copy(image, few / split / folder.name)
-    return few
+
+    def fill(few: Path) -> None:
+        for split, count in (("train", 20), ("val", 5), ("test", 5)):
+            for of_a_class in sorted((digits / split).iterdir()):
+                (few / split / of_a_class.name).mkdir(parents=True)
+                for image in sorted(of_a_class.iterdir())[:count]:
+                    shutil.copy(image, few / split / of_a_class.name)
+
+    return shared("few", fill)
 
 
 @pytest.fixture(scope="session")
-def two_stages(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoStages:
-    folder = tmp_path_factory.mktemp("run")
-    stage_1 = folder / "stage 1 é"
-    done = program("stage_1", digits, "--config", STAGE_1, "--out", stage_1, *SHORT, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    snapshots = stage_1 / "checkpoint_stage_1" / "checkpoint_pca"
-    fitted = dimred("pca", "--ckpt-dir", snapshots, "--out", folder / "pca_mat.npy", cwd=folder)
-    assert fitted.returncode == 0, fitted.stderr
-    return TwoStages(
-        folder=folder,
-        data=digits,
-        stage_1=stage_1,
-        snapshots=snapshots,
-        weights=stage_1 / "checkpoint_stage_1" / "resnet_small-3_74.ckpt",
-        matrix=folder / "pca_mat.npy",
-        stage_1_output=done.stdout,
-    )
+def two_stages(digits: Path, shared: Shared) -> TwoStages:
+    def fill(folder: Path) -> None:
+        run = TwoStages(folder, digits)
+        done = program("stage_1", digits, "--config", STAGE_1, "--out", run.stage_1, *SHORT, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / "shown").write_text(done.stdout)
+        fitted = dimred("pca", "--ckpt-dir", run.snapshots, "--out", run.matrix, cwd=folder)
+        assert fitted.returncode == 0, fitted.stderr
+
+    return TwoStages(shared("run", fill), digits)
 
 
 @pytest.fixture(scope="session")
-def searched(two_stages: TwoStages) -> Path:
+def searched(two_stages: TwoStages, shared: Shared) -> Path:
     """A run from the mean with alpha = 0, on the given matrix."""
-    out = two_stages.folder / "stage 2"
-    done = program(
-        "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-        "--set=alpha=0", "--set=start=mean", cwd=two_stages.folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
-    return out
+
+    def fill(out: Path) -> None:
+        done = program(
+            "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
+            "--set=alpha=0", "--set=start=mean", cwd=two_stages.folder,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
+
+    return shared("stage 2", fill)
