@@ -1,0 +1,231 @@
+"""What a few trusted images can take back of the wrong labels that a network learned by heart.
+
+    python -m tests.benchmarks.few_labels_study --out study --seeds 1 2 3 4 5
+
+Half an hour of one core. What is in ``--out`` already is not run again. Ends with tables in Markdown
+(``few_labels_study.md`` beside this file has them): means and standard errors over the seeds. The trusted images are of
+``val``; ``test`` is only reported.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import dimred
+from dimred.data.digits import SPLITS, write_digits
+from dimred.evaluate.averages import SnapshotAverages, average_snapshots
+from dimred.evaluate.window_search import search_windows
+from dimred.vectors.parameters import to_arrays
+from tests.benchmarks.few_labels_methods import (
+    LAST_LAYER,
+    Split,
+    Subspace,
+    cross_entropy,
+    fine_tune,
+    fit_temperature,
+    logits,
+    make_network,
+    sample,
+    softmax,
+)
+
+DRAWS = {20: 10, 50: 10, 200: 5}  # trusted images: how often they are drawn
+LABEL_NOISE = 4 / 9  # go to a class drawn at random, a tenth of them to the right one: 40 % are wrong
+EPOCHS, FIRST_SNAPSHOT, BATCH_SIZE, RATE, MOMENTUM = 60, 6, 32, 0.05, 0.9
+DIRECTIONS, SAMPLES, EVERY = (16, 32), 1000, 20  # every 20th sample predicts
+START, REFERENCE = "window chosen with a temperature", "best window"
+Network = tuple[np.ndarray, float]  # weights (M,), temperature
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        folder = arguments.out / str(seed)
+        if not (folder / "data").exists():
+            write_digits(folder / "data", seed, label_noise=LABEL_NOISE)
+        if not (folder / "training.json").exists():
+            (folder / "training.json").write_text(json.dumps(train(folder, seed)))
+        for count in DRAWS:
+            if not (folder / f"{count}.json").exists():
+                (folder / f"{count}.json").write_text(json.dumps(list(study(folder, count, seed))))
+    print(tables(arguments.out, arguments.seeds))
+
+
+def read_split(folder: Path, split: str) -> Split:
+    """One split; the background of a scan is 0, full ink 1."""
+    paths = sorted((folder / "data" / split).glob("*/*.png"), key=lambda path: path.name)
+    pixels = np.array([np.asarray(Image.open(path), np.float32).ravel() for path in paths])
+    labels = np.array([path.parent.name for path in paths]).astype(np.int32)
+    truth = load_digits().target[[int(path.name[4:8]) for path in paths]]
+    return Split((pixels - 64) / 128, labels, truth.astype(np.int32))
+
+
+def train(folder: Path, seed: int) -> list[dict[str, float]]:
+    """Stage 1 at a constant rate; after each epoch the accuracy on test, and on wrong and right training labels."""
+    shutil.rmtree(folder / "snapshots", ignore_errors=True)  # of a run that was cut off
+    images, test = read_split(folder, "train"), read_split(folder, "test")
+    wrong = images.labels != images.truth
+    parts = {"test": test, "wrong labels": images.part(wrong), "right labels": images.part(~wrong)}
+    ms.set_seed(seed)
+    network = make_network()
+    optimizer = nn.Momentum(network.trainable_params(), RATE, MOMENTUM)
+    step = dimred.TrainStep(nn.WithLossCell(network, nn.CrossEntropyLoss()), optimizer)
+    layout = dimred.WeightLayout.from_network(network)
+    series = dimred.CheckpointSeries(folder / "snapshots", keep=None)
+    records, rng = [], np.random.default_rng([seed, 0])
+    n_steps = len(images.labels) // BATCH_SIZE
+    for epoch in range(1, EPOCHS + 1):
+        for rows in rng.permutation(len(images.labels))[: n_steps * BATCH_SIZE].reshape(n_steps, BATCH_SIZE):
+            step(ms.Tensor(images.images[rows]), ms.Tensor(images.labels[rows]))
+        weights = to_arrays(network.trainable_params())
+        if epoch >= FIRST_SNAPSHOT:
+            series.append(weights, step=n_steps * epoch, epoch=epoch)
+        vector = layout.flatten(weights)
+        records.append({name: measure(logits(vector, part.images), part)["accuracy"] for name, part in parts.items()})
+    return records
+
+
+def measure(found: np.ndarray, part: Split) -> dict[str, float]:
+    """Accuracy and mean loss of logits (n, N_CLASSES)."""
+    right = found.argmax(axis=1) == part.labels
+    return {"accuracy": float(right.mean()), "loss": float(cross_entropy(found, part.labels).mean())}
+
+
+def study(folder: Path, count: int, seed: int) -> Iterator[dict[str, dict[str, float]]]:
+    """For each draw of ``count`` trusted images: accuracy and loss on test of each method's network."""
+    val, test = read_split(folder, "val"), read_split(folder, "test")
+    n_scans, n_variants = SPLITS["val"]
+    series, k = dimred.CheckpointSeries.open(folder / "snapshots"), max(DIRECTIONS)
+    basis = dimred.fit_basis(series, k, network=make_network())
+    assert basis.layout is not None
+    assert basis.explained_variance is not None
+    spread = np.sqrt(basis.explained_variance)[:, None].astype(np.float32)
+    averages, mean = SnapshotAverages(series, basis.layout), average_snapshots(series, basis.layout)
+    [(_, last)] = averages.uniform(len(series), [1])
+    for draw in range(DRAWS[count]):
+        rng = np.random.default_rng([seed, count, draw])
+        scans = rng.permutation(n_scans)[:count]  # one image of each, so that what is held out is not seen
+        trusted = val.part(n_variants * scans + draw % n_variants)
+        networks = {"last weights": (last, 1.0), "mean of all snapshots": (mean, 1.0)}
+        networks |= from_windows(averages, last, trusted)
+        start, temperature = networks[START]
+        networks["last layer fine-tuned"] = fine_tune(start, trusted, temperature, LAST_LAYER), temperature
+        networks["all weights fine-tuned, L2"] = fine_tune(start, trusted, temperature, slice(None)), temperature
+        found = {name: tested(network, test) for name, network in networks.items()}
+        random = np.linalg.qr(rng.standard_normal((basis.n_weights, k)))[0].T.astype(np.float32)
+        for kind, rows in (("posterior", basis.components * spread), ("random directions", random * spread)):
+            for n in DIRECTIONS:
+                found |= from_posterior(f"{kind}, {n}", networks[START], rows[:n], trusted, test, rng)
+        yield found
+
+
+def tested(network: Network, test: Split) -> dict[str, float]:
+    vector, temperature = network
+    return measure(logits(vector, test.images) / temperature, test) | {"temperature": temperature}
+
+
+def from_windows(averages: SnapshotAverages, last: np.ndarray, trusted: Split) -> dict[str, Network]:
+    """What the trusted images choose of the windows, measured as they are, and each with a temperature of its own."""
+
+    def temperature_of(vector: np.ndarray) -> float:
+        return fit_temperature(logits(vector, trusted.images), trusted.labels)
+
+    def losses(vector: np.ndarray, temperature: float) -> np.ndarray:
+        return cross_entropy(logits(vector, trusted.images) / temperature, trusted.labels)
+
+    best, lowest = choose_windows(averages, last, lambda vector: losses(vector, 1.0))
+    best_tempered, lowest_tempered = choose_windows(averages, last, lambda one: losses(one, temperature_of(one)))
+    return {
+        REFERENCE: (best, 1.0),
+        "the same weights with a temperature": (best, temperature_of(best)),
+        "window of lowest loss": (lowest, 1.0),
+        "best window, chosen with a temperature": (best_tempered, temperature_of(best_tempered)),
+        START: (lowest_tempered, temperature_of(lowest_tempered)),
+    }
+
+
+def choose_windows(
+    averages: SnapshotAverages, last: np.ndarray, losses: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What ``start: best`` chooses (the widest within a standard error of the lowest loss), and the lowest loss."""
+    measured: list[np.ndarray] = []
+
+    def keep(vector: np.ndarray) -> np.ndarray:
+        measured.append(vector)
+        return losses(vector)
+
+    found = search_windows(averages, keep, [("last", 1.0, last)])
+    lowest = [one is found.selection.lowest() for one in found.selection.candidates].index(True)
+    return found.weights, measured[lowest]
+
+
+def from_posterior(
+    name: str, start: Network, directions: np.ndarray, trusted: Split, test: Split, rng: np.random.Generator
+) -> dict[str, dict[str, float]]:
+    """The network at the mean of the posterior of z, and what the networks along the chain predict in the mean."""
+    vector, temperature = start
+    on_trusted, on_test = (Subspace(vector, directions, split.images) for split in (trusted, test))
+
+    def log_likelihood(z: np.ndarray) -> float:
+        return -float(cross_entropy(on_trusted.logits(z) / temperature, trusted.labels).sum())
+
+    chain = sample(log_likelihood, len(directions), SAMPLES, rng)
+    halves = np.array([half.mean(axis=0) for half in np.split(chain, 2)])
+    told = {"length": root_mean_square(halves.mean(axis=0)), "error": root_mean_square(halves[0] - halves[1]) / 2}
+    predicted = np.mean([softmax(on_test.logits(z) / temperature) for z in chain[::EVERY]], axis=0)
+    return {
+        name: measure(on_test.logits(chain.mean(axis=0)) / temperature, test) | told,
+        f"{name}, mean of its predictions": measure(np.log(predicted), test),
+    }
+
+
+def root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def tables(out: Path, seeds: list[int]) -> str:
+    """What was learned by heart; then test accuracy, test loss, and both less those of two rows, seed by seed."""
+    trainings = [json.loads((out / str(seed) / "training.json").read_text()) for seed in seeds]
+    epochs = [epoch for epoch in (1, 2, 5, 10, 20, 40, EPOCHS) if epoch <= EPOCHS]
+    lines = [f"| epoch | {' | '.join(map(str, epochs))} |", "|---" * (len(epochs) + 1) + "|"]
+    for part in trainings[0][0]:
+        cells = [cell(100 * np.array([one[epoch - 1][part] for one in trainings])) for epoch in epochs]
+        lines.append(f"| {part} | {' | '.join(cells)} |")
+    found = {  # the mean over the draws, by count, seed, row and measure
+        count: [json.loads((out / str(seed) / f"{count}.json").read_text()) for seed in seeds] for count in DRAWS
+    }
+
+    def of(count: int, row: str, measured: str) -> np.ndarray:
+        return np.array([np.mean([draw[row][measured] for draw in draws]) for draws in found[count]])
+
+    for measured, unit, digits in (("accuracy", 100, 1), ("loss", 1, 3)):
+        for other in ("", REFERENCE, START):
+            title = f"{measured}, gain over {other!r}" if other else measured
+            columns = " | ".join(f"{count} images" for count in DRAWS)
+            lines += ["", f"| {title} | {columns} |", "|---" * (len(DRAWS) + 1) + "|"]
+            for row in found[min(DRAWS)][0][0]:
+                less = {count: of(count, other, measured) if other else 0 for count in DRAWS}
+                cells = [cell(unit * (of(count, row, measured) - less[count]), digits, other) for count in DRAWS]
+                lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(values: np.ndarray, digits: int = 1, signed: str = "") -> str:
+    """Mean and standard error over the seeds."""
+    mean = f"{values.mean():{'+' if signed else ''}.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {values.std(ddof=1) / np.sqrt(len(values)):.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()
