@@ -1,6 +1,6 @@
 """What a network can be given from a few trusted images: a temperature, fine-tuning, a posterior over some directions.
 
-The network is an MLP with one hidden layer, in NumPy, its weights one vector (M,) in the order of ``make_network``.
+The network is a small CNN without BatchNorm, in NumPy, its weights one vector (M,) in the order of ``make_network``.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,17 +10,20 @@ import numpy as np
 from mindspore import nn
 from scipy.optimize import minimize
 
-from dimred.data.digits import FIELD, N_CLASSES
+from dimred.data.digits import N_CLASSES
 
-PIXELS, HIDDEN = FIELD**2, 128
+CHANNELS, KERNEL, STRIDE, POOLED, HIDDEN = 16, 5, 2, 3, 128
+SHAPES = [
+    (CHANNELS, KERNEL**2), (CHANNELS,), (HIDDEN, CHANNELS * POOLED**2), (HIDDEN,), (N_CLASSES, HIDDEN), (N_CLASSES,)
+]  # fmt: skip
 LAST_LAYER = slice(-N_CLASSES * (HIDDEN + 1), None)
 TEMPERATURES = np.geomspace(0.25, 16, 73)
-STRENGTHS, FOLDS, ITERATIONS = 10.0 ** np.arange(1, -5, -1), 5, 40  # of the L2 term; cross validation; L-BFGS
-BURN_IN = 200
+STRENGTHS, FOLDS, ITERATIONS = (1.0, 0.1, 0.01, 1e-3, 1e-4), 4, 30  # of the L2 term; cross validation; L-BFGS
+BURN_IN = 100
 
 
 class Split(NamedTuple):
-    """Images (n, PIXELS), their labels as given and the right ones, (n,), in the order of scans and variants."""
+    """Images (n, 1, FIELD, FIELD), their labels as given and the right ones, (n,)."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -30,46 +33,77 @@ class Split(NamedTuple):
         """The images of these numbers, or where ``chosen`` is true."""
         return Split(*(values[chosen] for values in self))
 
+    def patches(self) -> np.ndarray:
+        """What the convolution sees, (n, 6, 6, 25)."""
+        seen = np.lib.stride_tricks.sliding_window_view(self.images[:, 0], (KERNEL, KERNEL), (1, 2))
+        return np.ascontiguousarray(seen[:, ::STRIDE, ::STRIDE]).reshape(-1, 2 * POOLED, 2 * POOLED, KERNEL**2)
+
 
 def make_network() -> nn.Cell:
-    """An MLP; it has no BatchNorm, so that weights are all there is."""
-    return nn.SequentialCell(nn.Dense(PIXELS, HIDDEN), nn.ReLU(), nn.Dense(HIDDEN, N_CLASSES))
+    """It has no BatchNorm, so that the weights are all there is."""
+    return nn.SequentialCell(
+        nn.Conv2d(1, CHANNELS, KERNEL, STRIDE, pad_mode="valid", has_bias=True),
+        nn.MaxPool2d(2, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dense(CHANNELS * POOLED**2, HIDDEN),
+        nn.ReLU(),
+        nn.Dense(HIDDEN, N_CLASSES),
+    )
 
 
-def unpack(vectors: np.ndarray) -> list[np.ndarray]:
-    """W (.., HIDDEN, PIXELS), b (.., HIDDEN), V (.., N_CLASSES, HIDDEN), c (.., N_CLASSES) of weights (.., M)."""
-    shapes = [(HIDDEN, PIXELS), (HIDDEN,), (N_CLASSES, HIDDEN), (N_CLASSES,)]
-    ends = np.cumsum([np.prod(shape) for shape in shapes])
-    parts = np.split(vectors, ends[:-1], axis=-1)
-    return [part.reshape(*vectors.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)]
+class Layers(NamedTuple):
+    """What a forward pass leaves.
 
-
-def logits(vector: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """The network in NumPy: V max(W x + b, 0) + c, (n, N_CLASSES)."""
-    weight, bias, last, last_bias = unpack(vector)
-    return np.maximum(images @ weight.T + bias, 0) @ last.T + last_bias
-
-
-class Subspace:
-    """The same logits at w + D' z for many z: before the ReLU they are linear in z, and what does not change is kept.
-
-    Args:
-        start: w, (M,).
-        directions: D, (k, M).
-        images: (n, PIXELS).
+    Attributes:
+        weights: by layer, of ``SHAPES``.
+        inside: of the convolution, (n, 3, 2, 3, 2, CHANNELS).
+        pooled: (n, 3, 1, 3, 1, CHANNELS), before the ReLU.
+        features: (n, 9 CHANNELS), as the hidden layer sees them.
+        hidden: (n, HIDDEN).
+        logits: (n, N_CLASSES).
     """
 
-    def __init__(self, start: np.ndarray, directions: np.ndarray, images: np.ndarray) -> None:
-        self._start, self._moves = unpack(start), unpack(directions)
-        self._inside = images @ self._start[0].T + self._start[1]
-        self._inside_moves = np.matmul(images, self._moves[0].swapaxes(1, 2)) + self._moves[1][:, None]
+    weights: list[np.ndarray]
+    inside: np.ndarray
+    pooled: np.ndarray
+    features: np.ndarray
+    hidden: np.ndarray
+    logits: np.ndarray
 
-    def logits(self, z: np.ndarray) -> np.ndarray:
-        """(n, N_CLASSES) at one point (k,)."""
-        z = z.astype(np.float32)
-        hidden = np.maximum(self._inside + np.tensordot(z, self._inside_moves, 1), 0)
-        last, last_bias = (self._start[part] + np.tensordot(z, self._moves[part], 1) for part in (2, 3))
-        return hidden @ last.T + last_bias
+
+def forward(vector: np.ndarray, patches: np.ndarray) -> Layers:
+    """The network in NumPy."""
+    ends = np.cumsum([np.prod(shape) for shape in SHAPES])[:-1]
+    weights = [part.reshape(shape) for part, shape in zip(np.split(vector, ends), SHAPES, strict=True)]
+    kernel, kernel_bias, middle, middle_bias, last, last_bias = weights
+    inside = (patches.reshape(-1, KERNEL**2) @ kernel.T + kernel_bias).reshape(-1, POOLED, 2, POOLED, 2, CHANNELS)
+    pooled = inside.max(axis=(2, 4), keepdims=True)
+    features = np.maximum(pooled[:, :, 0, :, 0], 0).transpose(0, 3, 1, 2).reshape(len(patches), -1)
+    hidden = np.maximum(features @ middle.T + middle_bias, 0)
+    return Layers(weights, inside, pooled, features, hidden, hidden @ last.T + last_bias)
+
+
+def loss_and_gradient(
+    vector: np.ndarray, patches: np.ndarray, labels: np.ndarray, temperature: float
+) -> tuple[float, np.ndarray]:
+    """Mean loss of the logits over the temperature, and its gradient (M,)."""
+    layers = forward(vector, patches)
+    _, _, middle, _, last, _ = layers.weights
+    error = softmax(layers.logits / temperature)
+    error[np.arange(len(labels)), labels] -= 1
+    error /= temperature * len(labels)
+    back = (error @ last) * (layers.hidden > 0)
+    pooled = (back @ middle).reshape(-1, CHANNELS, POOLED, POOLED).transpose(0, 2, 3, 1)
+    pooled = pooled[:, :, None, :, None] * ((layers.inside == layers.pooled) & (layers.pooled > 0))
+    kernels = pooled.reshape(-1, CHANNELS)
+    parts = (
+        kernels.T @ patches.reshape(-1, KERNEL**2), kernels.sum(axis=0),
+        back.T @ layers.features, back.sum(axis=0),
+        error.T @ layers.hidden, error.sum(axis=0),
+    )  # fmt: skip
+    loss = cross_entropy(layers.logits / temperature, labels).mean()
+    return float(loss), np.concatenate([values.ravel() for values in parts])
 
 
 def softmax(found: np.ndarray) -> np.ndarray:
@@ -84,38 +118,26 @@ def cross_entropy(found: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
 
 
-def loss_and_gradient(vector: np.ndarray, part: Split, temperature: float) -> tuple[float, np.ndarray]:
-    """Mean loss of the logits over the temperature, and its gradient (M,)."""
-    weight, bias, last, last_bias = unpack(vector)
-    inside = part.images @ weight.T + bias
-    hidden = np.maximum(inside, 0)
-    found = (hidden @ last.T + last_bias) / temperature
-    error = softmax(found)
-    error[np.arange(len(part.labels)), part.labels] -= 1
-    error /= temperature * len(part.labels)
-    back = (error @ last) * (inside > 0)
-    parts = (back.T @ part.images, back.sum(axis=0), error.T @ hidden, error.sum(axis=0))
-    return float(cross_entropy(found, part.labels).mean()), np.concatenate([values.ravel() for values in parts])
-
-
 def fit_temperature(found: np.ndarray, labels: np.ndarray) -> float:
     """T with the lowest loss of logits / T (Guo et al., On calibration of modern neural networks, 2017)."""
     return float(min(TEMPERATURES, key=lambda temperature: cross_entropy(found / temperature, labels).mean()))
 
 
-def fine_tune(start: np.ndarray, trusted: Split, temperature: float, free: slice) -> np.ndarray:
+def fine_tune(
+    start: np.ndarray, patches: np.ndarray, labels: np.ndarray, temperature: float, free: slice
+) -> np.ndarray:
     """Minimise loss + strength / 2 |w - start|^2 over the weights ``free``; cross validation chooses the strength.
 
     The start itself is a candidate too, as that of infinite strength.
     """
 
-    def path(part: Split) -> Iterator[np.ndarray]:
+    def path(rows: np.ndarray) -> Iterator[np.ndarray]:
         """The minima, from the greatest strength to the least, each begun at the one before."""
-        vector = start.astype(np.float64)
+        vector = start.astype(np.float32)
 
         def objective(moved: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
             vector[free] = start[free] + moved
-            loss, gradient = loss_and_gradient(vector, part, temperature)
+            loss, gradient = loss_and_gradient(vector, patches[rows], labels[rows], temperature)
             return loss + strength / 2 * float(moved @ moved), gradient[free] + strength * moved
 
         moved = np.zeros(len(vector[free]))
@@ -124,13 +146,13 @@ def fine_tune(start: np.ndarray, trusted: Split, temperature: float, free: slice
             vector[free] = start[free] + moved
             yield vector.copy()
 
-    fold = np.arange(len(trusted.labels)) % FOLDS
+    fold = np.arange(len(labels)) % FOLDS
     held_out = np.zeros(len(STRENGTHS) + 1)  # the start comes last
     for number in range(FOLDS):
-        part, rest = trusted.part(fold == number), trusted.part(fold != number)
-        found = [logits(vector, part.images) for vector in (*path(rest), start)]
-        held_out += [cross_entropy(one / temperature, part.labels).sum() for one in found]
-    return [*path(trusted), start][int(held_out.argmin())]
+        rows = fold == number
+        logits = [forward(vector, patches[rows]).logits for vector in (*path(~rows), start)]
+        held_out += [cross_entropy(one / temperature, labels[rows]).sum() for one in logits]
+    return [*path(fold >= 0), start][int(held_out.argmin())]
 
 
 def elliptical_slice(
