@@ -1,4 +1,4 @@
-"""That the methods of ``few_labels_study.py`` are what they say; a minute with ``-m benchmark``."""
+"""That the methods of ``few_labels_study.py`` are what they say; seconds with ``-m benchmark``."""
 
 import mindspore as ms
 import numpy as np
