@@ -71,8 +71,10 @@ def compare_seed(
     """
     missing = [method for method in METHODS if method in methods and not (out / f"{method}.json").exists()]
     check_splits(one, data, SPLITS)
-    if two.model != one.model:
-        raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
+    for key in ("model", "loss"):
+        own, trained = getattr(two, key), getattr(one, key)
+        if own != trained:
+            raise ConfigError(f"--config is for the {key} {own}, but {str(run)!r} trained {trained}")
     set_up(one.seed)
     comparison = Comparison(data, run, one, two, at, folder=out)
     for method in missing:
@@ -83,6 +85,7 @@ def compare_seed(
         seconds = time.perf_counter() - started - (comparison.seconds_shared - spent)
         record = {
             "method": method, "seed": one.seed, "at": at, "data": str(data), "run": str(run),
+            "metric": two.metric_name, "batch_norm": comparison.evaluator.has_batch_norm,
             "passes": entry.passes, "chosen": entry.chosen, "choice": entry.choice,
             "forward_epochs": cost.forward / comparison.train.n_images,
             "backward_epochs": cost.backward / comparison.train.n_images,
@@ -127,7 +130,7 @@ class Comparison(StageOneSoFar):
         def mean(coefficients: Sequence[float]) -> np.ndarray:
             return combine_snapshots(self.series, self.layout, coefficients)
 
-        soup, _ = greedy_soup(len(self.series), lambda coefficients: self.accuracy(mean(coefficients)))
+        soup, _ = greedy_soup(len(self.series), lambda coefficients: -self.loss(mean(coefficients)))
         chosen = f"{np.count_nonzero(soup)} of {len(self.series)} snapshots"
         return Entry(self.with_weights(mean(soup)), self.at, chosen)
 

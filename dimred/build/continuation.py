@@ -65,11 +65,10 @@ def read_continuation(
             f"{typed}, which has the weights but not the state of an optimizer; residual continued needs a full "
             f"checkpoint, {_full_checkpoint(weights)}. Or set optimizer.name and residual_rate, to begin anew"
         )
-    config = weights.parent.parent / CONFIG
     if own is not None and settings.residual_rate is not None:
         optimizer, rate, source = own, settings.residual_rate, "optimizer and residual_rate of the configuration"
-    elif weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file():
-        stage_1 = load_config(StageOneConfig, config)
+    elif (stage_1 := read_stage_1_config(weights)) is not None:
+        config = weights.parent.parent / CONFIG
         optimizer, source = own or stage_1.optimizer, f"{config}{_other_batches(stage_1, settings)}"
         rate = settings.residual_rate or _last_rate(stage_1, weights)
     else:
@@ -82,6 +81,25 @@ def read_continuation(
         return Continuation(optimizer, rate, 0, f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)
     return Continuation(optimizer, rate, int(arrays[_UPDATES].item()), source, arrays)
+
+
+def read_stage_1_config(weights: Path) -> StageOneConfig | None:
+    """The configuration of the run that WEIGHTS are a full checkpoint of; None where they are of none."""
+    config = weights.parent.parent / CONFIG
+    is_of_run = weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file()
+    return load_config(StageOneConfig, config) if is_of_run else None
+
+
+def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
+    """Check that WEIGHTS were trained with this loss, where that is known.
+
+    Raises:
+        ConfigError: they were trained with another one.
+    """
+    stage_1 = read_stage_1_config(weights)
+    if stage_1 is not None and stage_1.loss != settings.loss:
+        own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
+        raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
 
 
 def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:

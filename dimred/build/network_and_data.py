@@ -1,4 +1,4 @@
-"""The network, its loss, and the data."""
+"""The network and the data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from dimred.data.image_tree import check_data, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.models.factory import load_factory, make_network
+from dimred.models.factory import load_factory, make_cell
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
 
@@ -23,7 +23,7 @@ def build_network(config: StageConfig) -> nn.Cell:
     """The network with fresh weights, in the precision asked for."""
     model = config.model
     if ":" in model.name:
-        network = make_network(model.name, model.n_classes)
+        network = make_cell(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
     return with_precision(network, **config.precision.model_dump())
@@ -40,7 +40,7 @@ def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None
     else:
         for split in splits:
             images = build_data(config.data, data, split)
-            if isinstance(images, OwnDataset):
+            if isinstance(images, OwnDataset) and None in (config.loss, config.metric):
                 images.check_classes(config.model.n_classes)
 
 
@@ -73,8 +73,3 @@ def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
             f"data.batch_size is {images.batch_size} on each of {ranks.group_size} ranks, but there are only "
             f"{images.n_images} training images; lower it"
         )
-
-
-def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Images, labels -> mean cross entropy with label smoothing."""
-    return nn.WithLossCell(network, nn.CrossEntropyLoss(label_smoothing=config.label_smoothing))

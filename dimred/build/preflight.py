@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 from mindspore import nn
 
-from dimred.build.continuation import Continuation, read_continuation
+from dimred.build.continuation import Continuation, check_same_loss, read_continuation
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
@@ -77,6 +77,7 @@ def check_stage_2(
         if settings.residual == "continued":
             continuation = read_continuation(settings, network, weights, arrays)
         check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+        check_same_loss(settings, weights)
         return arrays, continuation
 
     def read_basis() -> tuple[SubspaceBasis | None, CheckpointSeries | None]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.build.network_and_data import build_loss
+from dimred.build.loss_and_metric import build_loss
 from dimred.config import (
     LossScaleConfig,
     OptimizerConfig,

@@ -24,7 +24,7 @@ def evaluate(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy as the statistics are, and with BatchNorm statistics re-estimated on training batches.
+    """Accuracy, or your own metric, as the statistics are, and with BatchNorm's re-estimated on training batches.
 
     --json prints accuracies as fractions.
 
@@ -34,7 +34,7 @@ def evaluate(
 
     settings = load_config(StageTwoConfig, config, overrides or [])
     split = settings.data.eval_split
-    from dimred.build import build_data, build_network, check_splits
+    from dimred.build import build_data, build_network, build_scores, check_scores, check_splits
     from dimred.evaluate.evaluator import OnSplits
     from dimred.run.device import set_up
     from dimred.vectors.parameters import from_arrays, to_arrays
@@ -46,17 +46,22 @@ def evaluate(
     network = build_network(settings)
     from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
     images = {name: build_data(settings.data, data, name) for name in {"train", split}}
-    on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches)
-    found = {"accuracy": on.accuracy(split), "batches": on.reestimate(), "accuracy_reestimated": on.accuracy(split)}
+    scores, name = build_scores(settings), settings.metric_name
+    check_scores(settings, network, scores, images)
+    on = OnSplits(network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches)
+    found, told = {name: on.metric(split)}, ""
+    if on.has_batch_norm:
+        found |= {"batches": on.reestimate(), f"{name}_reestimated": on.metric(split)}
+        told = (
+            f", with BatchNorm statistics re-estimated over {found['batches']} training batches "
+            f"{found[f'{name}_reestimated']:.4f}"
+        )
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
         print(json.dumps(found))
         return
-    print(
-        f"accuracy {found['accuracy']:.4f}, with BatchNorm statistics re-estimated over {found['batches']} training "
-        f"batches {found['accuracy_reestimated']:.4f}"
-    )
+    print(f"{name} {found[name]:.4f}{told}")
 
 
 def average(
@@ -141,11 +146,11 @@ def summary(
         raise ConfigError("give --input-size or --input-shape, not both")
     size = input_size or (16 if model == "resnet_small" else 224)
     shape = (1, 3, size, size) if input_shape is None else _parse_shape(input_shape)
-    from dimred.models.factory import make_network
+    from dimred.models.factory import make_cell
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    found = summarise(make_network(model) if ":" in model else resnet(model, classes), shape)
+    found = summarise(make_cell(model) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
     else:

@@ -31,6 +31,12 @@ def train(
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your own data by package.module:factory. Sets data.dataset.")
     ] = None,
+    loss: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your own loss, such as mindspore.nn:MSELoss. Sets loss.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your own metric by package.module:factory. Sets metric.")
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; 8, or the rank table's.")
     ] = None,
@@ -80,7 +86,8 @@ def train(
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
     config = config_file(settings, config or Path("imagenet_stage"))
     overrides = list(overrides or [])
-    overrides += [f"{key}={value}" for key, value in (("model.name", model), ("data.dataset", dataset)) if value]
+    named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
+    overrides += [f"{key}={value}" for key, value in named.items() if value]
     load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}

@@ -101,7 +101,7 @@ class InitialWeights:
         n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
         if n_in_mean and not averages.steps:
             others.append(("mean", n_in_mean, self._of_first(mean)))
-        found = search_windows(averages, self._on.val_losses_of, others)
+        found = search_windows(averages, self._on.val_losses_of, others, reestimates=self._on.has_batch_norm)
         self._on.put(found.weights)
         found.selection.tell("start")
         chosen = found.candidate

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dimred.errors import RunError
 from dimred.files.atomic import atomic_write
-from dimred.files.metrics_file import read_metrics
+from dimred.files.metrics_file import ACCURACY, read_metrics
 
 
 class MetricsLog:
@@ -92,3 +92,8 @@ def finite(value: Any) -> Any:
     if isinstance(value, list):
         return [finite(item) for item in value]
     return value
+
+
+def metric_line(name: str, value: float | None) -> str:
+    """The line that a run ends with: ``{'Accuracy': 0.88}``, or another metric by its own name."""
+    return str({"Accuracy" if name == ACCURACY else name: value})

@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, nn
 
-from dimred.config import StageOneConfig
+from dimred.config import StageOneConfig, StopConfig
 from dimred.console import say
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError
-from dimred.evaluate.classification import Accuracy
+from dimred.evaluate.evaluator import OnSplits
+from dimred.evaluate.scores import CLASSIFICATION, Scores
 from dimred.files.atomic import retry
+from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import tell_position
 from dimred.run.averaged_stop import AveragedStop, NeverStop
 from dimred.run.faults import DivergenceDetector
 from dimred.run.loop import EpochLoop, Observer, Place
+from dimred.run.metrics import metric_line
 from dimred.run.session import Session
 from dimred.run.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
@@ -37,6 +40,7 @@ class Training(Observer):
         network: in ``step``.
         step: stage 1's step.
         images: by split, those that this run reads.
+        scores: what the network is measured by.
     """
 
     def __init__(
@@ -46,10 +50,10 @@ class Training(Observer):
         network: nn.Cell,
         step: TrainStep,
         images: Mapping[str, Batches],
+        scores: Scores = CLASSIFICATION,
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
-        self.network, self.step = network, step
-        train_images, self.eval_images = images["train"], images[settings.data.eval_split]
+        self.network, self.step, train_images = network, step, images["train"]
         self.loop = EpochLoop(
             "stage 1", step, train_images, seed=settings.seed, n_epochs=settings.epochs,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
@@ -57,15 +61,17 @@ class Training(Observer):
         self.per_epoch = train_images.steps_per_epoch
         self.place = Place()
         self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
-        self.accuracy = Accuracy(network, session.ranks)
+        n_batches = (settings.stop or StopConfig()).reestimate_batches
+        self.on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches, ranks=session.ranks)
         self.divergence = DivergenceDetector()
         self.snapshots: CheckpointSeries | None = None  # on rank 0
         self.stop = NeverStop()
         if settings.stop is not None:
-            self.stop = AveragedStop(settings.stop, network, images, settings.seed, session.ranks)
+            self.stop = AveragedStop(settings.stop, network, self.on, session.ranks)
         self.last: dict[str, Any] = {"loss": None, "parts": {}}  # of the step that was saved last
         self._result: StepResult | None = None
-        self._evaluated: dict[str, float | None] = {"accuracy": None}
+        self.metric = settings.metric_name
+        self._evaluated: dict[str, float | None] = {self.metric: None}
         self.session.identity["DATA"] = f"{train_images.n_images} images in {len(train_images.classes)} classes"
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
@@ -101,9 +107,9 @@ class Training(Observer):
         if self.stop.reason is not None:
             self._tell_end()
         for name, value in self._evaluated.items():
-            if name != "accuracy":
+            if name != self.metric:
                 say(f"with the average of the weights (EMA): {name} {value:.4f}")
-        say(str({"Accuracy": self._evaluated["accuracy"]}))
+        say(metric_line(self.metric, self._evaluated[self.metric]))
 
     def _tell_end(self) -> None:
         name = f"{self.settings.model.file_prefix}-{self._finished_epochs}_{self.per_epoch}.ckpt"
@@ -194,23 +200,25 @@ class Training(Observer):
         """Evaluate where that is due, and record the epoch."""
         say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.last['loss']}")
         started = time.perf_counter()
-        self._evaluated = {"accuracy": None}
+        self._evaluated = {self.metric: None}
         if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
             self._evaluated = self._evaluate()
         self.metrics.write(
             epoch=place.epoch, step=self._n_steps, loss=self.last["loss"], **self._evaluated, **self.last["parts"],
             **self.stop.record(place.epoch), seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
         )  # fmt: skip
-        accuracy = self._evaluated["accuracy"]
-        return f"loss {self.last['loss']:.3f}" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f} %")
+        value = self._evaluated[self.metric]
+        measured = "" if value is None else f", {self.metric} {metric_text(self.metric, value, 1)}"
+        return f"loss {self.last['loss']:.3f}{measured}"
 
     def _evaluate(self) -> dict[str, float | None]:
-        """The accuracy, and that of the EMA in place of the raw weights where there is one."""
+        """The metric, and that of the EMA in place of the raw weights where there is one."""
         tell_position("evaluating after", self._n_steps)
-        found: dict[str, float | None] = {"accuracy": self.accuracy(self.eval_images.evaluation())}
+        split = self.settings.data.eval_split
+        found: dict[str, float | None] = {self.metric: self.on.metric(split)}
         if self.step.ema is not None:
             with self.step.ema.in_place():
-                found["ema_accuracy"] = self.accuracy(self.eval_images.evaluation())
+                found[f"ema_{self.metric}"] = self.on.metric(split)
         return found
 
 

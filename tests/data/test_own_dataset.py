@@ -127,7 +127,8 @@ def test_what_can_not_be_classified_is_said_before_training(label: object, split
     [
         (lambda data, split, seed: 5, "gave int"),
         (lambda data, split, seed: [], "IndexError"),
-        (lambda data, split, seed: [1], "(input, label) pairs"),
+        (lambda data, split, seed: [1], "samples (input, label)"),
+        (lambda data, split, seed: [(1,)], "not enough values to unpack"),
         (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is no number"),
         (lambda data: [], "TypeError"),
         (lambda data, split, seed: {}[split], "KeyError"),
@@ -137,6 +138,15 @@ def test_a_wrong_factory_is_explained(bad: object, said: str) -> None:
     with pytest.raises(DataError) as refused:
         OwnDataset(bad, Path("here"), "train", batch_size=4)  # type: ignore[arg-type]
     assert said in str(refused.value)
+
+
+def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> None:
+    samples = [(np.full(2, n, np.int64), np.float32(n), np.full((3, 2), n / 4)) for n in range(5)]
+    data = OwnDataset(lambda data, split, seed: samples, Path(), "val", batch_size=5)
+    ((first, second, labels),) = data.evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True)
+    assert (first.dtype, second.dtype, labels.dtype) == (np.int64, np.float32, np.float32)
+    for column, expected in zip((first, second, labels), zip(*samples, strict=True), strict=True):
+        np.testing.assert_array_equal(column, np.array(expected))
 
 
 def test_an_error_in_somebodys_samples_is_told_in_its_own_words() -> None:
