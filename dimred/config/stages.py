@@ -49,6 +49,9 @@ class StageConfig(Strict):
     data: DataConfig = DataConfig()
     tensorboard: bool = False
     """Write TensorBoard's event files too, into tensorboard/ beside metrics.jsonl."""
+    callback: Own | None = None
+    """A function of the run's folder, by package.module:factory; what it returns is called with each record of
+    metrics.jsonl. null for none."""
     loss: Own | None = None
     """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for
     cross entropy."""

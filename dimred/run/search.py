@@ -20,16 +20,17 @@ from dimred.files.checksummed_json import write_checksummed
 from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
+from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_end
 from dimred.run.loop import EpochLoop, Observer, Place
-from dimred.run.metrics import finite, metric_line, read_metrics
+from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
 from dimred.run.training import parameters_to_save
-from dimred.search.result import SearchResult, epoch_line, state_arrays, state_from_arrays, telemetry, totals
+from dimred.search.result import SearchResult, search_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import scale_rates, state_parameters
+from dimred.train_step.optimizers import last_rate, scale_rates, state_parameters
 from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -174,9 +175,14 @@ class Search(Observer):
 
     def after_epoch(self, place: Place) -> str:
         """Evaluate and save the point that was reached."""
-        say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.records[-1]['loss_after']}")
-        say(epoch_line(self.records[-self.per_epoch :]))
-        self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = self._record_point(str(place.epoch))
+        loss = self.records[-1]["loss_after"]
+        say(published_epoch_line(place.epoch, self.per_epoch, loss))
+        say(search_line(self.records[-self.per_epoch :]))
+        self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = value = self._record_point(str(place.epoch))
+        measured = f"{self.settings.data.eval_split} {metric_text(self.metric, value, 1)}"
+        rate = None if self.step.optimizer is None else last_rate(self.step.optimizer)
+        of_all = f"{place.epoch}/{self.settings.n_epochs}"
+        say(epoch_line(of_all, self.per_epoch, loss, rate, measured, place.seconds))
         self.result["search_seconds"] += place.seconds
         if not self.settings.leaves_subspace:
             self.ranks.run_on_rank_zero(self._save_path)
@@ -225,16 +231,19 @@ class Search(Observer):
         self.result |= totals(self.records)
         if self.settings.keep_best:
             self.result |= self.points.put_best(self.network, self.on.put, self.on.val_losses_of)
-        self.result[self.metric] = self._evaluate()
+        self.result[self.metric] = value = self._evaluate()
+        how = ", BatchNorm statistics as they are" if self.on.has_batch_norm else ""
         if self.reestimates:
             self.on.reestimate()
-            self.result[f"{self.metric}_reestimated"] = again = self._evaluate()
-            say(f"with re-estimated BatchNorm statistics: {again:.4f}")
+            self.result[f"{self.metric}_reestimated"] = value = self._evaluate()
+            how = ", BatchNorm statistics re-estimated"
         self.points.save("final", list(self.network.get_parameters()))
         if self.ranks.is_rank_zero:
             self.result["basis"] = self.basis and self.basis.in_short(self.settings.n_components)
             write_checksummed(self.session.out / RESULT, finite(self.result))
+        following = ["dimred", "report", str(self.session.out)]
         say(metric_line(self.metric, self.result[self.metric]))
+        say_end(self.metric, self.settings.data.eval_split, value, how, self.points.path("final"), following)
 
     def _evaluate(self) -> float:
         tell_position("evaluating after", len(self.records))

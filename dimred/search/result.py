@@ -81,8 +81,8 @@ def telemetry(found: SearchResult) -> dict[str, Any]:
     }
 
 
-def epoch_line(records: Sequence[dict[str, Any]]) -> str:
-    """An epoch of records in one line."""
+def search_line(records: Sequence[dict[str, Any]]) -> str:
+    """What the search did in an epoch of records, in one line."""
     inside = np.array([record["captured_share"] for record in records], dtype=float)
     return (
         f"  accepted {_n_accepted(records)} of {len(records)} steps, "

@@ -18,6 +18,7 @@ TASK: dict[str, Any] = {
     "data": {"dataset": f"{HERE}:samples", "batch_size": 6, "workers": 1},
     "loss": "mindspore.nn:MSELoss",
     "metric": f"{HERE}:absolute_error",
+    "callback": f"{HERE}:callback",
 }
 """Of the configuration of either stage."""
 
@@ -48,6 +49,14 @@ def network(n_classes: int) -> nn.Cell:
 def absolute_error() -> Callable[[Tensor, Tensor], np.ndarray]:
     """In plain NumPy."""
     return lambda outputs, labels: np.abs(outputs.asnumpy() - labels.asnumpy())
+
+
+TOLD: list[tuple[str, dict[str, Any]]] = []
+"""What a run's callback was told: the name of the run's folder, and the record."""
+
+
+def callback(out: Path) -> Callable[[dict[str, Any]], None]:
+    return lambda record: TOLD.append((out.name, record))
 
 
 def mean_absolute_error() -> Callable[[Tensor, Tensor], np.ndarray]:

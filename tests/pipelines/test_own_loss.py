@@ -14,7 +14,7 @@ from dimred.files.checksummed_json import read_checksummed
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
 from dimred.run.metrics import read_metrics
-from tests.helpers.tiny_regression import TASK
+from tests.helpers.tiny_regression import TASK, TOLD
 
 ONE = {
     "epochs": 4, "snapshots": {"per_epoch": 4}, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
@@ -38,6 +38,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | options))
     capture = pytest.MonkeyPatch()
     capture.setattr("builtins.print", lambda *text, **_: said.append(" ".join(map(str, text))))
+    TOLD.clear()
     stage_1(folder, folder / "one.yaml", folder / "one")
     n_lines = len(said)
     stage_2(folder, folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt", folder / "two.yaml", out=folder / "two")
@@ -54,11 +55,42 @@ def test_the_metric_has_its_own_name_everywhere(shown: Shown) -> None:
     assert list(result["absolute_error_by_epoch"]) == ["1", "2"]
     assert 0 < result["absolute_error"] < result["absolute_error_start"] + 0.1
     assert result["kept_candidates"][-1]["loss"] == pytest.approx(result["absolute_error"] ** 2, rel=2)
-    assert shown.one.splitlines()[-1] == f"{{'absolute_error': {errors[-1]}}}"
-    assert shown.two.splitlines()[-1] == f"{{'absolute_error': {result['absolute_error']}}}"
+    assert f"{{'absolute_error': {errors[-1]}}}" in shown.one.splitlines()
+    assert f"{{'absolute_error': {result['absolute_error']}}}" in shown.two.splitlines()
     assert re.search(r"^stage 2 starts from 'best': absolute_error \d\.\d{4}$", shown.two, re.MULTILINE)
     for said in (*shown[1:], json.dumps([records, result])):
         assert "accuracy" not in said.lower()
+
+
+def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown) -> None:
+    one, two = (shown.folder / name for name in ("one", "two"))
+    errors = [record["absolute_error"] for record in read_metrics(one / "metrics.jsonl")]
+    weights = one / "checkpoint_stage_1" / "network-4_4.ckpt"
+    assert shown.one.splitlines()[-3:] == [
+        f"absolute_error on 'val': {errors[-1]:.4g}",
+        f"network: {weights}",
+        f"next: dimred train stage-2 {shown.folder} {weights} --config STAGE_2.yaml --device-target CPU --devices 1",
+    ]
+    assert shown.two.splitlines()[-2:] == [
+        f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}", f"next: dimred report {two}"
+    ]  # fmt: skip
+
+
+def test_an_epoch_has_the_published_line_and_one_for_people(shown: Shown) -> None:
+    records = read_metrics(shown.folder / "one" / "metrics.jsonl")
+    lines = shown.one.splitlines()
+    for record in records:
+        epoch, loss = record["epoch"], record["loss"]
+        assert f"epoch: {epoch} step: 4 loss is {loss}" in lines
+        value = f"val {record['absolute_error']:.4g}"
+        told = f"epoch {epoch}/4  step 4  loss {loss:.4f}  lr 0.1  {value}  {record['seconds']:.1f} s"
+        assert told.replace("lr 0.1", "lr 0.075" if epoch == 1 else "lr 0.1") in lines
+    assert re.search(r"^epoch 2/2  step 4  loss \d\.\d{4}  lr 0\.\d+  val \d\.\d+  \d+\.\d s$", shown.two, re.MULTILINE)
+
+
+def test_the_callback_was_told_the_records_of_both_runs(shown: Shown) -> None:
+    for name in ("one", "two"):
+        assert [record for run, record in TOLD if run == name] == read_metrics(shown.folder / name / "metrics.jsonl")
 
 
 def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown: Shown) -> None:
