@@ -37,7 +37,7 @@ _SHARE_OF_STAGE_2 = 0.25  # of stage 1's epochs: what its 10 % of all epochs cos
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
-    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 20,
+    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 16,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
@@ -101,7 +101,7 @@ class _Demo:
 
     def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
         warmup = min(5, epochs // 2)
-        shown = f"evaluate_every={max(1, self.epochs // 10)}"  # for the picture; an evaluation costs half an epoch
+        shown = f"evaluate_every={max(1, epochs // 6)}"  # for the picture; an evaluation costs as much as an epoch
         made = [
             f"--set={option}" for option in (f"epochs={epochs}", f"schedule.warmup_epochs={warmup}", shown, *options)
         ]

@@ -92,13 +92,13 @@ def test_another_type(tmp_path: Path, sharded: bool) -> None:
 
 def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
     for number in (1, 2):
-        shards = [{f"w.{part}": np.full((2_000, 2_000), number, np.float32)} for part in range(2)]
+        shards = [{f"w.{part}": np.full((4_000, 4_000), number, np.float32)} for part in range(2)]
         write_shards(tmp_path / "run" / f"checkpoint-{number}", shards)
     tracemalloc.start()
     dimred.average(tmp_path / "run", tmp_path / "avg", dtype="float16")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8_000_000  # a shard that is written has 8 MB
+    assert peak < 24_000_000  # a tensor that is written has 32 MB
 
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
