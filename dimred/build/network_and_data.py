@@ -8,15 +8,18 @@ import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
+from dimred.console import note
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_data, split_folder
+from dimred.data.image_tree import check_data, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.models.factory import load_factory, make_cell
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
+
+_MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 def build_network(config: StageConfig) -> nn.Cell:
@@ -37,11 +40,23 @@ def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None
     """
     if config.data.dataset is None:
         check_data(data, splits, config.model.n_classes)
+        _warn_of_upscaling(config.data, smallest_side(split_folder(data, splits[0])))
     else:
         for split in splits:
             images = build_data(config.data, data, split)
             if isinstance(images, OwnDataset) and None in (config.loss, config.metric):
                 images.check_classes(config.model.n_classes)
+
+
+def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
+    """Say so where images with a shorter side of so many pixels would be blown up."""
+    is_scaled = config.augmentation == "random_resized_crop" or config.resize
+    if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
+        note(
+            f"warning: the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
+            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
+            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
+        )
 
 
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:

@@ -19,6 +19,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         *lines, _ = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise RunError(f"{path} is not found; name the metrics.jsonl of a run") from None
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
     return [_record(path, number, line) for number, line in enumerate(lines, start=1)]
