@@ -42,9 +42,9 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 def build_loss_scale(config: LossScaleConfig) -> NoLossScale | None:
     """The loss scale; None for none."""
-    if config.kind == "none":
+    if config.name == "none":
         return None
-    if config.kind == "static":
+    if config.name == "static":
         return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     initial = 2.0**16 if config.scale is None else config.scale
     return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Positive, Strict
 
@@ -91,7 +91,7 @@ class PrecisionConfig(Strict):
 class LossScaleConfig(Strict):
     """What the loss is multiplied with before its gradient is taken, see ``dimred.train_step.loss_scale``."""
 
-    kind: Literal["none", "static", "dynamic"] = "none"
+    name: Literal["none", "static", "dynamic"] = Field(default="none", validation_alias=AliasChoices("name", "kind"))
     """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
     scale: Positive | None = None
     """The scale, of dynamic the first one; 1024 and 65536 if null."""

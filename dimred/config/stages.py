@@ -205,8 +205,8 @@ class StageTwoConfig(SearchOptions, StageConfig):
             return self
         if stage_1_epochs is None:
             raise ConfigError(
-                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made "
-                "(NAME-EPOCH_STEP.ckpt); give a number"
+                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made; "
+                "name one of stage 1's full checkpoints, NAME-EPOCH_STEP.ckpt, or set epochs to a number"
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": math.ceil(percent / (100 - percent) * stage_1_epochs)})

@@ -195,7 +195,7 @@ class Training(Observer):
         parts = {}
         if self.settings.clipping.norm or self.settings.clipping.value:
             parts["grad_norm"] = float(result.grad_norm)
-        if self.settings.loss_scale.kind != "none":
+        if self.settings.loss_scale.name != "none":
             parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
         return parts
 
