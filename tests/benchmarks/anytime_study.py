@@ -46,6 +46,7 @@ def compare(folder: Path, task: str, seed: int, at: list[int]) -> None:
         TASKS[task](folder / f"data_{seed}", seed)
     config = folder / "stage_1.yaml"
     recipe = yaml.safe_load((CONFIGS / "digits_anytime_1.yaml").read_text())
+    recipe["evaluate_every"] = at[-1]  # what is measured on the way is not used here
     recipe["snapshots"]["keep"] = at[-1]  # those up to the first epoch of --at must still be there at the last
     recipe["model"] |= {option.split(".")[1].split("=")[0]: int(option.split("=")[1]) for option in OPTIONS[task]}
     config.write_text(yaml.safe_dump(recipe))
