@@ -59,6 +59,20 @@ def test_each_epoch_has_its_seed_and_evaluation_has_none() -> None:
     assert numbers(made("val").evaluation()) == [[0, 1, 2, 3], [4]]
 
 
+def test_a_factory_that_asks_for_the_epoch_is_told_its_number() -> None:
+    told = []
+
+    def of_epoch(data: Path, split: str, seed: int | None, epoch: int | None) -> Numbers:
+        told.append((seed is None, epoch))
+        return Numbers(8, seed)
+
+    data = OwnDataset(of_epoch, Path(), "train", batch_size=4)
+    for epoch in (2, 1_000_001):
+        data.training_epoch(7, epoch)
+    data.evaluation()
+    assert told == [(True, None), (False, 2), (False, 1_000_001)]
+
+
 def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_what_single_ones_do() -> None:
     alone = numbers(OwnDataset(factory, Path(), "train", batch_size=8).training_epoch(1, 1))
     ranks = [numbers(made(rank=rank, group_size=2).training_epoch(1, 1)) for rank in (0, 1)]

@@ -9,6 +9,7 @@ from mindspore import Tensor, dataset, nn
 
 from dimred.evaluate.classification import cross_entropy
 from dimred.evaluate.scores import MeanScore, sums_and_counts
+from tests.helpers.commands import REPOSITORY
 
 N, T = 7, 5
 RNG = np.random.default_rng(4)
@@ -79,3 +80,11 @@ def test_a_type_that_numpy_does_not_know_is_taken() -> None:
     sums, counts = sums_and_counts(Tensor(OUTPUTS).astype(ms.bfloat16))
     np.testing.assert_allclose(sums, OUTPUTS.sum(1), atol=0.1)
     assert counts.tolist() == [T] * N
+
+
+def test_the_metric_of_the_tutorial_is_one() -> None:
+    text = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
+    made: dict[str, Any] = {}
+    exec(text.partition("## Not a classifier?")[2].partition("```python\n")[2].partition("```")[0], made)
+    found = MeanScore(nn.Identity(), made["absolute_error"]())(batches(OUTPUTS, LABELS))
+    assert found == pytest.approx(np.abs(OUTPUTS - LABELS).mean())
