@@ -54,7 +54,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("init", "1"), "error: Missing argument 'FILE' (see "),
         (
             ("train", "stage-3", "."),
-            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2'; see ",
+            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see ",
         ),
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
         (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', in a folder that is missing"),
