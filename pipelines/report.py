@@ -116,7 +116,7 @@ def _view(
     snapshots = points(
         [entry.step / place.steps_per_epoch if place else entry.epoch for entry in entries], series.paths
     )
-    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.result["accuracy_by_epoch"]}
+    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.by_point if epoch}
     found = {
         run.stage_1_epochs + epoch: path
         for epoch, name in saved.items()
@@ -135,4 +135,5 @@ def _view(
 
     searched = np.concatenate([stops.along, search])
     whole, near = surface(np.concatenate([snapshots.along, searched])), surface(searched)
-    return PlaneView(whole, near, sum(len(batch[0]) for batch in batches), snapshots, stops, search)
+    n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
+    return PlaneView(whole, near, n_images, has_batch_norm, snapshots, stops, search)

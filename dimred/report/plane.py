@@ -32,6 +32,7 @@ class PlaneView(NamedTuple):
     whole: Surface  # around both stages
     near: Surface  # around stage 2 alone
     n_images: int  # that the loss was evaluated on
+    batch_norm: bool  # whether the network has any
     snapshots: PlanePoints  # stage 1's, in order
     stops: PlanePoints  # stage 2's start and the end of each of its epochs
     search: np.ndarray  # where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first

@@ -27,7 +27,7 @@ from dimred.report.verdict import (
 
 PAGE = "report.html"
 _PICTURES = (
-    "accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", *COMPARISON_PICTURES
+    "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", *COMPARISON_PICTURES
 )  # fmt: skip
 _SHOWN = 6  # candidates of a choice; the others are below a line that opens them
 
@@ -194,7 +194,7 @@ def _add_curves(
         )
         if reestimated:
             caption += " Crosses: stage 1's last weights and the network to use, BatchNorm re-estimated."
-        pictures.append(Picture("accuracy", drawn, f"{says}.", caption))
+        pictures.append(Picture("metric", drawn, f"{says}.", caption))
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
     drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
@@ -223,8 +223,9 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
             "plane", plot_plane(plane.whole, plane),
             f"Loss surface with the path of both stages. The lowest loss on the grid is {np.nanmin(whole):.3g}.",
             "The true loss of the plane through the snapshots' mean and the first two directions: the network at each "
-            f"of {whole.size} points, on the same {plane.n_images:,} training images, with BatchNorm statistics of "
-            "these images. The points are projections: their own loss is not that of the plane below them.",
+            f"of {whole.size} points, on the same {plane.n_images:,} training samples"
+            f"{', with BatchNorm statistics of these' if plane.batch_norm else ''}. The points are projections: their "
+            "own loss is not that of the plane below them.",
         ),
         Picture(
             "plane-near", plot_plane(plane.near, plane),

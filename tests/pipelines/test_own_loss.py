@@ -11,6 +11,7 @@ import yaml
 
 from dimred.cli.compare import compare
 from dimred.files.checksummed_json import read_checksummed
+from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
 from dimred.run.metrics import read_metrics
@@ -113,3 +114,13 @@ def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.Captu
     assert {(run["metric"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}
     assert runs["greedy_soup"]["val_loss"] <= min(runs["last"]["val_loss"], runs["swa"]["val_loss"]) + 1e-6
     assert all(np.isclose(run["val"], run["val_reestimated"]) for run in runs.values())
+
+
+def test_the_report_tells_the_metric_and_no_accuracy(shown: Shown) -> None:
+    page = report(shown.folder / "two", shown.folder / "report", None, 3, 1)
+    text = page.read_text(encoding="utf-8")
+    result = read_checksummed(shown.folder / "two" / "result.json")
+    assert f"<b>{result['absolute_error']:.4g}</b>" in text
+    assert "absolute_error" in text
+    for word in ("accuracy", "batchnorm"):
+        assert word not in text.partition("Configuration and versions")[0].lower(), word

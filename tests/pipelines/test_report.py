@@ -15,7 +15,7 @@ from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import STAGE_2, TwoStages, dimred, run
 
 PICTURES = {
-    "accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
+    "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
 }  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -138,7 +138,7 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
     text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
     seen.feed(text)
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {
-        "accuracy", "loss", "spectrum"
+        "metric", "loss", "spectrum"
     }  # fmt: skip
     accuracy = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
     assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3, statistics as trained" in text

@@ -48,7 +48,7 @@ def test_a_finer_surface_goes_through_every_point_and_stays_a_parabola() -> None
 
 def view_of(surface: Surface) -> PlaneView:
     points = PlanePoints([1.0, 1.5, 2.0], np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 2.0, 3.0]))
-    return PlaneView(surface, surface, 10, points, points, points.along)
+    return PlaneView(surface, surface, 10, True, points, points, points.along)
 
 
 def test_losses_are_differences_in_a_unit_in_which_they_differ() -> None:

@@ -66,7 +66,7 @@ def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFi
     write_report(out, read_stage_2(run.stage_2), MEASURED, None, None)
     assert (out / "steps.png").exists()
     (out / "loss.png").write_bytes(b"of an earlier report")
-    shown = {f"{name}.{suffix}" for name in ("accuracy", "loss", "spectrum") for suffix in ("png", "svg")}
+    shown = {f"{name}.{suffix}" for name in ("metric", "loss", "spectrum") for suffix in ("png", "svg")}
     assert stage_1_page(run, out) == out / "report.html"
     assert {path.name for path in out.iterdir()} == shown | {"report.html"}
     assert "Stage 1" in (out / "report.html").read_text()
