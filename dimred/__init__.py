@@ -2,12 +2,16 @@
 
 The oneDNN 3.10.1 inside MindSpore 2.10 falls back to its *reference* kernel for every convolution larger than 1 x 1 on
 AVX-512 hosts: 20 to 100 times slower than the AVX2 kernel (``tests/benchmarks/test_onednn_cap.py`` measures the ratio).
-So importing ``dimred`` caps oneDNN's instruction set.
+So importing ``dimred`` caps oneDNN's instruction set. It also keeps two things out of a user's way: the folder that
+MindSpore makes in the working directory for a graph that doesn't compile, and what its cells print at exit.
 
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
 
+import atexit
 import os
+import sys
+import tempfile
 from collections.abc import MutableMapping
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from dimred.evaluate.initial_weights import choose_start as choose_start
     from dimred.merging.average import average as average
     from dimred.merging.merge import merge as merge
+    from dimred.pipelines.compare import compare as compare
     from dimred.search.step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
@@ -36,6 +41,7 @@ _HOME = {
     "WeightLayout": "dimred.weights.layout",
     "average": "dimred.merging.average",
     "choose_start": "dimred.evaluate.initial_weights",
+    "compare": "dimred.pipelines.compare",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
@@ -77,4 +83,12 @@ def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512:
     return True
 
 
+def _silence_cell_finalisers() -> None:
+    """At interpreter exit ``Cell.__del__`` meets module globals that are gone, and prints a traceback for each cell."""
+    if "mindspore" in sys.modules:
+        sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
+
+
 cap_instruction_set()
+os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"dimred-{os.getuid()}")))  # else ./rank_0/om
+atexit.register(_silence_cell_finalisers)

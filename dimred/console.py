@@ -1,13 +1,15 @@
 """What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,6 +24,8 @@ from rich.progress import (
 from rich.text import Text
 
 from dimred.errors import ConfigError, DimredError
+
+_UsageError: Any = typer.BadParameter.__base__  # Typer has its own since 0.20, before that click's
 
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
@@ -42,6 +46,14 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
         raise ConfigError(f"{name} is {str(path)!r}, in a folder that is missing or can't be written to; make it first")
+    return path
+
+
+def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The callback of an argument or option that names a file or folder to read."""
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+    if path is not None and not path.exists():
+        raise ConfigError(f"{name} is {str(path)!r}, which is not found")
     return path
 
 
@@ -104,7 +116,14 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
         tell_refusal: takes the text of an error that means bad input; true where somebody else will print it.
     """
     try:
-        app()
+        status = app(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # it prints the help
+            error.show()
+        else:
+            note(f"error: {_in_our_words(error)}")
+        sys.exit(DimredError.exit_status)
     except Exception as error:
         if _tracebacks:
             traceback.print_exc()
@@ -114,6 +133,25 @@ def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: 
         if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
             note(f"error: {error}")
         sys.exit(error.exit_status)
+
+
+def _in_our_words(error: Any) -> str:
+    """What Typer and pydantic say of a wrong call: the argument as typed, its value, what is allowed, what to do."""
+    parameter, problem = getattr(error, "param", None), error.__cause__
+    text = error.format_message().rstrip(".")
+    if isinstance(problem, ValidationError) and parameter is not None:
+        (first, *_) = problem.errors()
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar.strip("[]")
+        limits = first.get("ctx", {})
+        allowed = {
+            "greater_than_equal": f"it must be at least {limits.get('ge')}",
+            "less_than_equal": f"it must be at most {limits.get('le')}",
+            "int_parsing": "it must be a whole number",
+            "float_parsing": "it must be a number",
+        }.get(first["type"], first["msg"].removeprefix("Value error, ").rstrip("."))
+        choices = re.fullmatch(r"'.*' is not one of (.*)", allowed)
+        text = f"{name} is {str(first['input'])!r}; " + (f"allowed: {choices[1]}" if choices else allowed)
+    return f"{text} (see {error.ctx.command_path} --help)" if error.ctx else text
 
 
 def show_tracebacks(wanted: bool) -> None:

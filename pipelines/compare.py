@@ -7,23 +7,28 @@ again.
 
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dimred.build import check_splits
-from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, Start
+from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, Start, checkpoint_of
 from dimred.build.preflight import basis_kind
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import average_snapshots, combine_snapshots
 from dimred.evaluate.evaluator import Cost
 from dimred.files.atomic import atomic_write
+from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.merging.search import greedy_soup
+from dimred.report.comparison import collect, markdown
+from dimred.report.comparison_page import write_comparison_page
 from dimred.run.device import set_up
 from dimred.search.basis_check import Basis, RandomBasis
 from dimred.weights.checkpoint_io import write_checkpoint
@@ -51,28 +56,98 @@ class Entry(NamedTuple):
     choice: float | None = None
 
 
-def compare_seed(
-    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, out: Path, methods: Sequence[str]
-) -> None:
-    """Run the methods that are not in ``out`` yet; each leaves ``METHOD.json`` and ``METHOD.ckpt``.
+def compare(
+    data: str | os.PathLike[str],
+    runs: Iterable[str | os.PathLike[str]],
+    config: str | os.PathLike[str],
+    out: str | os.PathLike[str] = "comparison",
+    *,
+    methods: Sequence[str] | None = None,
+    at: Iterable[int] = (),
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Compare stage 2 with averages of the same snapshots and with plain training, from finished stage 1 runs.
 
     Args:
-        data: folder with train/, val/ and test/.
-        run: folder of a stage 1.
-        one: its configuration.
-        two: of the searches; network, seed and loss must be stage 1's.
-        at: the epoch that stage 1 ends with here.
-        out: folder of this seed's results, for this epoch.
-        methods: names from ``METHODS``.
+        data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
+        runs: folders of stage 1 runs, one a seed.
+        config: stage 2's YAML file, or the name of a recipe.
+        out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
+        methods: names from ``METHODS``; all of them by default.
+        at: epochs at which stage 1 is taken to end; its last by default.
+        overrides: ``key=value``, over the configuration.
+
+    Returns:
+        What ``compare.json`` holds, see ``dimred.report.comparison.collect``.
 
     Raises:
         DataError: a split is missing.
-        ConfigError: the two configurations are of different networks; stage 1 has not kept what is needed of ``at``.
+        ConfigError: an argument is not allowed; a run is of another network, or has not kept what is needed.
     """
-    missing = [method for method in METHODS if method in methods and not (out / f"{method}.json").exists()]
-    check_splits(one, data, SPLITS)
-    if two.model != one.model:
-        raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
+    if unknown := [name for name in methods or () if name not in METHODS]:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+    if not runs:
+        raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
+    epochs = sorted(set(at))
+    if epochs and epochs[0] < 1:
+        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
+    two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
+    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods or list(METHODS))]
+    claim_folder(folder, two)
+    for job in jobs:
+        job()
+    summary = collect(folder)
+    atomic_write(folder / "compare.json", json.dumps(summary, indent=2) + "\n")
+    atomic_write(folder / "compare.md", markdown(summary))
+    write_comparison_page(folder, summary)
+    return summary
+
+
+def claim_folder(out: Path, two: StageTwoConfig) -> None:
+    """Make the folder, or make sure that what is in it was made with the same configuration."""
+    if (out / CONFIG).exists():
+        if load_config(StageTwoConfig, out / CONFIG) != two:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / CONFIG, config_text(two))
+
+
+def _jobs(
+    data: str, run: Path, two: StageTwoConfig, epochs: Sequence[int], out: Path, methods: Sequence[str]
+) -> Iterator[Callable[[], None]]:
+    """What is to be done for one stage 1, after checking that it can be."""
+    if (run / STAGE_2_CHECKPOINTS).is_dir():
+        raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
+    if not (run / CONFIG).is_file():
+        raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
+    one = load_config(StageOneConfig, run / CONFIG)
+    ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
+    for at in epochs or [ended]:
+        goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
+        own, place = Path(data.format(seed=one.seed)), out / f"seed_{one.seed}" / f"at_{at}"
+        missing = [name for name in METHODS if name in methods and not (place / f"{name}.json").exists()]
+        missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
+        if missing:
+            checkpoint_of(run, at)
+            check_splits(one, own, SPLITS)
+            for key in ("model", "loss"):
+                typed, trained = getattr(two, key), getattr(one, key)
+                if typed != trained:
+                    raise ConfigError(f"--config is for the {key} {typed}, but {str(run)!r} trained {trained}")
+            yield partial(_run, own, run, one, two.model_copy(update={"seed": one.seed}), at, place, missing)
+
+
+def _run(
+    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, out: Path, missing: Sequence[str]
+) -> None:
+    """Run these methods; each leaves ``METHOD.json`` and ``METHOD.ckpt``."""
+    out.mkdir(parents=True, exist_ok=True)
     set_up(one.seed)
     comparison = Comparison(data, run, one, two, at, folder=out)
     for method in missing:
@@ -83,6 +158,7 @@ def compare_seed(
         seconds = time.perf_counter() - started - (comparison.seconds_shared - spent)
         record = {
             "method": method, "seed": one.seed, "at": at, "data": str(data), "run": str(run),
+            "metric": two.metric_name, "batch_norm": comparison.evaluator.has_batch_norm,
             "passes": entry.passes, "chosen": entry.chosen, "choice": entry.choice,
             "forward_epochs": cost.forward / comparison.train.n_images,
             "backward_epochs": cost.backward / comparison.train.n_images,
@@ -127,7 +203,7 @@ class Comparison(StageOneSoFar):
         def mean(coefficients: Sequence[float]) -> np.ndarray:
             return combine_snapshots(self.series, self.layout, coefficients)
 
-        soup, _ = greedy_soup(len(self.series), lambda coefficients: self.accuracy(mean(coefficients)))
+        soup, _ = greedy_soup(len(self.series), lambda coefficients: -self.loss(mean(coefficients)))
         chosen = f"{np.count_nonzero(soup)} of {len(self.series)} snapshots"
         return Entry(self.with_weights(mean(soup)), self.at, chosen)
 

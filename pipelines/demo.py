@@ -24,6 +24,7 @@ from dimred.files.atomic import atomic_write
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.run_names import METRICS, PHASES, RESULT, STAGE_1_CHECKPOINTS
 from dimred.report.plots import plot_curve, save_figure
+from dimred.report.record import passes_of
 from dimred.run.folder import run_folder
 from dimred.run.metrics import read_metrics
 
@@ -37,7 +38,7 @@ _SHARE_OF_STAGE_2 = 0.25  # of stage 1's epochs: what its 10 % of all epochs cos
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
-    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 20,
+    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 16,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
@@ -101,7 +102,7 @@ class _Demo:
 
     def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
         warmup = min(5, epochs // 2)
-        shown = f"evaluate_every={max(1, self.epochs // 10)}"  # for the picture; an evaluation costs half an epoch
+        shown = f"evaluate_every={max(1, epochs // 6)}"  # for the picture; an evaluation costs as much as an epoch
         made = [
             f"--set={option}" for option in (f"epochs={epochs}", f"schedule.warmup_epochs={warmup}", shown, *options)
         ]
@@ -121,7 +122,7 @@ class _Demo:
 
         yield _row("stage 1 at a constant rate", self.epochs, reestimated("device0_stage_1"))
         yield _row("  the average that stage 2 starts from", self.epochs, found["accuracy_start"])
-        yield _row("  stage 2", self.epochs + self._passes(found, found["epochs"]), found["accuracy_reestimated"])
+        yield _row("  stage 2", self.epochs + passes_of(found, found["epochs"]), found["accuracy_reestimated"])
         for total in (self.total, 2 * self.total):
             yield _row(f"plain training, schedule made for {total}", total, reestimated(f"plain_{total}"))
 
@@ -133,7 +134,7 @@ class _Demo:
         points = {0: found["accuracy_start"]} | {
             int(epoch): value for epoch, value in found["accuracy_by_epoch"].items()
         }
-        searched = [_row("", self.epochs + self._passes(found, epoch), value) for epoch, value in points.items()]
+        searched = [_row("", self.epochs + passes_of(found, epoch), value) for epoch, value in points.items()]
         curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
         return {
             name: [
@@ -147,10 +148,6 @@ class _Demo:
     def _accuracies(self, name: str) -> list[dict[str, Any]]:
         records = read_metrics(self.out / name / METRICS)
         return [_row(name, record["epoch"], record["accuracy"]) for record in records if record.get("accuracy")]
-
-    def _passes(self, found: dict[str, Any], n_epochs: int) -> float:
-        """What so many epochs of stage 2 cost in epochs of ordinary training: a forward and a backward pass each."""
-        return float(n_epochs * (found["gradients"] + found["trials"] / 2) / found["steps"])
 
 
 def _row(what: str, passes: float, accuracy: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The report of a run: ``dimred report``. The loss in the plane, which is in no file, is computed here."""
+"""The report of a run: ``dimred report``. What no file holds is measured here: last weights, loss in the plane."""
 
 import json
 from collections.abc import Iterable
@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
-from dimred.build import build_data, build_loss, build_network
-from dimred.config import StageTwoConfig, load_config
+from dimred.build import build_data, build_loss, build_network, build_scores
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
+from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.surface import loss_in_plane
-from dimred.files.run_names import CONFIG, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.report.page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.plots import PlanePoints, PlaneView, Surface, grid_around, plane_point
+from dimred.files.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
+from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
+from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.verdict import Measured
 from dimred.run.device import set_up
 from dimred.subspace.basis import SubspaceBasis
+from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import from_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -26,6 +30,8 @@ from dimred.weights.series import CheckpointSeries
 
 def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run as far as it is.
+
+    What needs a file that is not there any more is left out.
 
     Args:
         folder: the run's.
@@ -38,48 +44,81 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         The page's path.
 
     Raises:
-        ConfigError: the run is not finished, something it was made from is gone, or ``out`` holds something else.
+        ConfigError: the run is not finished, or ``out`` holds something else.
     """
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
-        return write_stage_1_report(out, stage_1)
+        return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG).metric_name)
     run = read_stage_2(folder)
     summary = None if comparison is None else _read(comparison)
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
-    plane = _view(run, run.basis, settings, grid, n_batches) if run.basis and run.basis.mean is not None else None
-    return write_report(out, run, plane, summary)
+    network = build_network(settings)
+    measured = _measure(run, settings, network)
+    snapshots = run.stage_1.snapshots if run.stage_1 else None
+    plane, basis = None, run.basis
+    if basis is not None and basis.mean is not None and len(basis.components) > 1 and snapshots and not run.gone:
+        plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
+    return write_report(out, run, measured, plane, summary)
+
+
+def _measure(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> Measured:
+    """Stage 1's last weights, in the way in which ``result.json`` has the network that was kept."""
+    split = settings.data.eval_split
+    reestimated = settings.reestimate_batch_norm and bool(moving_statistics(network))
+    if {"data", "weights"} & {*run.gone}:
+        return Measured(split, reestimated)
+    source = run.result["sources"]
+    images = {name: build_data(settings.data, Path(source["data"]), name) for name in {"train", split}}
+    on = OnSplits(network, images, build_scores(settings), seed=settings.seed, n_batches=settings.reestimate_batches)
+    from_arrays(network.get_parameters(), read_checkpoint(source["weights"]), "WEIGHTS")
+    if reestimated:
+        on.reestimate()
+    return Measured(split, reestimated, on.metric(split))
 
 
 def _read(comparison: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(comparison.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--compare is {str(comparison)!r}, which can't be read ({error})") from error
+        if {"seeds", "at", "metric", "batch_norm", "rows", "runs"} - found.keys():
+            raise ValueError("it holds something else, or an earlier version wrote it")
+    except (OSError, ValueError, AttributeError) as error:
+        told = f"--compare is {str(comparison)!r}, which can't be read ({error})"
+        raise ConfigError(f"{told}; give the compare.json that dimred compare wrote") from error
     return found
 
 
-def _view(run: StageTwoRecord, basis: SubspaceBasis, settings: StageTwoConfig, grid: int, n_batches: int) -> PlaneView:
+def _view(
+    run: StageTwoRecord,
+    basis: SubspaceBasis,
+    series: CheckpointSeries,
+    settings: StageTwoConfig,
+    network: nn.Cell,
+    grid: int,
+    n_batches: int,
+) -> PlaneView:
     """Where both stages were, and the loss of the network around these points."""
-    network = build_network(settings)
     layout = WeightLayout.from_network(network)
     basis.check(layout)
     mean = np.asarray(basis.mean, np.float64)
 
-    def points(epochs: list[int], paths: Iterable[Path]) -> PlanePoints:
+    def points(epochs: list[float], paths: Iterable[Path]) -> PlanePoints:
         vectors = (
             layout.flatten(read_checkpoint(path, names=layout.names)) for path in paths
         )  # one in memory at a time
         along, off = zip(*(plane_point(basis, mean, vector) for vector in vectors), strict=True)
         return PlanePoints(epochs, np.array(along), np.array(off))
 
-    series = run.stage_1.snapshots or CheckpointSeries.open(run.stage_1.folder / STAGE_1_CHECKPOINTS / SNAPSHOTS)
-    snapshots = points([entry.epoch for entry in series.entries], series.paths)
-    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.result["accuracy_by_epoch"]}
+    place = checkpoint_place(Path(run.result["sources"]["weights"]))
+    entries = series.entries
+    snapshots = points(
+        [entry.step / place.steps_per_epoch if place else entry.epoch for entry in entries], series.paths
+    )
+    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.by_point if epoch}
     found = {
-        run.stage_1.last_epoch + epoch: path
+        run.stage_1_epochs + epoch: path
         for epoch, name in saved.items()
         for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")
     }
@@ -96,4 +135,5 @@ def _view(run: StageTwoRecord, basis: SubspaceBasis, settings: StageTwoConfig, g
 
     searched = np.concatenate([stops.along, search])
     whole, near = surface(np.concatenate([snapshots.along, searched])), surface(searched)
-    return PlaneView(whole, near, sum(len(batch[0]) for batch in batches), snapshots, stops, search)
+    n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
+    return PlaneView(whole, near, n_images, has_batch_norm, snapshots, stops, search)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.build import build_data, build_network, build_train_step, check_ranks
+from dimred.build import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.build.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
@@ -40,12 +40,14 @@ def stage_1(
         for split in splits_trained_with(settings)
     }
     check_ranks(ranks, settings, images["train"])
+    scores = build_scores(settings)
+    ranks.run_on_rank_zero(lambda: check_scores(settings, network, scores, images))
     n_snapshots, usual = snapshots_in_the_end(settings), StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:
         say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     with open_session(out, settings, ranks, resume=resume) as session:
-        training = Training(session, settings, network, step, images)
+        training = Training(session, settings, network, step, images, scores, data)
         training.restore(first, allow_change or [])
         training.run()
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from mindspore import nn
 
-from dimred.build import build_data, build_network, build_search_step, check_ranks
+from dimred.build import build_data, build_network, build_scores, build_search_step, check_ranks, check_scores
 from dimred.build.continuation import build_continued_optimizer, share_continuation
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
@@ -51,6 +51,8 @@ def stage_2(
         split: build_data(settings.data, data, split, ranks, settings.accumulation) for split in splits_read(settings)
     }
     check_ranks(ranks, settings, images[settings.search_split])
+    scores = build_scores(settings)
+    ranks.run_on_rank_zero(lambda: check_scores(settings, network, scores, images))
     with open_session(out, settings, ranks, resume=resume) as session:
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
@@ -68,7 +70,9 @@ def stage_2(
         step = build_search_step(settings, network, shared, per_epoch, ranks, optimizer)
         sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
         taken_over = {} if continuation is None else continuation.summary()
-        search = Search(session, settings, network, step, images, basis, sources, taken_over, SEARCH_EPOCHS_FROM)
+        search = Search(
+            session, settings, network, step, images, scores, basis, sources, taken_over, SEARCH_EPOCHS_FROM
+        )
         if not search.restore(allow_change or []):
             search.put_start(found.snapshots)
         search.run()

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "distributed": ("errors", "files", "weights", "subspace"),
     "vectors": ("errors", "weights", "distributed"),
     "train_step": ("errors", "config", "vectors", "distributed"),
-    "search": ("errors", "config", "vectors", "distributed", "train_step"),
+    "search": ("errors", "config", "subspace", "vectors", "distributed", "train_step"),
     "evaluate": ("console", *OFFLINE, "distributed", "vectors", "train_step"),
     "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
 }
@@ -39,7 +39,7 @@ MAY_IMPORT["__init__"] = EVERYTHING
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
 WITHOUT_MINDSPORE = ("errors", "console", "files", "config", *OFFLINE[2:], "launch", "report", "cli")
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
-MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "build", "pipelines"), "__init__": EVERYTHING}
+MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "build", "pipelines"), "__init__": (*EVERYTHING, "pipelines")}
 
 FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
 

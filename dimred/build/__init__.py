@@ -1,7 +1,9 @@
 """Configuration -> cells and data: the last place that sees a configuration."""
 
+from dimred.build.loss_and_metric import build_loss as build_loss
+from dimred.build.loss_and_metric import build_scores as build_scores
+from dimred.build.loss_and_metric import check_scores as check_scores
 from dimred.build.network_and_data import build_data as build_data
-from dimred.build.network_and_data import build_loss as build_loss
 from dimred.build.network_and_data import build_network as build_network
 from dimred.build.network_and_data import check_ranks as check_ranks
 from dimred.build.network_and_data import check_splits as check_splits

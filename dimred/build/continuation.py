@@ -12,7 +12,7 @@ from dimred.build.steps import build_optimizer, build_rates
 from dimred.config import OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.files.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
 from dimred.train_step.optimizers import state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.vectors.parameters import check_arrays, from_arrays
@@ -59,22 +59,21 @@ def read_continuation(
             it would have said; or its schedule had brought the rate to nothing.
         CheckpointError: the state is another network's.
     """
-    typed, own = f"WEIGHTS is {str(weights)!r}", settings.optimizer
+    typed, own = named_weights("WEIGHTS", weights), settings.optimizer
     if own is None and _UPDATES not in arrays:
         raise ConfigError(
-            f"{typed}, which has the weights but not the state of an optimizer; residual continued needs a full "
-            f"checkpoint, {_full_checkpoint(weights)}. Or set optimizer.name and residual_rate, to begin anew"
+            f"{typed} has the weights but not the state of an optimizer; residual continued needs a full checkpoint, "
+            f"such as {full_checkpoint_beside(weights)}. Or set optimizer.name and residual_rate, to begin anew"
         )
-    config = weights.parent.parent / CONFIG
     if own is not None and settings.residual_rate is not None:
         optimizer, rate, source = own, settings.residual_rate, "optimizer and residual_rate of the configuration"
-    elif weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file():
-        stage_1 = load_config(StageOneConfig, config)
+    elif (stage_1 := read_stage_1_config(weights)) is not None:
+        config = weights.parent.parent / CONFIG
         optimizer, source = own or stage_1.optimizer, f"{config}{_other_batches(stage_1, settings)}"
         rate = settings.residual_rate or _last_rate(stage_1, weights)
     else:
         raise ConfigError(
-            f"{typed}, which is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+            f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
             "rate is known; for residual continued set optimizer.name and residual_rate"
         )
     needed = state_parameters(build_optimizer(optimizer, network, 0.0))
@@ -84,17 +83,29 @@ def read_continuation(
     return Continuation(optimizer, rate, int(arrays[_UPDATES].item()), source, arrays)
 
 
+def read_stage_1_config(weights: Path) -> StageOneConfig | None:
+    """The configuration of the run that WEIGHTS are a full checkpoint of; None where they are of none."""
+    config = weights.parent.parent / CONFIG
+    is_of_run = weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file()
+    return load_config(StageOneConfig, config) if is_of_run else None
+
+
+def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
+    """Check that WEIGHTS were trained with this loss, where that is known.
+
+    Raises:
+        ConfigError: they were trained with another one.
+    """
+    stage_1 = read_stage_1_config(weights)
+    if stage_1 is not None and stage_1.loss != settings.loss:
+        own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
+        raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
+
+
 def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:
     """A remark where the rate was made for batches of another size."""
     before, now = (stage.data.batch_size * stage.accumulation for stage in (stage_1, stage_2))
     return "" if before == now else f", where a device had {before} images in a step, not {now}"
-
-
-def _full_checkpoint(weights: Path) -> str:
-    """Which full checkpoint to name instead of these weights."""
-    folder = weights.parent.parent if weights.parent.name == SNAPSHOTS else weights.parent
-    others = {epoch: path for epoch, path in full_checkpoints(folder).items() if path != weights}
-    return f"such as {str(others[max(others)])!r}" if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt"
 
 
 def _last_rate(stage_1: StageOneConfig, weights: Path) -> float:

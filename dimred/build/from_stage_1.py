@@ -11,6 +11,7 @@ import mindspore as ms
 import numpy as np
 
 from dimred.build.continuation import build_continued_optimizer, read_continuation
+from dimred.build.loss_and_metric import build_scores
 from dimred.build.network_and_data import build_data, build_network
 from dimred.build.preflight import basis_kind
 from dimred.build.steps import build_search_step, build_train_step
@@ -89,11 +90,12 @@ class StageOneSoFar:
         self.seconds_shared = 0.0
         self.checkpoint = checkpoint_of(run, at)
         self.series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
-        self.train, self.val, test = (build_data(two.data, data, split) for split in SPLITS)
+        images = {split: build_data(two.data, data, split) for split in SPLITS}
+        self.train, self.val = images["train"], images["val"]
         self.network = build_network(one)
         self.layout = WeightLayout.from_network(self.network)
         self.evaluator = Evaluator(
-            self.network, self.train, self.val, test, seed=two.seed, n_batches=two.reestimate_batches
+            self.network, images, build_scores(two), seed=two.seed, n_batches=two.reestimate_batches
         )
         self.saved = read_checkpoint(self.checkpoint)
         self.last = {parameter.name: self.saved[parameter.name] for parameter in self.network.get_parameters()}
@@ -107,9 +109,9 @@ class StageOneSoFar:
         """On each sample of ``val``, statistics re-estimated."""
         return self.evaluator.val_losses(self.evaluator.reestimated(arrays))
 
-    def accuracy(self, vector: np.ndarray) -> float:
+    def loss(self, vector: np.ndarray) -> float:
         """On ``val``, of weights (M,), statistics re-estimated."""
-        return self.evaluator.val_accuracy(self.evaluator.reestimated(self.with_weights(vector)))
+        return float(self.losses(self.with_weights(vector)).mean())
 
     def best(self, points: Mapping[str, Arrays], passes: float, start: Start | None = None) -> Found:
         """The point, or the mean of the latest, that ``Selection`` chooses as stage 2 does; ``start`` is one too."""

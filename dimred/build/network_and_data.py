@@ -1,4 +1,4 @@
-"""The network, its loss, and the data."""
+"""The network and the data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,22 +8,25 @@ import mindspore as ms
 from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
+from dimred.console import note
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_data, split_folder
+from dimred.data.image_tree import check_data, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.models.factory import load_factory, make_network
+from dimred.models.factory import load_factory, make_cell
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
+
+_MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 def build_network(config: StageConfig) -> nn.Cell:
     """The network with fresh weights, in the precision asked for."""
     model = config.model
     if ":" in model.name:
-        network = make_network(model.name, model.n_classes)
+        network = make_cell(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
     return with_precision(network, **config.precision.model_dump())
@@ -37,11 +40,23 @@ def check_splits(config: StageConfig, data: Path, splits: Sequence[str]) -> None
     """
     if config.data.dataset is None:
         check_data(data, splits, config.model.n_classes)
+        _warn_of_upscaling(config.data, smallest_side(split_folder(data, splits[0])))
     else:
         for split in splits:
             images = build_data(config.data, data, split)
-            if isinstance(images, OwnDataset):
+            if isinstance(images, OwnDataset) and None in (config.loss, config.metric):
                 images.check_classes(config.model.n_classes)
+
+
+def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
+    """Say so where images with a shorter side of so many pixels would be blown up."""
+    is_scaled = config.augmentation == "random_resized_crop" or config.resize
+    if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
+        note(
+            f"warning: the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
+            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
+            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
+        )
 
 
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
@@ -73,8 +88,3 @@ def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
             f"data.batch_size is {images.batch_size} on each of {ranks.group_size} ranks, but there are only "
             f"{images.n_images} training images; lower it"
         )
-
-
-def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Images, labels -> mean cross entropy with label smoothing."""
-    return nn.WithLossCell(network, nn.CrossEntropyLoss(label_smoothing=config.label_smoothing))

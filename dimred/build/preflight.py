@@ -9,12 +9,12 @@ import numpy as np
 import psutil
 from mindspore import nn
 
-from dimred.build.continuation import Continuation, read_continuation
+from dimred.build.continuation import Continuation, check_same_loss, read_continuation
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
-from dimred.files.run_names import SNAPSHOTS, checkpoint_place
+from dimred.files.run_names import SNAPSHOTS, checkpoint_place, named_weights
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -51,7 +51,7 @@ def check_stage_1(
     problems.collect(lambda: check_run_folder(out, resume=resume))
     problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
     if go_on_from is not None:
-        first = problems.collect(lambda: read_full_checkpoint(go_on_from, f"--from is {str(go_on_from)!r}, which"))
+        first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
     return first
 
@@ -76,7 +76,8 @@ def check_stage_2(
         arrays, continuation = read_checkpoint(weights), None
         if settings.residual == "continued":
             continuation = read_continuation(settings, network, weights, arrays)
-        check_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+        check_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
+        check_same_loss(settings, weights)
         return arrays, continuation
 
     def read_basis() -> tuple[SubspaceBasis | None, CheckpointSeries | None]:

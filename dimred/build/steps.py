@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.build.network_and_data import build_loss
+from dimred.build.loss_and_metric import build_loss
 from dimred.config import (
     LossScaleConfig,
     OptimizerConfig,
@@ -42,9 +42,9 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 def build_loss_scale(config: LossScaleConfig) -> NoLossScale | None:
     """The loss scale; None for none."""
-    if config.kind == "none":
+    if config.name == "none":
         return None
-    if config.kind == "static":
+    if config.name == "static":
         return StaticLossScale(1024.0 if config.scale is None else config.scale, config.drop_overflow)
     initial = 2.0**16 if config.scale is None else config.scale
     return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)

@@ -21,8 +21,9 @@ typer_app = typer.Typer(
 
     Stage 1 trains and keeps snapshots; a PCA of them gives 32 directions; stage 2 searches in these.
 
-    Exit status: 0 done; 1 a check said no (show --checkpoint); 2 wrong input, said in one line, nothing changed; 3 a
-    run that had begun met a fault; 128 + n ended by signal n; from train the status of the first rank that failed.
+    Exit status: 0 done; 1 a check said no (show --checkpoint, data check), or an error that nobody foresaw; 2 wrong
+    input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143 SIGTERM).
+    train ends with the status of the first rank that failed.
 
     Example: dimred train stage-1 ./imagenet, then dimred pca --ckpt-dir ..., then dimred train stage-2 ...
     """,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file
+from dimred.console import AsJson, Overrides, check_new_file, check_there
 from dimred.errors import ConfigError
+from dimred.files.run_names import SNAPSHOTS, named_weights
 
 if TYPE_CHECKING:
     from dimred.models.summary import Summary
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
 def evaluate(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and test/<class>/ images.")],
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A checkpoint of stage 1 or 2, or an average.")],
-    config: Annotated[Path, typer.Option(help="Stage 2's YAML file; data.eval_split names the split.")],
+    weights: Annotated[
+        Path,
+        typer.Argument(metavar="WEIGHTS", help="A checkpoint of stage 1 or 2, or an average.", callback=check_there),
+    ],
+    config: Annotated[Path, typer.Option(help="A stage's YAML file, or a recipe; data.eval_split names the split.")],
     save: Annotated[
         Path | None,
         typer.Option(help="Save the network with re-estimated statistics there.", callback=check_new_file),
@@ -24,17 +28,18 @@ def evaluate(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy as the statistics are, and with BatchNorm statistics re-estimated on training batches.
+    """Accuracy, or your own metric, as the statistics are, and with BatchNorm's re-estimated on training batches.
 
-    --json prints accuracies as fractions.
+    How many batches stage 2's reestimate_batches says. --json prints accuracies as fractions.
 
     Example: dimred eval ./digits average.ckpt --config pipelines/configs/digits_stage_2.yaml
     """
-    from dimred.config import StageTwoConfig, load_config
+    from dimred.config import StageTwoConfig, load_any_config
 
-    settings = load_config(StageTwoConfig, config, overrides or [])
+    settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
-    from dimred.build import build_data, build_network, check_splits
+    n_batches = (settings if isinstance(settings, StageTwoConfig) else StageTwoConfig()).reestimate_batches
+    from dimred.build import build_data, build_network, build_scores, check_scores, check_splits
     from dimred.evaluate.evaluator import OnSplits
     from dimred.run.device import set_up
     from dimred.vectors.parameters import from_arrays, to_arrays
@@ -44,25 +49,40 @@ def evaluate(
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
-    from_arrays(network.get_parameters(), arrays, f"WEIGHTS {str(weights)!r}")
+    from_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
     images = {name: build_data(settings.data, data, name) for name in {"train", split}}
-    on = OnSplits(network, images, seed=settings.seed, n_batches=settings.reestimate_batches)
-    found = {"accuracy": on.accuracy(split), "batches": on.reestimate(), "accuracy_reestimated": on.accuracy(split)}
+    scores, name = build_scores(settings), settings.metric_name
+    check_scores(settings, network, scores, images)
+    on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)
+    found, told = {"split": split, name: on.metric(split)}, ""
+    if on.has_batch_norm:
+        found |= {"batches": on.reestimate(), f"{name}_reestimated": on.metric(split)}
+        told = (
+            f", with BatchNorm statistics re-estimated over {found['batches']} training batches "
+            f"{found[f'{name}_reestimated']:.4f}"
+        )
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
         print(json.dumps(found))
         return
-    print(
-        f"accuracy {found['accuracy']:.4f}, with BatchNorm statistics re-estimated over {found['batches']} training "
-        f"batches {found['accuracy_reestimated']:.4f}"
-    )
+    print(f"{name} on {split} {found[name]:.4f}{told}")
 
 
 def average(
-    ckpt_dir: Annotated[Path, typer.Argument(metavar="CKPT_DIR", help="The folder of the snapshots (checkpoint_pca).")],
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="A full checkpoint, for all that isn't averaged.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The checkpoint to write; an existing file is kept.")],
+    ckpt_dir: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINTS", help="The folder of the snapshots (checkpoint_pca).")
+    ],
+    weights: Annotated[
+        Path,
+        typer.Argument(metavar="WEIGHTS", help="A full checkpoint, for all that isn't averaged.", callback=check_there),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="The checkpoint to write; an existing file is kept.", callback=check_new_file
+        ),
+    ],
     last: Annotated[int | None, typer.Option(help="The mean of the latest N only (LAWA); default all (SWA).")] = None,
     decay: Annotated[
         float | None, typer.Option(help="Their exponential moving average (EMA) with this decay, not the mean.")
@@ -77,6 +97,8 @@ def average(
     """
     from dimred.merging.average import average as write_average
 
+    if weights.parent.name == SNAPSHOTS:
+        raise ConfigError(f"{named_weights('WEIGHTS', weights)} has nothing of what isn't averaged")
     if decay is not None and not 0 <= decay < 1:
         raise ConfigError(f"--decay is {decay}; it must be at least 0 and below 1 (0.9 is usual)")
     profile = "uniform" if decay is None else f"exponential={decay}"
@@ -85,13 +107,18 @@ def average(
         print(json.dumps(record))
         return
     kind = "mean" if decay is None else f"moving average, decay {decay},"
-    print(f"{out}: {kind} of {len(record['checkpoints'])} snapshots")
+    print(f"{out}: {kind} of {len(record['checkpoints'])} snapshots\nBatchNorm: {record['batch_norm']}.")
 
 
 def rebuild(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.")],
-    start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.")],
-    basis: Annotated[Path, typer.Option(help="The pca_mat.npy that it searched in.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.", callback=check_there
+        ),
+    ],
+    start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.", callback=check_there)],
+    basis: Annotated[Path, typer.Option(help="The pca_mat.npy that it searched in.", callback=check_there)],
     out: Annotated[Path, typer.Option(help="The checkpoint to write; must not exist yet.", callback=check_new_file)],
     step: Annotated[int | None, typer.Option(help="0 is the start; default the last step.")] = None,
 ) -> None:
@@ -141,11 +168,11 @@ def summary(
         raise ConfigError("give --input-size or --input-shape, not both")
     size = input_size or (16 if model == "resnet_small" else 224)
     shape = (1, 3, size, size) if input_shape is None else _parse_shape(input_shape)
-    from dimred.models.factory import make_network
+    from dimred.models.factory import make_cell
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    found = summarise(make_network(model) if ":" in model else resnet(model, classes), shape)
+    found = summarise(make_cell(model) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
     else:

@@ -15,7 +15,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
-from dimred.console import AsJson, note
+from dimred.console import AsJson, check_there, note
 from dimred.errors import ConfigError
 from dimred.files.run_names import BASIS
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def pca(
-    ckpt_dir: Annotated[Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).")],
+    ckpt_dir: Annotated[
+        Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).", callback=check_there)
+    ],
     out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path(BASIS),
     n_components: Annotated[
         str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, note
+from dimred.console import AsJson, check_there, note
 from dimred.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="pca_mat.npy (or the pca_mat.h5 beside it).")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="pca_mat.npy (or the pca_mat.h5 beside it).", callback=check_there)
+    ],
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Say whether the basis fits this checkpoint; exit status 1 if it does not.")
+        Path | None,
+        typer.Option(help="Say whether the basis fits this checkpoint; exit status 1 if not.", callback=check_there),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +34,8 @@ def show(
     """
     from dimred.subspace.basis import load_basis
 
+    if file.suffix not in (".npy", ".h5"):
+        raise ConfigError(f"FILE is {str(file)!r}, which is no basis; give the pca_mat.npy that dimred pca wrote")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         basis = load_basis(file.with_suffix(".npy"))
@@ -105,9 +110,10 @@ def report(
         Path | None, typer.Option(help="Folder for page and pictures; an earlier report there is replaced. RUN/report.")
     ] = None,
     compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.")
+        Path | None,
+        typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.", callback=check_there),
     ] = None,
-    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 21,
+    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.

@@ -9,6 +9,7 @@ import typer
 
 from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
 
@@ -30,6 +31,12 @@ def train(
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Your own data by package.module:factory. Sets data.dataset.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your own loss, such as mindspore.nn:MSELoss. Sets loss.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Your own metric by package.module:factory. Sets metric.")
     ] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; 8, or the rank table's.")
@@ -80,17 +87,23 @@ def train(
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
     config = config_file(settings, config or Path("imagenet_stage"))
     overrides = list(overrides or [])
-    overrides += [f"{key}={value}" for key, value in (("model.name", model), ("data.dataset", dataset)) if value]
+    named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
+    overrides += [f"{key}={value}" for key, value in named.items() if value]
     load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}
     missing = [
-        f"{argument} is {str(path)!r}, which does not exist"
+        f"{argument} is {str(path)!r}, which is not found"
         for argument, path in paths.items()
         if not path.exists() and (argument == "DATA" or not node_rank)  # host 0 alone reads weights and basis
     ]
     if missing:
         raise ConfigError("; ".join(missing))
+    if weights is not None and weights.is_dir():
+        inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
+        raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
+    if weights is not None and weights.parent.name == SNAPSHOTS:
+        raise ConfigError(f"{named_weights('WEIGHTS', weights)} is no start for stage 2")
     arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(["--resume"] if resume else [])]
     arguments += [f"--set={override}" for override in overrides]

@@ -1,6 +1,6 @@
 """A configuration from a YAML file and overrides, and back into a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,33 +24,62 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Raises:
-        ConfigError: names every key that is unknown or has a value that is not allowed, or says that the file is the
-            other stage's.
+        ConfigError: names every key that is unknown or has a value that is not allowed, or says that the file or a key
+            is the other stage's.
     """
     path = config_file(stage, path)
+    values = _read(path)
+    found = _stage_of(values)
+    if found is not None and found is not stage:
+        raise ConfigError(
+            f"--config is {str(path)!r}, a configuration of stage {_STAGES[found]}; give one of stage {_STAGES[stage]}"
+        )
+    return _overridden(stage, values, overrides)
+
+
+def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
+    """The same of whichever stage the file is; of one that could be either, and of a recipe's name, stage 2's."""
+    path = config_file(StageTwoConfig, path)
+    values = _read(path)
+    return _overridden(_stage_of(values) or StageTwoConfig, values, overrides)
+
+
+def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[str]) -> Stage:
+    for override in overrides:
+        key = override.partition("=")[0].partition(".")[0]
+        if others := [number for other, number in _STAGES.items() if key in _own_keys(other) and other is not stage]:
+            raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; leave it out here")
+        _apply(values, override)
+    return stage.checked(values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The keys in a file."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"--config is {str(path)!r}, which is not found; name a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config is {str(path)!r}, which can't be read ({error}); name a YAML file") from error
+        why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
+        raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
     if len(text) > _LARGEST_FILE:
         raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
     values = _parse(text, f"--config {str(path)!r}")
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
+    if values is not None and not isinstance(values, dict):
         raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")
-    for override in overrides:
-        _apply(values, override)
-    try:
-        return stage.checked(values)
-    except ConfigError:
-        for other, number in _STAGES.items():
-            if other is not stage and _is_of(other, values):
-                raise ConfigError(
-                    f"--config is {str(path)!r}, a configuration of stage {number}; give one of stage {_STAGES[stage]}"
-                ) from None
-        raise
+    return values or {}
+
+
+def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
+    """The stage that alone has some of these keys; None where that is neither, or both."""
+    found = [stage for stage in _STAGES if _own_keys(stage) & values.keys()]
+    return found[0] if len(found) == 1 else None
+
+
+def _own_keys(stage: type[StageConfig]) -> set[str]:
+    """The keys that no other stage has."""
+    return {*stage.model_fields} - {key for other in _STAGES if other is not stage for key in other.model_fields}
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:
@@ -69,14 +98,6 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
             return recipe
     there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
     raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
-
-
-def _is_of(stage: type[StageConfig], values: dict[str, Any]) -> bool:
-    try:
-        stage.checked(values)
-    except ConfigError:
-        return False
-    return True
 
 
 def config_text(config: StageConfig) -> str:

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Positive, Strict
 
@@ -12,10 +12,20 @@ _OWN = r"^[\w.]+:[\w.]+$"
 _Channels = tuple[float, float, float]
 
 
+def _own(name: str) -> str:
+    if not re.match(_OWN, name):
+        raise ValueError("name your own by package.module:factory, or null")
+    return name
+
+
 def _known_or_own(name: str) -> str:
     if name not in _NETWORKS and not re.match(_OWN, name):
         raise ValueError(f"allowed: {', '.join(_NETWORKS)}, or your own by package.module:factory")
     return name
+
+
+Own = Annotated[str, AfterValidator(_own)]
+"""Somebody's own function."""
 
 
 class ModelConfig(Strict):
@@ -23,8 +33,8 @@ class ModelConfig(Strict):
 
     name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
-    n_classes: Annotated[int, Field(ge=2)] = 1001
-    """Outputs; at least the number of class folders."""
+    n_classes: Count = 1001
+    """Outputs; of a classifier at least the number of classes."""
     initialisation: Literal["xavier_uniform", "xavier_normal", "kaiming", "truncated_normal"] = "xavier_uniform"
     """How the convolutions are initialised."""
 
@@ -37,7 +47,7 @@ class ModelConfig(Strict):
 class DataConfig(Strict):
     """How images become batches, see ``dimred.data.image_folder``."""
 
-    dataset: Annotated[str, Field(pattern=_OWN)] | None = None
+    dataset: Own | None = None
     """Your own data by package.module:factory, see ``dimred.data.own_dataset``; null for class folders of images."""
     image_size: Count = 224
     """Height and width of what the network sees, pixels."""
@@ -58,7 +68,7 @@ class DataConfig(Strict):
     damaged: Literal["stop", "replace"] = "stop"
     """An image that can't be decoded: stop, or replace it by another (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"
-    """The split on which accuracy is reported."""
+    """The split on which the metric is reported."""
 
 
 class PrecisionConfig(Strict):
@@ -81,7 +91,7 @@ class PrecisionConfig(Strict):
 class LossScaleConfig(Strict):
     """What the loss is multiplied with before its gradient is taken, see ``dimred.train_step.loss_scale``."""
 
-    kind: Literal["none", "static", "dynamic"] = "none"
+    name: Literal["none", "static", "dynamic"] = Field(default="none", validation_alias=AliasChoices("name", "kind"))
     """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
     scale: Positive | None = None
     """The scale, of dynamic the first one; 1024 and 65536 if null."""

@@ -30,9 +30,7 @@ def refusal(
 
 def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
-        unknown = ".".join(str(part) for part in problem["loc"])
-        nearest = difflib.get_close_matches(unknown[:80], keys, n=1, cutoff=0.0)
-        return f"unknown key {shown(unknown)}; did you mean {nearest[0]!r}?"
+        return unknown_key(".".join(str(part) for part in problem["loc"]), keys)
     key, value, field = _place(model, values, problem)
     own_words = problem["msg"].removeprefix("Value error, ") if problem["type"] == "value_error" else None
     if own_words and (field is None or _section(field)):
@@ -45,6 +43,23 @@ def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
         return f"{start}; allowed: {', '.join(get_args(field.annotation))}"
     default = f" ({field.default} is the default)" if type(field.default) in (int, float) else ""
     return f"{start}; it must be {_phrase(field.annotation, field.metadata)}{default}"
+
+
+def unknown_key(typed: str, keys: Sequence[str]) -> str:
+    """What to write in place of an unknown key: what is spelled like it, here or in another section; else all."""
+    section, _, last = typed[:80].rpartition(".")
+    places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
+    for key in keys:
+        places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])
+    beside = [name for name, sections in places.items() if section in sections]
+    near = [f"{section}.{name}".lstrip(".") for name in difflib.get_close_matches(last, beside, n=1)]
+    if not near:
+        elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
+        near = [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
+    if near:
+        return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
+    where = f" in {section}" if section and beside else ""
+    return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
 
 
 def _place(model: type[BaseModel], values: Any, problem: Any) -> tuple[str, Any, FieldInfo | None]:

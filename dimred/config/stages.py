@@ -16,6 +16,7 @@ from dimred.config.parts import (
     LossScaleConfig,
     ModelConfig,
     OptimizerConfig,
+    Own,
     PrecisionConfig,
     ScheduleConfig,
     SnapshotConfig,
@@ -35,6 +36,10 @@ def _number_or_share(value: Any) -> Any:
     return int(text)
 
 
+# Keys of metrics.jsonl and result.json.
+_TAKEN = ("epoch", "epochs", "loss", "metric", "seconds", "start", "step", "steps")
+
+
 class StageConfig(Strict):
     """What both stages have."""
 
@@ -44,8 +49,16 @@ class StageConfig(Strict):
     data: DataConfig = DataConfig()
     tensorboard: bool = False
     """Write TensorBoard's event files too, into tensorboard/ beside metrics.jsonl."""
+    callback: Own | None = None
+    """A function of the run's folder, by package.module:factory; what it returns is called with each record of
+    metrics.jsonl. null for none."""
+    loss: Own | None = None
+    """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for
+    cross entropy."""
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
+    metric: Own | None = None
+    """What is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses all into one."""
     accumulation: Count = 1
@@ -56,6 +69,17 @@ class StageConfig(Strict):
     loss_scale: LossScaleConfig = LossScaleConfig()
     clipping: ClippingConfig = ClippingConfig()
     ema: EmaConfig = EmaConfig()
+
+    @property
+    def metric_name(self) -> str:
+        """What results and lines call the metric: of ``package.module:factory`` the last part."""
+        return "accuracy" if self.metric is None else re.split("[:.]", self.metric)[-1]
+
+    @model_validator(mode="after")
+    def _metric_has_a_name_of_its_own(self) -> "StageConfig":
+        if self.metric_name in _TAKEN:
+            raise ValueError(f"metric is {self.metric!r}, but results have another {self.metric_name!r}; rename it")
+        return self
 
     @model_validator(mode="after")
     def _sink_fits(self) -> "StageConfig":
@@ -144,7 +168,7 @@ class StageTwoConfig(SearchOptions, StageConfig):
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
     """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
     reestimate_batch_norm: bool = True
-    """Show the accuracy with re-estimated BatchNorm statistics too."""
+    """Show the metric with re-estimated BatchNorm statistics too."""
     reestimate_batches: Count = 50
     """Training batches for that."""
 
@@ -181,8 +205,8 @@ class StageTwoConfig(SearchOptions, StageConfig):
             return self
         if stage_1_epochs is None:
             raise ConfigError(
-                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made "
-                "(NAME-EPOCH_STEP.ckpt); give a number"
+                f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made; "
+                "name one of stage 1's full checkpoints, NAME-EPOCH_STEP.ckpt, or set epochs to a number"
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": math.ceil(percent / (100 - percent) * stage_1_epochs)})

@@ -15,6 +15,7 @@ from dimred.errors import DataError
 from dimred.files.atomic import atomic_folder
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
+_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 
 
@@ -42,6 +43,16 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
             )
     if len(expected) > n_classes:
         raise DataError(f"{str(root)!r} has {len(expected)} classes, but the model has n_classes {n_classes}; raise it")
+
+
+def smallest_side(folder: Path) -> int | None:
+    """Of an image of a split, pixels; None where that can't be read."""
+    try:
+        images = (path for path in folder.glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES)
+        with Image.open(next(images)) as image:
+            return min(image.size)
+    except (StopIteration, *_UNREADABLE):
+        return None
 
 
 class _Class(NamedTuple):
@@ -128,7 +139,7 @@ def _kind(path: Path) -> str:
         with Image.open(path) as image:
             image.load()
             return _MODES.get(image.mode, "other")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except _UNREADABLE:
         return "damaged"
 
 

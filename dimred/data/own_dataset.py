@@ -1,5 +1,6 @@
 """Somebody's own data: a function gives the samples, dimred gives them order, batches and ranks."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,39 +11,45 @@ import numpy as np
 from dimred.data.batches import Batches, GivenOrder
 from dimred.errors import ConfigError, DataError, shown
 
-# What has a length and gives by number: (what the network is given, its label), always the same for the same number.
-Source = Sequence[tuple[Any, Any]]
-Factory = Callable[[Path, str, int | None], Source]
+# What has a length and gives by number: what the network is given, in one part or several, and last the label; always
+# the same for the same number.
+Source = Sequence[tuple[Any, ...]]
+Factory = Callable[..., Source]
 
 
 class OwnDataset(Batches):
-    """One split of somebody's own data as batches of (inputs, labels).
+    """One split of somebody's own data as batches of its inputs and, last, the labels.
 
     Labels that are whole numbers, of any shape, leave as int32; other numbers leave as float32.
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
             epoch with another seed, for the augmentation, and gives the same number each time; otherwise with None.
+            One with a parameter ``epoch`` is told the number of the epoch, too, so that each can read other samples:
+            1, 2, ... in stage 1, 1,000,001, ... in a search; or None.
         data: as the user typed it.
         split: its name.
         options: see ``Batches``.
 
     Raises:
-        DataError: the factory fails, gives no samples of two parts, or labels that are no numbers.
+        DataError: the factory fails, gives no samples of two parts or more, or labels that are no numbers.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
-        self._evaluated = self._make(None)
+        self._evaluated = self._make(None, None)
         try:
             self.n_images = len(self._evaluated)
-            _, label = self._evaluated[0]
+            first = tuple(self._evaluated[0])
+            _, *_, label = first
         except Exception as error:
             raise DataError(
                 f"data.dataset gave {type(self._evaluated).__name__} for the split {split!r}, which is no sequence of "
-                f"(input, label) pairs ({type(error).__name__}: {error}); it needs __len__ and __getitem__"
+                f"samples (input, label) or (input, ..., label) ({type(error).__name__}: {error}); it needs __len__ "
+                "and __getitem__"
             ) from error
+        self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
         self._first_label = np.asarray(label)
         if self._first_label.dtype.kind not in "biuf":
             raise DataError(
@@ -50,7 +57,7 @@ class OwnDataset(Batches):
             )
 
     def check_classes(self, n_classes: int) -> None:
-        """Check, by the first sample, that the labels are something a classifier can learn.
+        """Check, by the first sample, that the labels are something a classifier can learn, and be measured on.
 
         Raises:
             DataError: they are neither whole numbers nor, in ``train``, one probability for each class.
@@ -60,12 +67,13 @@ class OwnDataset(Batches):
             raise DataError(
                 f"data.dataset gave a label of type {label.dtype} and shape {label.shape} for the split "
                 f"{self._split!r}, which can't be classified; give the class as a whole number (in 'train' also one "
-                f"probability for each of the {n_classes} classes), or train a regression in a loop of your own"
+                f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
             )
 
-    def _make(self, seed: int | None) -> Source:
+    def _make(self, seed: int | None, epoch: int | None) -> Source:
         try:
-            return self._factory(self._data, self._split, seed)
+            told = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
+            return self._factory(self._data, self._split, seed, **told)
         except Exception as error:
             raise DataError(
                 f"data.dataset failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}: "
@@ -73,7 +81,7 @@ class OwnDataset(Batches):
             ) from error
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)))
+        source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)), epoch)
         if len(source) != self.n_images:
             raise ConfigError(f"data.dataset gave {self.n_images} samples without a seed, and {len(source)} with one")
         return self._read(source, order)
@@ -84,7 +92,7 @@ class OwnDataset(Batches):
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(
             _Typed(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32),
-            ["image", "label"],
+            self._columns,
             sampler=GivenOrder(order),
             num_parallel_workers=self.workers,
             python_multiprocessing=False,
@@ -100,9 +108,9 @@ class _Typed:
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        sample, label = self._source[int(number)]
+    def __getitem__(self, number: int) -> tuple[np.ndarray, ...]:
+        *inputs, label = self._source[int(number)]
         label = np.asarray(label)
         if self._type is np.int32 and label.dtype.kind == "f":
             raise DataError(f"sample {number} has the label {shown(label)}, where the first sample's is a whole number")
-        return np.asarray(sample), label.astype(self._type, copy=False)
+        return *map(np.asarray, inputs), label.astype(self._type, copy=False)

@@ -22,7 +22,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 
     Args:
         network: changed in place; its training mode is put back afterwards.
-        batches: tuples whose first entry is the images.
+        batches: tuples of the inputs and, last, the labels.
 
     Returns:
         The number of batches used; none in a network without BatchNorm.
@@ -38,10 +38,10 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     was_training = network.training
     network.set_train(True)
     n_batches = 0
-    for images, *_ in batches:
+    for *inputs, _ in batches:
         for _, value in moving:
             value.set_data(Tensor(np.zeros(value.shape, np.float32)))
-        network(images)
+        network(*inputs)
         for total, (layer, value) in zip(totals, moving, strict=True):
             total += value.asnumpy().astype(np.float64) / layer.momentum  # MindSpore keeps 1 - momentum there
         n_batches += 1

@@ -48,7 +48,7 @@ class CheckpointSelection:
 
     def read(self, point: str) -> dict[str, np.ndarray]:
         """The checkpoint of a point, on rank 0."""
-        return read_checkpoint(self._path(point))
+        return read_checkpoint(self.path(point))
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The losses of every point, for the state to resume from; they say nothing where they are not finite."""
@@ -95,8 +95,9 @@ class CheckpointSelection:
 
     def _write(self, point: str, arrays: dict[str, np.ndarray]) -> None:
         self.folder.mkdir(exist_ok=True)
-        retry(lambda: write_checkpoint(self._path(point), arrays))
+        retry(lambda: write_checkpoint(self.path(point), arrays))
 
-    def _path(self, point: str) -> Path:
+    def path(self, point: str) -> Path:
+        """The checkpoint's file."""
         name = f"{point}_{self._steps_per_epoch}" if point.isdecimal() else point
         return self.folder / f"{self._prefix}-{name}.ckpt"

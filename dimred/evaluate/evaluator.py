@@ -1,4 +1,4 @@
-"""Measure a network on the splits of its data: accuracy, loss, and BatchNorm statistics that belong to its weights."""
+"""Measure a network on the splits of its data: metric, loss, and BatchNorm statistics that belong to its weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.evaluate.classification import Accuracy, CrossEntropy
+from dimred.evaluate.scores import CLASSIFICATION, MeanScore, Scores
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.layout import WeightLayout
@@ -69,31 +69,43 @@ class OnSplits:
     """Measures a network as it is at the moment.
 
     Args:
-        network: images -> logits.
+        network: inputs -> outputs.
         images: by split; ``train`` for ``reestimate``.
+        scores: what it is measured by.
         seed: of the order of the training images.
         n_batches: training batches, of all ranks each, that statistics are re-estimated on.
         ranks: all of them call the methods, each with its share of the images.
+
+    Attributes:
+        has_batch_norm: whether there is anything to re-estimate.
     """
 
     def __init__(
-        self, network: nn.Cell, images: Mapping[str, Images], *, seed: int, n_batches: int, ranks: Ranks = ALONE
+        self,
+        network: nn.Cell,
+        images: Mapping[str, Images],
+        scores: Scores = CLASSIFICATION,
+        *,
+        seed: int,
+        n_batches: int,
+        ranks: Ranks = ALONE,
     ):
         self._network = network
         self._ranks = ranks
         self._layout = WeightLayout.from_network(network)
         self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
         self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches))
-        self._accuracy = Accuracy(network, ranks)
-        self._cross_entropy = CrossEntropy(network, ranks)
+        self._metric = MeanScore(network, scores.metric, ranks)
+        self._loss = MeanScore(network, scores.loss, ranks)
+        self.has_batch_norm = bool(moving_statistics(network))
 
-    def accuracy(self, split: str) -> float:
-        """Share of the split's labels that the network gets right."""
-        return self._accuracy(self._splits[split])
+    def metric(self, split: str) -> float:
+        """The metric's mean over the split; by default the accuracy, a fraction."""
+        return self._metric(self._splits[split])
 
     def losses(self, split: str) -> np.ndarray:
-        """Cross entropy on each sample of the split, float32 (n,); see ``CrossEntropy.of_samples``."""
-        return self._cross_entropy.of_samples(self._splits[split])
+        """The loss on each sample of the split, float32 (n,); see ``MeanScore.of_samples``."""
+        return self._loss.of_samples(self._splits[split])
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
@@ -129,33 +141,43 @@ class Cost:
     backward: int = 0
 
 
+_REPORTED = ("val", "test")
+
+
 class Evaluator:
     """Puts weights into a network of its own and measures them.
 
-    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_accuracy``, ``val_losses`` and
-    ``reestimated``, which a method needs to make its choices, and not those of ``report``.
+    Choosing is counted, reporting is not: ``cost`` holds the passes of ``val_losses`` and ``reestimated``,
+    which a method needs to make its choices, and not those of ``report``.
 
     Args:
         network: any weights; changed by every call.
-        train, val, test: the splits.
+        images: the splits ``train``, ``val`` and ``test``.
+        scores: what it is measured by.
         seed: of the order of the training images that statistics are re-estimated on.
         n_batches: how many training batches that takes.
+
+    Attributes:
+        has_batch_norm: whether there is anything to re-estimate.
     """
 
-    def __init__(self, network: nn.Cell, train: Images, val: Images, test: Images, *, seed: int, n_batches: int):
+    def __init__(
+        self,
+        network: nn.Cell,
+        images: Mapping[str, Images],
+        scores: Scores = CLASSIFICATION,
+        *,
+        seed: int,
+        n_batches: int,
+    ):
         self._network = network
-        self._train, self._val = train, val
-        self._on = OnSplits(network, {"train": train, "val": val, "test": test}, seed=seed, n_batches=n_batches)
+        self._train, self._val = images["train"], images["val"]
+        self._on = OnSplits(network, images, scores, seed=seed, n_batches=n_batches)
+        self.has_batch_norm = self._on.has_batch_norm
         self.cost = Cost()
 
-    def val_accuracy(self, arrays: Arrays) -> float:
-        """Accuracy on the split that chooses, of parameters and statistics by name."""
-        self._put(arrays)
-        self.cost.forward += self._val.n_images
-        return self._on.accuracy("val")
-
     def val_losses(self, arrays: Arrays) -> np.ndarray:
-        """Cross entropy on each sample of the split that chooses, (n,)."""
+        """The loss on each sample of the split that chooses, (n,), of parameters and statistics by name."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
         return self._on.losses("val")
@@ -167,11 +189,12 @@ class Evaluator:
         return to_arrays(self._network.get_parameters())
 
     def report(self, arrays: Arrays) -> dict[str, float]:
-        """Accuracy on ``val`` and ``test``, with the statistics as they are and with statistics re-estimated."""
+        """The metric on ``val`` and ``test``, with the statistics as they are and re-estimated; then the loss."""
         self._put(arrays)
-        found = {split: self._on.accuracy(split) for split in ("val", "test")}
+        found = {split: self._on.metric(split) for split in _REPORTED}
         self._on.reestimate()
-        return found | {f"{split}_reestimated": self._on.accuracy(split) for split in ("val", "test")}
+        found |= {f"{split}_reestimated": self._on.metric(split) for split in _REPORTED}
+        return found | {f"{split}_loss": float(self._on.losses(split).mean()) for split in _REPORTED}
 
     def _put(self, arrays: Arrays) -> None:
         from_arrays(self._network.get_parameters(), arrays, "the evaluated network")

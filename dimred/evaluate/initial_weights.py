@@ -1,13 +1,14 @@
 """Where a search begins: the candidates, and the network put there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mindspore import nn
 
 from dimred.distributed.ranks import Ranks
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, shown
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.window_search import ChosenWeights, search_windows
@@ -40,6 +41,7 @@ def choose_start(
         The weights, the candidate's name and loss, and all candidates.
 
     Raises:
+        ConfigError: ``losses`` gives something else.
         CheckpointError: a snapshot can't be read, or is of another network.
         FaultError: no loss is finite.
     """
@@ -49,12 +51,31 @@ def choose_start(
         from_arrays(network.trainable_params(), layout.unflatten(vector), "the start of the search")
         reestimate()
 
+    return _put_best(network, SnapshotAverages(snapshots, layout), put, losses)
+
+
+def _put_best(
+    network: nn.Cell,
+    averages: SnapshotAverages,
+    put: Callable[[np.ndarray], None],
+    losses: Callable[[], np.ndarray],
+    others: Iterable[tuple[str, float, np.ndarray]] = (),
+    *,
+    reestimates: bool = True,
+) -> ChosenWeights:
+    """Put the last weights, an average of the snapshots or one of the others into a network, as the losses choose."""
+
     def measure(vector: np.ndarray) -> np.ndarray:
         put(vector)
-        return losses()
+        found = losses()
+        if np.ndim(found) != 1 or np.size(found) < 2:
+            raise ConfigError(
+                f"losses gave {shown(found)}; it must give one loss for each held-out sample, an array (n,)"
+            )
+        return np.asarray(found)
 
-    last = layout.flatten(to_arrays(network.trainable_params()))
-    found = search_windows(SnapshotAverages(snapshots, layout), measure, [("last", 1.0, last)])
+    last = WeightLayout.from_network(network).flatten(to_arrays(network.trainable_params()))
+    found = search_windows(averages, measure, [("last", 1.0, last), *others], reestimates=reestimates)
     put(found.weights)
     return found
 
@@ -95,14 +116,14 @@ class InitialWeights:
 
     def _best(self, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None) -> dict[str, Any]:
         """Of the averages of the snapshots and the last weights; where there are no snapshots, of the basis' mean."""
-        others = [("last", 1.0, self._layout.flatten(to_arrays(self._network.trainable_params())))]
+        others: list[tuple[str, float, np.ndarray]] = []
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         mean = None if basis is None else basis.mean
         n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
         if n_in_mean and not averages.steps:
             others.append(("mean", n_in_mean, self._of_first(mean)))
-        found = search_windows(averages, self._on.val_losses_of, others)
-        self._on.put(found.weights)
+        losses, reestimates = partial(self._on.losses, "val"), self._on.has_batch_norm
+        found = _put_best(self._network, averages, self._on.put, losses, others, reestimates=reestimates)
         found.selection.tell("start")
         chosen = found.candidate
         return {"started_from": chosen.name, "start_width": chosen.width} | found.selection.summary("start")

@@ -139,7 +139,8 @@ class Selection:
                 error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
                 say(f"  {record['name']}: loss {record['loss']:.4f}, {error}, width {record['width']:.3g}")
         n, reestimations = self._cost().values()
-        say(f"  {n} passes over 'val', {reestimations} re-estimations of BatchNorm, {self.seconds:.1f} s")
+        again = f", {reestimations} re-estimations of BatchNorm" if reestimations else ""
+        say(f"  {n} passes over 'val'{again}, {self.seconds:.1f} s")
 
     def _cost(self) -> dict[str, int]:
         n = len(self.candidates)

@@ -32,7 +32,11 @@ class ChosenWeights(NamedTuple):
 
 
 def search_windows(
-    averages: SnapshotAverages, measure: Measure, others: Iterable[tuple[str, float, np.ndarray]]
+    averages: SnapshotAverages,
+    measure: Measure,
+    others: Iterable[tuple[str, float, np.ndarray]],
+    *,
+    reestimates: bool = True,
 ) -> ChosenWeights:
     """Measure uniform windows, then linear and exponential profiles around the best of them; choose by ``Selection``.
 
@@ -44,12 +48,13 @@ def search_windows(
         averages: of the snapshots.
         measure: weights -> losses.
         others: (name, width, weights) of candidates beside the windows, such as the last weights.
+        reestimates: see ``Selection``.
 
     Raises:
         CheckpointError: a snapshot can't be read, or does not fit.
         FaultError: no loss is finite.
     """
-    selection = Selection()
+    selection = Selection(reestimates=reestimates)
     given = {name: (width, weights) for name, width, weights in others}
     for name, (width, weights) in given.items():
         selection.measure(name, width, measure, weights)

@@ -54,3 +54,27 @@ def checkpoint_place(path: Path) -> CheckpointPlace | None:
 def full_checkpoints(folder: Path) -> dict[int, Path]:
     """Epoch -> the full checkpoint that a stage 1 wrote after it into its folder of checkpoints."""
     return {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
+
+
+def named_weights(argument: str, path: Path) -> str:
+    """A checkpoint as the user typed it, for a message; what kind it is where its folder says so."""
+    kinds = {
+        SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
+        STAGE_2_CHECKPOINTS: "a network of stage 2, ",
+        STATES: "a state for --resume, ",
+    }
+    return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
+
+
+def full_checkpoint_beside(weights: Path) -> str:
+    """Which full checkpoint to name instead of these weights."""
+    folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
+    others = {} if folder is None else full_checkpoints(folder)
+    others = {epoch: path for epoch, path in others.items() if path != weights}
+    return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
+
+
+def snapshots_below(folder: Path) -> str:
+    """For a message about the folder of a run: where its snapshots are; empty for another folder."""
+    place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
+    return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""

@@ -85,6 +85,8 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         if path.stat().st_size > _LARGEST_FILE:
             raise ConfigError(f"--rank-table is {str(path)!r}, which is too large to be a rank table")
         table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"--rank-table is {str(path)!r}, which is not found; make one by dimred rank-table") from None
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"--rank-table is {str(path)!r}, which can't be read as JSON ({why})") from error

@@ -18,9 +18,9 @@ from dimred.merging.profiles import profile_coefficients
 
 _VERSION = 1
 _LIBRARIES = ("dimred", "numpy", "safetensors", "cmaes")
-_AVERAGED = (
-    "{} averaged statistics, which belong to no network: re-estimate them on training data, for MindSpore by dimred "
-    "eval with --save; in a search, by a function reestimate(candidate) in the metric's file"
+_REMEDY = (
+    "re-estimate them on training data, for MindSpore by dimred eval with --save; in a search, by a function "
+    "reestimate(candidate) in the metric's file"
 )
 
 
@@ -95,7 +95,8 @@ def record_of(
         }
         for checkpoint, share in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
     ]
-    statistics = template.statistics if template in checkpoints else ()
+    origin = "averages" if template in checkpoints else f"those of {template.path}"
+    statistics = f"{len(template.statistics)} statistics are {origin}, which do not belong to these weights: {_REMEDY}"
     return {
         "format": "dimred merge",
         "version": _VERSION,
@@ -103,7 +104,7 @@ def record_of(
         "order": order,
         "all_else_from": str(template.path),
         "dtype": dtype or "as the checkpoints",
-        "batch_norm": _AVERAGED.format(len(statistics)) if statistics else "no statistics were averaged",
+        "batch_norm": statistics if template.statistics else "there are no statistics",
         "versions": {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     }
 

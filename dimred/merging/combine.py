@@ -1,7 +1,7 @@
 """Weighted means of checkpoints, and their Gram matrix: streamed in blocks, in float64, no k x M matrix anywhere.
 
-A block of 65,536 weights and its sums stay in the processor's cache. Two threads, because NumPy's loops and the reads
-release the interpreter's lock: README.md has the figures.
+The threads work in parallel because NumPy's loops and the reads release the interpreter's lock. With blocks smaller
+than 262,144 weights they wait for it too often. README.md has the figures.
 """
 
 import math
@@ -20,7 +20,7 @@ from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
 from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, write_exactly
 
-BLOCK = 65_536
+BLOCK = 262_144
 _PART = 16 * BLOCK
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 

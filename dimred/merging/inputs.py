@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
-from dimred.files.run_names import MANIFEST
+from dimred.files.run_names import MANIFEST, snapshots_below
 from dimred.weights.checkpoint_io import SUFFIXES, Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
 from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
 from dimred.weights.series import CheckpointSeries, steps_since_start
@@ -158,6 +158,8 @@ def _matches(source: str) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     """The checkpoints in a folder: numbered folders as trainers leave them, else the files."""
+    if where := snapshots_below(folder):
+        raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name) and _weight_files(path)]
     files = [path for path in entries if path.suffix in SUFFIXES]

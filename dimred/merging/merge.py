@@ -83,6 +83,9 @@ def merge(
             raise ConfigError("--minimize and --maximize need --metric or --metric-command")
         window: dict[str, Any] = {"last": last, "from_step": from_step, "to_step": to_step, "order": order}
         return average(checkpoints, out, profile=profile or "uniform", dtype=dtype, **window)
+    if unknown := options.keys() - {*SearchOptions._fields}:
+        allowed = ", ".join(SearchOptions._fields)
+        raise ConfigError(f"{min(unknown)!r} is no option of the search; allowed: {allowed}")
     target, settings = Path(out), SearchOptions(**options)
     settings.check()
     check_number("--budget", budget, at_least=1, whole=True)

@@ -39,7 +39,10 @@ class ProcessMetric:
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = source.rpartition(":")
         if option == "--metric" and not (file and Path(file).is_file()):
-            raise ConfigError(f"--metric is {source!r}; give a Python file and a function, such as my_metric.py:score")
+            where = f", but there is no file {file!r}" if file else ""
+            raise ConfigError(
+                f"--metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
+            )
         if option == "--metric-command" and "{}" not in source:
             raise ConfigError(f"--metric-command is {source!r}; put {{}} where the candidate's path is to stand")
         log.parent.mkdir(exist_ok=True)

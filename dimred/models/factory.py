@@ -1,4 +1,4 @@
-"""Somebody's own network or data, by the name ``package.module:factory``."""
+"""Somebody's own network, data, loss or metric, by the name ``package.module:factory``."""
 
 import importlib
 import sys
@@ -41,17 +41,26 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     return found
 
 
-def make_network(name: str, *arguments: Any) -> nn.Cell:
-    """Call the factory that ``package.module:factory`` names, and check that it returns a network.
+def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any) -> Any:
+    """What the function that ``package.module:factory`` names returns.
 
     Raises:
-        ConfigError: see ``load_factory``; or it fails, or returns something else.
+        ConfigError: see ``load_factory``; or it fails.
     """
-    factory = load_factory(name)
+    factory = load_factory(name, key)
     try:
-        network = factory(*arguments)
+        return factory(*arguments, **options)
     except Exception as error:
-        raise ConfigError(f"model is {name!r}, which failed with {type(error).__name__}: {error}") from error
-    if not isinstance(network, nn.Cell):
-        raise ConfigError(f"model is {name!r}, which returned {type(network).__name__}; it must return an nn.Cell")
-    return network
+        raise ConfigError(f"{key} is {name!r}, which failed with {type(error).__name__}: {error}") from error
+
+
+def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) -> nn.Cell:
+    """A network, or another cell, that the factory returns.
+
+    Raises:
+        ConfigError: see ``call_factory``; or it returns something else.
+    """
+    cell = call_factory(name, *arguments, key=key, **options)
+    if not isinstance(cell, nn.Cell):
+        raise ConfigError(f"{key} is {name!r}, which returned {type(cell).__name__}; it must return an nn.Cell")
+    return cell

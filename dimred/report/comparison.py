@@ -1,13 +1,14 @@
 """The comparison of stage 2 with its controls: from the files of the single runs to one JSON and its tables."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dimred.errors import ConfigError
+from dimred.files.metrics_file import ACCURACY, metric_axis, metric_text
 
 # Method -> what a reader is told. The order is that of the table.
 TITLES = {
@@ -26,10 +27,7 @@ TITLES = {
     "plain_for_total": "plain training, schedule made for this total",
     "plain_to_the_end": "plain training to the end of its schedule",
 }
-HEADINGS = (
-    "", "epochs' worth", "val, %", "test, %", "forward passes", "backward passes", "seconds"
-)  # fmt: skip
-_SCORES = ("val", "test", "val_reestimated", "test_reestimated")
+_SCORES = ("val", "test", "val_reestimated", "test_reestimated", "val_loss", "test_loss")
 _MEANS = ("passes", "forward_epochs", "backward_epochs", "seconds")
 
 Row = dict[str, Any]
@@ -39,11 +37,11 @@ def collect(folder: Path) -> dict[str, Any]:
     """Sum up what the runs in ``folder/seed_S/at_EPOCH/METHOD.json`` found.
 
     Returns:
-        ``{"seeds": [...], "at": [...], "rows": [...], "runs": [...]}``. A row is of one method and one epoch of stage 1
-        (``at``); it has the mean and the spread (the standard deviation over the seeds, null for one seed) of each
-        accuracy, a fraction, and the mean of each cost. ``passes`` are those of the training that led to the weights,
-        forward and backward, stage 1 included, in epochs of ordinary training; the other costs are those after stage 1,
-        choices on ``val`` included, in epochs of the training split. ``runs`` are the files.
+        ``seeds``; ``at``, epochs of stage 1; ``metric``, its name; ``batch_norm``, whether there is any; ``rows``; and
+        ``runs``, the files. A row is of one method and one of ``at``; it has the mean and the spread (the standard
+        deviation over the seeds, null for one seed) of each score, and the mean of each cost. ``passes`` are those of
+        the training that led to the weights, forward and backward, stage 1 included, in epochs of ordinary training;
+        the other costs are those after stage 1, choices on ``val`` included, in epochs of the training split.
 
     Raises:
         ConfigError: there are none.
@@ -60,6 +58,8 @@ def collect(folder: Path) -> dict[str, Any]:
     return {
         "seeds": sorted({run["seed"] for run in runs}),
         "at": sorted({run["at"] for run in runs}),
+        "metric": runs[0].get("metric", ACCURACY),
+        "batch_norm": any(run.get("batch_norm", True) for run in runs),
         "rows": [_row(at, method, of_method) for (at, method), of_method in groups.items()],
         "runs": runs,
     }
@@ -67,11 +67,16 @@ def collect(folder: Path) -> dict[str, Any]:
 
 def _row(at: int, method: str, runs: list[Row]) -> Row:
     row: Row = {"method": method, "at": at, "n_seeds": len(runs)}
-    for name in _SCORES:
+    for name in (score for score in _SCORES if all(score in run for run in runs)):
         found = [run[name] for run in runs]
         row[name] = {"mean": float(np.mean(found)), "spread": float(np.std(found, ddof=1)) if len(found) > 1 else None}
     row |= {name: float(np.mean([run[name] for run in runs])) for name in _MEANS}
     return row | {"chosen": [run["chosen"] for run in runs]}
+
+
+def plain_title(method: str) -> str:
+    """A method's title without the marks of bold print."""
+    return TITLES[method].replace("**", "")
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
@@ -79,20 +84,34 @@ def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
     return [row for row in summary["rows"] if row["at"] == at]
 
 
+def best_row(rows: Iterable[Row], split: str, metric: str) -> Row:
+    """Of the best mean on a split: the highest accuracy; with another metric the lowest loss."""
+    if metric == ACCURACY:
+        return max(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
+    return min(rows, key=lambda row: float(row[f"{split}_loss"]["mean"]))
+
+
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
     """Title -> the method's rows at all epochs of stage 1, by their passes."""
     found: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
-        found.setdefault(TITLES[row["method"]].replace("**", ""), []).append(row)
+        found.setdefault(plain_title(row["method"]), []).append(row)
     return found
 
 
-def table_rows(rows: Sequence[Row], n_seeds: int) -> list[list[str]]:
+def headings(metric: str) -> list[str]:
+    """Of a table."""
+    unit = metric_axis(metric)[0].replace(ACCURACY, "").lstrip(", ")
+    scores = [f"{split}, {unit}" for split in ("val", "test")]
+    return ["", "epochs' worth", *scores, "forward passes", "backward passes", "seconds"]
+
+
+def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
     """The body of a table as text; the best mean on test is bold (``**``), a row of fewer seeds says so."""
-    best, lines = max(row["test_reestimated"]["mean"] for row in rows), []
+    best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
-        scores = [_percent(row[name]) for name in ("val_reestimated", "test_reestimated")]
+        scores = [score_text(row[name], metric) for name in ("val_reestimated", "test_reestimated")]
         if row["test_reestimated"]["mean"] == best:
             scores[-1] = f"**{scores[-1]}**"
         costs = [f"{row['forward_epochs']:.1f}", f"{row['backward_epochs']:.1f}", f"{row['seconds']:.0f}"]
@@ -100,16 +119,20 @@ def table_rows(rows: Sequence[Row], n_seeds: int) -> list[list[str]]:
     return lines
 
 
-def _percent(score: dict[str, float | None]) -> str:
-    mean, spread = score["mean"] or 0.0, score["spread"]
-    return f"{100 * mean:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
+def score_text(score: dict[str, float | None], metric: str) -> str:
+    """Mean and spread, without the unit."""
+    mean, spread = (
+        None if value is None else metric_text(metric, value).removesuffix(" %") for value in score.values()
+    )
+    return f"{mean}" + ("" if spread is None else f" ± {spread}")
 
 
 def markdown(summary: dict[str, Any]) -> str:
     """The tables in Markdown, one for each epoch of stage 1."""
-    text = "BatchNorm statistics are re-estimated in every row.\n"
+    text = "BatchNorm statistics are re-estimated in every row.\n" if summary["batch_norm"] else ""
     for at in summary["at"]:
-        body = table_rows(rows_at(summary, at), len(summary["seeds"]))
-        lines = [list(HEADINGS), ["---", *["---:"] * (len(HEADINGS) - 1)], *body]
+        names, rows = headings(summary["metric"]), rows_at(summary, at)
+        body = table_rows(rows, len(summary["seeds"]), summary["metric"])
+        lines = [names, ["---", *["---:"] * (len(names) - 1)], *body]
         text += f"\nStage 1 to epoch {at}:\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
     return text

@@ -44,9 +44,20 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
     return f'<div class="wide"><table class="{kind}">{head}<tbody>\n{body}\n</tbody></table></div>'
 
 
-def details(summary: str, text: str) -> str:
-    """Preformatted text below a line that opens it."""
-    return f"<details><summary>{escape(summary)}</summary><pre>{escape(text)}</pre></details>"
+def preformatted(text: str) -> str:
+    """Text as it stands in a file."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def details(summary: str, content: str) -> str:
+    """HTML below a line that opens it."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def sentences(texts: Iterable[str], kind: str = "") -> str:
+    """One paragraph."""
+    text = escape(" ".join(texts))
+    return f'<p class="{kind}">{text}</p>' if text else ""
 
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:

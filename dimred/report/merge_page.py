@@ -1,7 +1,6 @@
 """The page of a search over checkpoints: windows, coefficients, the plane of the first two directions, the history."""
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dimred.merging.final import SPLITS, scores_of
 from dimred.merging.trials import Trial, read_trials
-from dimred.report.html import key_figures, table
+from dimred.report.html import key_figures, sentences, table
 from dimred.report.page import Page, Picture
 from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend_below, new_figure
 from dimred.subspace.spectrum import effective_rank, principal_directions
@@ -48,14 +47,15 @@ def write_merge_page(record: dict[str, Any], work: Path) -> Path:
     page.add("Search", pictures)
     rows = [[one["path"], str(one["step"]), f"{one['coefficient']:.4f}"] for one in record["checkpoints"]]
     listed = table(["checkpoint", "step", "coefficient"], rows)
-    page.add("Checkpoints", [], listed + f"<p>BatchNorm: {escape(record['batch_norm'])}.</p>")
+    page.add("Checkpoints", [], listed + sentences([f"BatchNorm: {record['batch_norm']}."]))
     if failed:
         rows = [[str(trial.number), trial.candidate.name, str(trial.failed)] for trial in failed]
         page.add("Failures", [], table(["trial", "candidate", "why"], rows))
     best = dict(zip(SPLITS, scores_of(next((row for row in record["table"] if row["kept"]), {})), strict=True))
     facts = [(best[split], f"on {split}") for split in ("select", "test") if best[split]]
-    facts += [(record["kept"]["name"], f"kept: {record['why']}"), (str(len(trials)), f"evaluations; {record['ended']}")]
-    return page.write(f"Merge of {len(steps)} checkpoints", key_figures(facts))
+    facts.append((str(len(trials)), f"evaluations; {record['ended']}"))
+    said = [f"Use {work.with_suffix('')}: {record['kept']['name']}. Kept: {record['why']}."]
+    return page.write(f"Merge of {len(steps)} checkpoints", sentences(said, "verdict") + key_figures(facts))
 
 
 def plot_windows(trials: Sequence[Trial], steps: Sequence[int], lower: bool) -> Figure:

@@ -1,24 +1,31 @@
-"""Pictures of a run, each a function that returns a figure; ``save_figure`` writes it as PNG and SVG.
-
-The second half is about the plane of the first two principal directions: where both stages were, and the loss there.
-"""
+"""Pictures of a run, each a function that returns a figure; ``save_figure`` writes it as PNG and SVG."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dimred.files.atomic import atomic_write
-from dimred.subspace.basis import SubspaceBasis
+from dimred.files.metrics_file import ACCURACY, metric_axis
 
 # Okabe and Ito's colours stay apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
 _COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
 _LINES, _MARKERS = ("-", "--", ":"), "osd^vxp*"
+
+# Light -> dark, in SVG text. A picture follows its reader's colour scheme; the PNG is light.
+_DARK = {PLAIN: "#e8e8e8", "#ffffff": "#16191d", AVERAGE: "#3a93d6", LIGHT: "#9fd6f7", "#666666": "#b5b5b5",
+         "#e5e5e5": "#3a4048"}  # fmt: skip
+_DARK_STYLE = "".join(
+    f'[style*="{part}: {light.lower()}"]{{{part}:{dark} !important}}'
+    for light, dark in _DARK.items()
+    for part in ("fill", "stroke")
+)
 
 Size = tuple[float, float]
 NARROW: Size = (4.8, 3.6)  # inches: letters stay readable where a telephone scales it to its width
@@ -45,48 +52,66 @@ def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
     figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
+def whole_numbers(*axes: Any) -> None:
+    """Put the ticks along these axes (``axes.xaxis``) at whole numbers: of epochs, steps, directions."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+
+
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
-    """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure."""
+    """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure.
+
+    The SVG has light and dark colours, whichever its reader prefers.
+    """
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png)
     with mpl.rc_context({"svg.hashsalt": "dimred", "svg.fonttype": "path"}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    dark = f"@media (prefers-color-scheme: dark){{svg{{fill:{_DARK[PLAIN]}}}{_DARK_STYLE}}}"
+    text = svg.getvalue().replace("</style>", f"{dark}</style>", 1)
     atomic_write(folder / f"{name}.png", png.getvalue())
-    atomic_write(folder / f"{name}.svg", svg.getvalue())
-    return svg.getvalue()
+    atomic_write(folder / f"{name}.svg", text)
+    return text
 
 
-def plot_accuracy(
+def plot_metric(
+    metric: str,
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
     snapshots_taken: tuple[int, int] | None,
-    average: float | None = None,
-    size: Size = WIDE,
+    reestimated: Mapping[int, float] | None = None,
 ) -> Figure:
-    """Accuracy over epochs: plain training, stage 2 from its branching point, the average of the snapshots.
+    """A metric over epochs: plain training, and stage 2 from its branching point.
 
     Args:
-        plain: epoch -> accuracy as a fraction.
+        metric: its name; an accuracy is a fraction, and is drawn in percent.
+        plain: epoch -> value.
         stage_2: the same, the branching point included; empty where there is none.
         snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
-        average: accuracy of the average of the snapshots, where it is known.
+        reestimated: epoch -> value with re-estimated BatchNorm statistics, of single points.
     """
-    figure, axes = new_figure(size)
+    figure, axes = new_figure()
+    label, factor = metric_axis(metric)
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
-    axes.plot(list(plain), _percent(plain.values()), color=PLAIN, lw=1, label="plain training")
-    if average is not None:
-        axes.axhline(100 * average, ls="--", color=AVERAGE, lw=1.5, label="average of the snapshots")
-    if stage_2:
-        axes.plot(list(stage_2), _percent(stage_2.values()), "o-", color=STAGE_2, lw=2, ms=4, label="stage 2")
-    # Single collapses would flatten the part that matters, so the axis starts at the 10th percentile.
+    looks: tuple[tuple[str, Mapping[int, float] | None, dict[str, Any]], ...] = (
+        ("plain training", plain, {"color": PLAIN, "lw": 1, "marker": "o", "ms": 2}),
+        ("stage 2", stage_2, {"color": STAGE_2, "lw": 2, "marker": "o", "ms": 4}),
+        ("BatchNorm re-estimated", reestimated, {"color": AVERAGE, "lw": 0, "marker": "P", "ms": 8}),
+    )
+    for name, values, look in looks:
+        if values:
+            axes.plot(list(values), factor * np.array(list(values.values())), label=name, **look)
+    # Single collapses would flatten the part that matters, so the axis leaves out a tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
-    late = [accuracy for epoch, accuracy in plain.items() if epoch >= first] or list(plain.values())
-    others = [*stage_2.values(), *([] if average is None else [average])]
-    lowest, highest = min([float(np.percentile(late, 10)), *others]), max([*plain.values(), *others])
-    margin = 0.1 * (highest - lowest) + 0.002
-    axes.set(ylim=(100 * (lowest - margin), 100 * (highest + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
-    axes.set(xlabel="epoch", ylabel="accuracy, %")
+    late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
+    low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
+    others = [*stage_2.values(), *(reestimated or {}).values()]
+    low, high = min([low, *others]), max([high, *others])
+    margin = 0.1 * (high - low) + 0.002
+    axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
+    axes.set(xlabel="epoch", ylabel=label)
+    whole_numbers(axes.xaxis)
     legend_below(figure, axes)
     return figure
 
@@ -96,6 +121,7 @@ def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
     figure, axes = new_figure()
     axes.plot(epochs, losses, color=PLAIN, lw=1)
     axes.set(xlabel="epoch", ylabel="training loss, last step")
+    whole_numbers(axes.xaxis)
     return figure
 
 
@@ -106,6 +132,7 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
     axes.bar(numbers, 100 * shares, color=AVERAGE, label="each direction")
     axes.plot(numbers, 100 * np.cumsum(shares), "o-", color=STAGE_2, ms=3, lw=1.5, label="all up to it")
     axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
+    whole_numbers(axes.xaxis)
     legend_below(figure, axes)
     return figure
 
@@ -123,6 +150,7 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
     lower.bar(numbers, _column(steps, "n_trials"), color=AVERAGE)
     upper.set(ylabel="loss of the batch")
     lower.set(xlabel="step of stage 2", ylabel="trials")
+    whole_numbers(lower.xaxis, lower.yaxis)
     legend_below(figure, upper)
     return figure
 
@@ -136,125 +164,47 @@ def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
         axes.axhline(float(np.nanmean(shares)), color=PLAIN, ls="--", lw=1, label="mean")
         legend_below(figure, axes)
     axes.set(xlabel="step of stage 2", ylabel="gradient inside, %", ylim=(0, None))
+    whole_numbers(axes.xaxis)
     return figure
 
 
-def plot_comparison(rows: Sequence[tuple[str, float, float | None]]) -> Figure:
-    """Accuracy of each method: (name, mean as a fraction, spread over the seeds or None) each, drawn from above."""
+def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str = ACCURACY) -> Figure:
+    """The metric of each method: (name, mean, spread over the seeds or None) each, drawn from above."""
+    label, factor = metric_axis(metric)
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):
         colour = STAGE_2 if "P-BFGS" in name else PLAIN
-        bar = None if spread is None else 100 * spread
-        axes.errorbar(100 * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
+        bar = None if spread is None else factor * spread
+        axes.errorbar(factor * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
-    axes.set(xlabel="test accuracy, %", axisbelow=True)
+    axes.set(xlabel=f"test {label}", axisbelow=True)
     axes.grid(axis="x", color="#e5e5e5")
     return figure
 
 
-def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Test accuracy over all passes, one line a method, the spread over the seeds as a band.
+def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]], size: Size = WIDE, metric: str = ACCURACY) -> Figure:
+    """The metric on test over all passes, one line a method, the spread over the seeds as a band.
 
     Args:
         curves: name -> rows of ``dimred.report.comparison``, by rising passes.
+        size: without the legend, which makes it higher.
+        metric: its name.
     """
-    figure, axes = new_figure((8, 4.5 + 0.2 * len(curves)))
+    label, factor = metric_axis(metric)
+    columns = 2 if size == WIDE else 1
+    figure, axes = new_figure((size[0], size[1] + 0.2 * len(curves)))
     for number, (name, rows) in enumerate(curves.items()):
         passes = [row["passes"] for row in rows]
         scores = [row["test_reestimated"] for row in rows]
-        middle = 100 * np.array([score["mean"] for score in scores])
-        spread = 100 * np.array([score["spread"] or 0.0 for score in scores])
+        middle = factor * np.array([score["mean"] for score in scores])
+        spread = factor * np.array([score["spread"] or 0.0 for score in scores])
         style, colour = _LINES[number // len(_COLOURS) % len(_LINES)], _COLOURS[number % len(_COLOURS)]
         axes.plot(passes, middle, style, color=colour, marker=_MARKERS[number % len(_MARKERS)], ms=4, label=name)
         axes.fill_between(passes, middle - spread, middle + spread, color=colour, alpha=0.12, lw=0)
-    axes.set(xlabel="forward and backward passes, in epochs of ordinary training", ylabel="test accuracy, %")
-    legend_below(figure, axes)
-    return figure
-
-
-class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean."""
-
-    epochs: list[int]  # when each was reached, stage 1's epochs included
-    along: np.ndarray  # coordinates in the plane, (n, 2) float64
-    off: np.ndarray  # distance from the plane, (n,) float64
-
-
-class Surface(NamedTuple):
-    """The loss on a grid of the plane; row i of (n, n) belongs to ``second[i]``, column j to ``first[j]``."""
-
-    first: np.ndarray
-    second: np.ndarray
-    loss: np.ndarray
-
-
-class PlaneView(NamedTuple):
-    """What the plane's pictures show."""
-
-    whole: Surface  # around both stages
-    near: Surface  # around stage 2 alone
-    n_images: int  # that the loss was evaluated on
-    snapshots: PlanePoints  # stage 1's, in order
-    stops: PlanePoints  # stage 2's start and the end of each of its epochs
-    search: np.ndarray  # where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first
-
-
-def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Coordinates (2,) of ``weights`` (M,) in the plane mean + span(P[:2]), and the distance from that plane.
-
-    With c = P[:2] (w - mean) the distance is |w - mean - P[:2]' c|.
-    """
-    away = np.asarray(weights, np.float64) - mean
-    plane = np.asarray(basis.components[:2], np.float64)
-    along = plane @ away
-    return along, float(np.linalg.norm(away - along @ plane))
-
-
-def grid_around(points: np.ndarray, n: int, margin: float = 0.15) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of the columns and of the rows of an n x n grid around ``points`` (m, 2), with a margin."""
-    low, high = points.min(0), points.max(0)
-    wider = margin * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
-    first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
-    return first, second
-
-
-def plot_plane(surface: Surface, view: PlaneView) -> Figure:
-    """Stage 1's trajectory and stage 2's path over one of the view's surfaces."""
-    figure, axes = new_figure((4.8, 4.9))
-    finite = surface.loss[np.isfinite(surface.loss)]
-    # Levels are closer together near the lowest loss.
-    levels = finite.min() + max(np.ptp(finite), 1e-9) * np.linspace(0, 1, 15) ** 2
-    drawn = axes.contourf(*surface, levels, cmap="cividis", alpha=0.45)
-    axes.clabel(axes.contour(*surface, levels, colors="#666666", linewidths=0.4), fontsize=6, fmt="%.2f")
-    figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3f", label="loss in the plane")
-    snapshots, stops = view.snapshots.along, view.stops.along
-    axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
-    axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
-    axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
-    axes.plot(*view.search.T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
-    axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
-    axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
-    axes.set(xlabel="along the first direction", ylabel="along the second direction")
-    legend_below(figure, axes)
-    return figure
-
-
-def plot_distances(view: PlaneView) -> Figure:
-    """How far each point lies off the plane and, for comparison, how far along it from the mean."""
-    figure, axes = new_figure()
-    for points, who, marker, colour in ((view.snapshots, "stage 1", "o", PLAIN), (view.stops, "stage 2", "D", STAGE_2)):
-        look: dict[str, Any] = {"marker": marker, "color": colour, "ms": 4, "lw": 1}
-        along = np.linalg.norm(points.along, axis=1)
-        axes.plot(points.epochs, points.off, "-", label=f"{who}: off the plane", **look)
-        axes.plot(points.epochs, along, ":", mfc="none", label=f"{who}: in the plane, from the mean", **look)
-    axes.set(xlabel="epoch", ylabel="distance in weight space", ylim=(0, None))
-    legend_below(figure, axes, 1)
+    axes.set(xlabel="passes, in epochs of ordinary training", ylabel=f"test {label}")
+    legend_below(figure, axes, columns)
     return figure
 
 
 def _column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)
-
-
-def _percent(accuracies: Iterable[float]) -> list[float]:
-    return [100 * accuracy for accuracy in accuracies]

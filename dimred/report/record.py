@@ -1,5 +1,6 @@
 """What the files of a run say, read once for a report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,15 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
-from dimred.files.metrics_file import read_metrics
-from dimred.files.run_names import METRICS, RESULT, SNAPSHOTS
+from dimred.files.metrics_file import ACCURACY, read_metrics
+from dimred.files.run_names import (
+    METRICS,
+    RESULT,
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    checkpoint_place,
+)
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.plan import sample_gram
 from dimred.subspace.spectrum import centre_gram
@@ -25,10 +33,15 @@ class StageOneRecord:
     epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
     snapshots: CheckpointSeries | None  # the series as it was when it was read; None before the first snapshot
 
+    def measured(self, metric: str) -> dict[int, float]:
+        """Epoch -> accuracy, or another metric by its name, of the epochs after which it was measured."""
+        return {record["epoch"]: record[metric] for record in self.epochs if record.get(metric) is not None}
+
     @property
-    def accuracies(self) -> dict[int, float]:
-        """Epoch -> accuracy, of the epochs after which it was measured."""
-        return {record["epoch"]: record["accuracy"] for record in self.epochs if record["accuracy"] is not None}
+    def seconds(self) -> float:
+        """What it took: training, evaluation, measuring averages."""
+        parts = ("seconds", "evaluation_seconds", "averaged_seconds")
+        return float(sum(record.get(part) or 0.0 for record in self.epochs for part in parts))
 
     @property
     def last_epoch(self) -> int:
@@ -58,12 +71,58 @@ class StageTwoRecord:
     result: dict[str, Any]  # its result.json
     steps: list[dict[str, Any]]  # its metrics, one record a step; at least one
     basis: SubspaceBasis | None  # of the search; None without directions
-    stage_1: StageOneRecord  # the run that it began from
+    stage_1: StageOneRecord | None  # the run that it began from; None where that is not there any more
+    gone: tuple[str, ...]  # which of its sources (data, weights, basis) are not there any more
+
+    @property
+    def metric(self) -> str:
+        """What the network is measured by."""
+        return str(self.result.get("metric", ACCURACY))
+
+    @property
+    def by_point(self) -> dict[int, float]:
+        """Epoch of stage 2, 0 for its start -> the metric."""
+        by_epoch = {int(epoch): value for epoch, value in self.result[f"{self.metric}_by_epoch"].items()}
+        return {0: self.result[f"{self.metric}_start"]} | by_epoch
+
+    @property
+    def kept_metric(self) -> float:
+        """Of the network that it left, with the statistics that stand in its file."""
+        return float(self.result.get(f"{self.metric}_reestimated", self.result[self.metric]))
+
+    @property
+    def stage_1_epochs(self) -> int:
+        """How many epochs stage 1 made; 0 where that is not known."""
+        if self.stage_1 is not None:
+            return self.stage_1.last_epoch
+        place = checkpoint_place(Path(self.result["sources"]["weights"]))
+        return place.epoch if place else 0
+
+    @property
+    def final_weights(self) -> Path:
+        """The network to use."""
+        return next((self.folder / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), self.folder / STAGE_2_CHECKPOINTS)
+
+    @property
+    def seconds(self) -> float:
+        """What it took: choosing the start, the search, choosing what is kept."""
+        return float(sum(self.result.get(f"{part}_seconds", 0.0) for part in ("start", "search", "kept")))
 
     def coordinates(self) -> np.ndarray:
         """Where the steps of the search led, relative to its start, (n_steps + 1, k) float64."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
+
+
+def passes_of(result: Mapping[str, Any], n_epochs: int | None = None) -> float:
+    """What so many epochs of stage 2, or all, cost in epochs of ordinary training: a forward and a backward pass each.
+
+    Args:
+        result: its ``result.json``; a trial is a forward pass, a gradient both.
+        n_epochs: of the search.
+    """
+    epochs = result["epochs"] if n_epochs is None else n_epochs
+    return float(epochs * (result["gradients"] + result["trials"] / 2) / result["steps"])
 
 
 def read_stage_1(checkpoints: Path) -> StageOneRecord:
@@ -86,26 +145,24 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
 
 
 def read_stage_2(folder: Path) -> StageTwoRecord:
-    """Read a finished stage 2 run and its stage 1.
+    """Read a finished stage 2 run, and its stage 1 where that is still there.
 
     Raises:
-        ConfigError: ``folder`` is no finished stage 2 run, its result is damaged, or what it was made from is gone.
+        ConfigError: ``folder`` is no finished stage 2 run, or its result is damaged.
     """
     path = folder / RESULT
     if not path.is_file():
-        raise ConfigError(f"RUN is {str(folder)!r}, which has no result.json; give the folder of a finished stage 2")
+        raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; give the folder of a stage 1 or stage 2 run")
     try:
         result = read_checksummed(path)
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
-    sources: dict[str, Any] = result.get("sources") or {}
-    for name in ("data", "weights", *(("basis",) if result.get("basis") else ())):
-        source = sources.get(name)
-        if not source or not Path(source).exists():
-            raise ConfigError(f"{path} says that {name} was {source!r}, which is not there any more; put it back")
-    stage_1 = read_stage_1(Path(sources["weights"]).parent)
     steps = read_metrics(folder / METRICS)
     if not steps:
         raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
-    basis = load_basis(Path(sources["basis"])) if result["basis"] else None
-    return StageTwoRecord(folder, result, steps, basis, stage_1)
+    sources = {name: Path(source) for name, source in result["sources"].items() if source}
+    gone = tuple(name for name, source in sources.items() if not source.exists())
+    checkpoints = sources["weights"].parent
+    has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
+    basis = load_basis(sources["basis"]) if result["basis"] and "basis" not in gone else None
+    return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)

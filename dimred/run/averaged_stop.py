@@ -1,6 +1,5 @@
 """When stage 1 ends before its last epoch: when the average of its snapshots gains no more on ``val``."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ from mindspore import nn
 
 from dimred.config import StopConfig
 from dimred.console import say
-from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import OnSplits
@@ -101,17 +99,13 @@ class AveragedStop(NeverStop):
     Args:
         settings: the section ``stop``.
         network: that is trained.
-        images: by split; ``train`` and ``val``.
-        seed: of the order of the training images that statistics are re-estimated on.
+        on: measures the network, on ``val``.
         ranks: all of them call the methods.
     """
 
-    def __init__(
-        self, settings: StopConfig, network: nn.Cell, images: Mapping[str, Batches], seed: int, ranks: Ranks
-    ) -> None:
-        self._every_epochs, self._network, self._ranks = settings.every_epochs, network, ranks
+    def __init__(self, settings: StopConfig, network: nn.Cell, on: OnSplits, ranks: Ranks) -> None:
+        self._every_epochs, self._network, self._on, self._ranks = settings.every_epochs, network, on, ranks
         self._layout = WeightLayout.from_network(network)
-        self._on = OnSplits(network, images, seed=seed, n_batches=settings.reestimate_batches, ranks=ranks)
         self._plateau = Plateau(settings.patience)
         self._measured_epoch, self._record = 0, dict[str, Any]()
 

@@ -1,6 +1,5 @@
 """Set once for the process, before the first cell is built: device, mode, seed, and where native code prints."""
 
-import atexit
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Literal
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
 import mindspore as ms
-from mindspore import communication, nn
+from mindspore import communication
 
 from dimred.distributed.ranks import ALONE, Group, Ranks
 
@@ -39,7 +38,6 @@ def set_up(
             raise
     ms.set_context(mode=ms.GRAPH_MODE if graph_mode else ms.PYNATIVE_MODE)
     ms.set_seed(seed)
-    atexit.register(_silence_cell_finalisers)
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return ALONE
     communication.init()
@@ -50,11 +48,6 @@ def set_up(
     if all_reduce_split and device_target == "Ascend":
         ms.set_auto_parallel_context(all_reduce_fusion_config=list(all_reduce_split))
     return ranks
-
-
-def _silence_cell_finalisers() -> None:
-    """At interpreter exit ``Cell.__del__`` meets module globals that are gone, and prints a traceback for each cell."""
-    nn.Cell.__del__ = lambda self: None
 
 
 @contextmanager

@@ -4,13 +4,17 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dimred.console import say
 from dimred.errors import RunError
 from dimred.files.atomic import atomic_write
-from dimred.files.metrics_file import read_metrics
+from dimred.files.metrics_file import read_metrics as read_metrics
+
+Record = dict[str, Any]
 
 
 class MetricsLog:
@@ -18,33 +22,26 @@ class MetricsLog:
 
     Args:
         path: of the file.
-        tensorboard: a folder in which TensorBoard's event files get every number of a record at its ``step``; None for
-            none. Where the file has records already, events of later steps, of a run that was killed, are hidden.
+        listeners: told each record, as ``read_metrics`` will give it. One that fails is told nothing more; the run goes
+            on. In the end their ``close`` is called, where they have one.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None = None):
+    def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()):
         self._path = path
         self._file = path.open("a", encoding="utf-8")
-        self._events: Any = None
-        if tensorboard is not None:
-            from tensorboardX import (
-                SummaryWriter,  # MindSpore's SummaryRecord forks, and can wait for its pool for ever
-            )
+        self._listeners = list(listeners)
 
-            records = read_metrics(path)
-            first = int(records[-1]["step"]) + 1 if records else 0
-            # The suffix keeps two files that are begun within one second apart.
-            self._events = SummaryWriter(str(tensorboard), purge_step=first or None, filename_suffix=f".{first}")
-
-    def write(self, **record: Any) -> dict[str, Any]:
+    def write(self, **record: Any) -> Record:
         """Append one record; returns it as ``read_metrics`` will."""
         kept = {key: finite(value) for key, value in record.items()}
         self._file.write(json.dumps(kept, allow_nan=False) + "\n")
         self._file.flush()
-        if self._events is not None:
-            for key, value in kept.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._events.add_scalar(key, value, int(kept["step"]))
+        for listener in list(self._listeners):
+            try:
+                listener(kept)
+            except Exception as error:
+                say(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
+                self._listeners.remove(listener)
         return kept
 
     def mark(self) -> dict[str, Any]:
@@ -58,8 +55,30 @@ class MetricsLog:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for listener in self._listeners:
+            getattr(listener, "close", lambda: None)()
+
+
+class TensorBoard:
+    """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
+
+    Args:
+        folder: of the files.
+        records: that the run has already; events of later steps, of a run that was killed, are hidden.
+    """
+
+    def __init__(self, folder: Path, records: Sequence[Record]):
+        from tensorboardX import SummaryWriter  # MindSpore's SummaryRecord forks, and can wait for its pool for ever
+
+        first = int(records[-1]["step"]) + 1 if records else 0
+        # The suffix keeps two files that are begun within one second apart.
+        self._events = SummaryWriter(str(folder), purge_step=first or None, filename_suffix=f".{first}")
+        self.close = self._events.close
+
+    def __call__(self, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._events.add_scalar(key, value, int(record["step"]))
 
 
 def cut_metrics(path: Path, mark: dict[str, Any] | None, *, own: bool = True) -> None:

@@ -1,10 +1,10 @@
 """Refuse to resume a run whose configuration changed."""
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dimred.config.refusal import unknown_key
 from dimred.errors import ConfigError, shown
 
 
@@ -34,8 +34,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
     known = [*_keys(now), *_keys(before)]
     for key in allowed:
         if key not in known:
-            nearest = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.0)
-            raise ConfigError(f"--allow-change is {shown(key)}, which is no key; did you mean {nearest[0]!r}?")
+            raise ConfigError(f"--allow-change has an {unknown_key(key, known)}")
     changed = [change for change in _differences(before, now) if not _is_allowed(change[0], allowed)]
     if changed:
         lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in changed)

@@ -14,20 +14,23 @@ from dimred.errors import NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import InitialWeights
+from dimred.evaluate.scores import Scores
 from dimred.evaluate.selection import Selection
 from dimred.files.checksummed_json import write_checksummed
+from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
+from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_end
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
 from dimred.run.training import parameters_to_save
-from dimred.search.result import SearchResult, epoch_line, state_arrays, state_from_arrays, telemetry, totals
+from dimred.search.result import SearchResult, search_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import scale_rates, state_parameters
+from dimred.train_step.optimizers import last_rate, scale_rates, state_parameters
 from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -44,6 +47,7 @@ class Search(Observer):
         network: in ``step``; has the weights of WEIGHTS.
         step: stage 2's step.
         images: by split, those that this run reads.
+        scores: what the network is measured by.
         basis: on rank 0; None elsewhere.
         sources: the files that the run was made from, for ``result.json``.
         taken_over: what the continued residual has from stage 1, for ``result.json``; empty for another one.
@@ -61,6 +65,7 @@ class Search(Observer):
         network: nn.Cell,
         step: SubspaceTrainStep,
         images: Mapping[str, Batches],
+        scores: Scores,
         basis: SubspaceBasis | None,
         sources: Mapping[str, Path | None],
         taken_over: Mapping[str, Any],
@@ -76,18 +81,21 @@ class Search(Observer):
         self.per_epoch = searched.steps_per_epoch
         self.place = Place(epoch=0)  # 0: the start is not recorded yet
         self.on = OnSplits(
-            network, images, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
+            network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
         )
+        self.reestimates = settings.reestimate_batch_norm and self.on.has_batch_norm
+        self.metric = settings.metric_name
         self.points = CheckpointSelection(
             session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
-            Selection(reestimates=settings.reestimate_batch_norm),
+            Selection(reestimates=self.reestimates),
         )  # fmt: skip
         self.records: list[dict[str, Any]] = []
         self.result: dict[str, Any] = {
             "start": settings.start,
             "epochs": settings.n_epochs,
             "residual": {"kind": settings.residual, **taken_over},
-            "accuracy_by_epoch": {},
+            "metric": self.metric,
+            f"{self.metric}_by_epoch": {},
             "search_seconds": 0.0,
             "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
         }
@@ -123,7 +131,7 @@ class Search(Observer):
         self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:
             self.step.ema.restart()
-            self.result["ema_accuracy_by_point"] = {}
+            self.result[f"ema_{self.metric}_by_point"] = {}
         if self.step.optimizer is not None:
             started_from = self.result.get("started_from", self.settings.start)
             self.result["residual"]["factor"] = self.settings.residual_factor_from(started_from)
@@ -147,8 +155,8 @@ class Search(Observer):
             self.records = read_metrics(self.session.metrics_file)
             self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(len(self.records)))
             if self.place.epoch == 0:
-                self.result["accuracy_start"] = self._record_point("start")
-                say(f"stage 2 starts from {self.settings.start!r}: accuracy {self.result['accuracy_start']:.4f}")
+                self.result[f"{self.metric}_start"] = start = self._record_point("start")
+                say(f"stage 2 starts from {self.settings.start!r}: {self.metric} {start:.4f}")
                 self.place.next_epoch()
                 self.save(self.place)
             try:
@@ -167,21 +175,27 @@ class Search(Observer):
 
     def after_epoch(self, place: Place) -> str:
         """Evaluate and save the point that was reached."""
-        say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.records[-1]['loss_after']}")
-        say(epoch_line(self.records[-self.per_epoch :]))
-        self.result["accuracy_by_epoch"][str(place.epoch)] = self._record_point(str(place.epoch))
+        loss = self.records[-1]["loss_after"]
+        say(published_epoch_line(place.epoch, self.per_epoch, loss))
+        say(search_line(self.records[-self.per_epoch :]))
+        self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = value = self._record_point(str(place.epoch))
+        measured = f"{self.settings.data.eval_split} {metric_text(self.metric, value, 1)}"
+        rate = None if self.step.optimizer is None else last_rate(self.step.optimizer)
+        of_all = f"{place.epoch}/{self.settings.n_epochs}"
+        say(epoch_line(of_all, self.per_epoch, loss, rate, measured, place.seconds))
         self.result["search_seconds"] += place.seconds
         if not self.settings.leaves_subspace:
             self.ranks.run_on_rank_zero(self._save_path)
         return self._status()
 
     def _status(self) -> str:
-        """The last step's loss, and the accuracy that was measured last."""
-        accuracy = [self.result["accuracy_start"], *self.result["accuracy_by_epoch"].values()][-1]
-        return f"loss {self.records[-1]['loss_after']:.4f}, accuracy {100 * accuracy:.1f} %"
+        """The last step's loss, and the metric that was measured last."""
+        name = self.metric
+        value = [self.result[f"{name}_start"], *self.result[f"{name}_by_epoch"].values()][-1]
+        return f"loss {self.records[-1]['loss_after']:.4f}, {name} {metric_text(name, value, 1)}"
 
     def _record_point(self, point: str) -> float:
-        """Save a point, measure it on ``val``, which may choose it; return its accuracy on the evaluation split."""
+        """Save a point, measure it on ``val``, which may choose it; return its metric on the evaluation split."""
         self.ranks.all_reduce_mean(self._statistics())
         self.points.save(point, self._parameters())
         if self.settings.keep_best:
@@ -189,7 +203,7 @@ class Search(Observer):
             self.points.selection.measure(point, width, self._val_losses)
         if self.step.ema is not None:
             with self.step.ema.in_place():
-                self.result["ema_accuracy_by_point"][point] = self._evaluate()
+                self.result[f"ema_{self.metric}_by_point"][point] = self._evaluate()
         return self._evaluate()
 
     def save(self, place: Place) -> None:
@@ -217,24 +231,27 @@ class Search(Observer):
         self.result |= totals(self.records)
         if self.settings.keep_best:
             self.result |= self.points.put_best(self.network, self.on.put, self.on.val_losses_of)
-        self.result["accuracy"] = self._evaluate()
-        if self.settings.reestimate_batch_norm:
+        self.result[self.metric] = value = self._evaluate()
+        how = ", BatchNorm statistics as they are" if self.on.has_batch_norm else ""
+        if self.reestimates:
             self.on.reestimate()
-            self.result["accuracy_reestimated"] = self._evaluate()
-            say(f"with re-estimated BatchNorm statistics: {self.result['accuracy_reestimated']:.4f}")
+            self.result[f"{self.metric}_reestimated"] = value = self._evaluate()
+            how = ", BatchNorm statistics re-estimated"
         self.points.save("final", list(self.network.get_parameters()))
         if self.ranks.is_rank_zero:
             self.result["basis"] = self.basis and self.basis.in_short(self.settings.n_components)
             write_checksummed(self.session.out / RESULT, finite(self.result))
-        say(str({"Accuracy": self.result["accuracy"]}))
+        following = ["dimred", "report", str(self.session.out)]
+        say(metric_line(self.metric, self.result[self.metric]))
+        say_end(self.metric, self.settings.data.eval_split, value, how, self.points.path("final"), following)
 
     def _evaluate(self) -> float:
         tell_position("evaluating after", len(self.records))
-        return self.on.accuracy(self.settings.data.eval_split)
+        return self.on.metric(self.settings.data.eval_split)
 
     def _val_losses(self) -> np.ndarray:
         """With the BatchNorm statistics that the point would be kept with; the search goes on with its own."""
         with preserved(moving_statistics(self.network)):
-            if self.settings.reestimate_batch_norm:
+            if self.reestimates:
                 self.on.reestimate()
             return self.on.losses("val")

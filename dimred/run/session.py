@@ -14,11 +14,12 @@ from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_state
 from dimred.files.atomic import atomic_write, retry
 from dimred.files.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
+from dimred.models.factory import call_factory
 from dimred.run.device import redirect_native_stderr
 from dimred.run.faults import translate_errors
 from dimred.run.folder import run_folder, write_versions
 from dimred.run.loop import Place
-from dimred.run.metrics import MetricsLog, cut_metrics
+from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics, read_metrics
 from dimred.run.resume_check import refuse_changes
 from dimred.run.signals import StopSignals
 from dimred.run.states import RunState, RunStates, read_state
@@ -72,7 +73,12 @@ class Session:
     def open_metrics(self) -> MetricsLog:
         """The metrics, cut where the restored state was saved; a run that begins finds none."""
         cut_metrics(self.metrics_file, self._mark, own=self.ranks.is_rank_zero)
-        return MetricsLog(self.metrics_file, self.out / TENSORBOARD if self.settings.tensorboard else None)
+        listeners: list[Any] = []
+        if self.settings.tensorboard:
+            listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file) if self._mark else []))
+        if self.settings.callback is not None and self.ranks.is_rank_zero:
+            listeners.append(call_factory(self.settings.callback, self.out, key="callback"))
+        return MetricsLog(self.metrics_file, listeners)
 
     def save(self, step: int, place: Place, arrays: dict[str, np.ndarray], metrics: MetricsLog, **more: Any) -> None:
         """Save the state after ``step`` steps, on rank 0.

@@ -2,25 +2,30 @@
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import Parameter, get_context, nn
 
-from dimred.config import StageOneConfig
+from dimred.config import StageOneConfig, StopConfig
 from dimred.console import say
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError
-from dimred.evaluate.classification import Accuracy
+from dimred.evaluate.evaluator import OnSplits
+from dimred.evaluate.scores import CLASSIFICATION, Scores
 from dimred.files.atomic import retry
+from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import tell_position
 from dimred.run.averaged_stop import AveragedStop, NeverStop
 from dimred.run.faults import DivergenceDetector
+from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_end
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
 from dimred.run.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.optimizers import last_rate
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
@@ -37,6 +42,8 @@ class Training(Observer):
         network: in ``step``.
         step: stage 1's step.
         images: by split, those that this run reads.
+        scores: what the network is measured by.
+        data: as the user typed it, for the command that comes next.
     """
 
     def __init__(
@@ -46,10 +53,11 @@ class Training(Observer):
         network: nn.Cell,
         step: TrainStep,
         images: Mapping[str, Batches],
+        scores: Scores = CLASSIFICATION,
+        data: Path = Path("DATA"),
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
-        self.network, self.step = network, step
-        train_images, self.eval_images = images["train"], images[settings.data.eval_split]
+        self.network, self.step, train_images = network, step, images["train"]
         self.loop = EpochLoop(
             "stage 1", step, train_images, seed=settings.seed, n_epochs=settings.epochs,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
@@ -57,15 +65,17 @@ class Training(Observer):
         self.per_epoch = train_images.steps_per_epoch
         self.place = Place()
         self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
-        self.accuracy = Accuracy(network, session.ranks)
+        n_batches = (settings.stop or StopConfig()).reestimate_batches
+        self.on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches, ranks=session.ranks)
         self.divergence = DivergenceDetector()
         self.snapshots: CheckpointSeries | None = None  # on rank 0
         self.stop = NeverStop()
         if settings.stop is not None:
-            self.stop = AveragedStop(settings.stop, network, images, settings.seed, session.ranks)
+            self.stop = AveragedStop(settings.stop, network, self.on, session.ranks)
         self.last: dict[str, Any] = {"loss": None, "parts": {}}  # of the step that was saved last
         self._result: StepResult | None = None
-        self._evaluated: dict[str, float | None] = {"accuracy": None}
+        self.metric, self.data, self._name = settings.metric_name, data, settings.model.file_prefix
+        self._evaluated: dict[str, float | None] = {self.metric: None}
         self.session.identity["DATA"] = f"{train_images.n_images} images in {len(train_images.classes)} classes"
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
@@ -99,19 +109,18 @@ class Training(Observer):
         with self.session.open_metrics() as self.metrics:
             self.loop.run(self.place, self)
         if self.stop.reason is not None:
-            self._tell_end()
+            on = "to train on, the same command with --resume --set stop=null"
+            say(f"stage 1 ends after epoch {self._finished_epochs}: {self.stop.reason}; {on}")
         for name, value in self._evaluated.items():
-            if name != "accuracy":
+            if name != self.metric:
                 say(f"with the average of the weights (EMA): {name} {value:.4f}")
-        say(str({"Accuracy": self._evaluated["accuracy"]}))
-
-    def _tell_end(self) -> None:
-        name = f"{self.settings.model.file_prefix}-{self._finished_epochs}_{self.per_epoch}.ckpt"
-        saved = self.session.out / STAGE_1_CHECKPOINTS / name
-        say(
-            f"stage 1 ends after epoch {self._finished_epochs}: {self.stop.reason}. It saved {saved}; next: dimred "
-            f"train stage-2 DATA {saved}. To train on: the same command with --resume --set stop=null"
-        )
+        saved = self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self._finished_epochs}_{self.per_epoch}.ckpt"
+        how = ", BatchNorm statistics as trained" if self.on.has_batch_norm else ""
+        device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
+        following = ["dimred", "train", "stage-2", str(self.data), str(saved), "--config", "STAGE_2.yaml", *device]
+        value = self._evaluated[self.metric]
+        say(metric_line(self.metric, value))
+        say_end(self.metric, self.settings.data.eval_split, value, how, saved, following)
 
     @property
     def has_ended(self) -> bool:
@@ -124,7 +133,7 @@ class Training(Observer):
 
     def _rewind(self) -> CheckpointSeries:
         """Bring back to where the run goes on whatever was written on the way; the snapshots that are left."""
-        prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
+        prefix, folder = self._name, self.session.out / STAGE_1_CHECKPOINTS
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(self._finished_epochs)
         snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
@@ -186,31 +195,37 @@ class Training(Observer):
         parts = {}
         if self.settings.clipping.norm or self.settings.clipping.value:
             parts["grad_norm"] = float(result.grad_norm)
-        if self.settings.loss_scale.kind != "none":
+        if self.settings.loss_scale.name != "none":
             parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
         return parts
 
     def after_epoch(self, place: Place) -> str:
         """Evaluate where that is due, and record the epoch."""
-        say(f"epoch: {place.epoch} step: {self.per_epoch} loss is {self.last['loss']}")
+        loss = self.last["loss"]
+        say(published_epoch_line(place.epoch, self.per_epoch, loss))
         started = time.perf_counter()
-        self._evaluated = {"accuracy": None}
+        self._evaluated = {self.metric: None}
         if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
             self._evaluated = self._evaluate()
         self.metrics.write(
-            epoch=place.epoch, step=self._n_steps, loss=self.last["loss"], **self._evaluated, **self.last["parts"],
+            epoch=place.epoch, step=self._n_steps, loss=loss, **self._evaluated, **self.last["parts"],
             **self.stop.record(place.epoch), seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
         )  # fmt: skip
-        accuracy = self._evaluated["accuracy"]
-        return f"loss {self.last['loss']:.3f}" + ("" if accuracy is None else f", accuracy {100 * accuracy:.1f} %")
+        value, split = self._evaluated[self.metric], self.settings.data.eval_split
+        text = None if value is None else metric_text(self.metric, value, 1)
+        rate = last_rate(self.step.optimizer)
+        of_all = f"{place.epoch}/{self.settings.epochs}"
+        say(epoch_line(of_all, self.per_epoch, loss, rate, text and f"{split} {text}", place.seconds))
+        return f"loss {loss:.3f}" + (f", {self.metric} {text}" if text else "")
 
     def _evaluate(self) -> dict[str, float | None]:
-        """The accuracy, and that of the EMA in place of the raw weights where there is one."""
+        """The metric, and that of the EMA in place of the raw weights where there is one."""
         tell_position("evaluating after", self._n_steps)
-        found: dict[str, float | None] = {"accuracy": self.accuracy(self.eval_images.evaluation())}
+        split = self.settings.data.eval_split
+        found: dict[str, float | None] = {self.metric: self.on.metric(split)}
         if self.step.ema is not None:
             with self.step.ema.in_place():
-                found["ema_accuracy"] = self.accuracy(self.eval_images.evaluation())
+                found[f"ema_{self.metric}"] = self.on.metric(split)
         return found
 
 

@@ -34,6 +34,10 @@ class RandomBasis(NamedTuple):
     explained_variance: np.ndarray | None
     layout: None = None
 
+    def __repr__(self) -> str:
+        """In one line."""
+        return "RandomBasis({} directions of {:,} weights)".format(*self.components.shape)
+
     @classmethod
     def like(cls, basis: Basis, seed: int) -> "RandomBasis":
         """As many rows as ``basis`` has, and the bound that ``max_step="trajectory"`` has there."""
@@ -56,7 +60,11 @@ def leading_components(basis: Basis | None, trainable: Sequence[Parameter], n_co
         if n_components != 0:
             raise ConfigError("basis is None, which goes with n_components=0 only; fit one with dimred.fit_basis")
         return np.zeros((0, n_weights), np.float32)
-    components = basis.components
+    components = getattr(basis, "components", None)
+    if not isinstance(components, np.ndarray):
+        raise ConfigError(
+            f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
+        )
     if components.ndim != 2 or components.shape[1] != n_weights or len(components) == 0:
         raise BasisMismatchError(
             f"the basis has the shape {components.shape}, but the network has {n_weights} trainable weights; fit it on "

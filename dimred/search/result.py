@@ -66,6 +66,14 @@ class SearchResult(NamedTuple):
     loss_scale: float = 1.0
     n_overflows: int = 0
 
+    def __repr__(self) -> str:
+        """In one line."""
+        return (
+            f"SearchResult({self.outcome.name.lower()}: loss {float(self.loss):.4g} -> {self.loss_after:.4g}, step "
+            f"{self.step_size:.3g}, {self.n_trials} trials, moved {self.moved_inside:.3g} inside the subspace, "
+            f"{self.moved_outside:.3g} outside)"
+        )
+
     @property
     def accepted(self) -> bool:
         """Whether the weights moved inside the subspace."""
@@ -81,8 +89,8 @@ def telemetry(found: SearchResult) -> dict[str, Any]:
     }
 
 
-def epoch_line(records: Sequence[dict[str, Any]]) -> str:
-    """An epoch of records in one line."""
+def search_line(records: Sequence[dict[str, Any]]) -> str:
+    """What the search did in an epoch of records, in one line."""
     inside = np.array([record["captured_share"] for record in records], dtype=float)
     return (
         f"  accepted {_n_accepted(records)} of {len(records)} steps, "

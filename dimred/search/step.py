@@ -5,6 +5,7 @@ basis and vectors between them. ``tests/benchmarks/test_search_step.py`` measure
 """
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from dimred.search.objective import Objective
 from dimred.search.outside import make_residual, make_weight_decay
 from dimred.search.projected_sgd import ProjectedSGD
 from dimred.search.result import Clock, Outcome, SearchResult, SearchState
+from dimred.subspace.basis import load_basis
 from dimred.train_step.clipping import NoClipping
 from dimred.train_step.ema import NoEMA
 from dimred.train_step.loss_scale import NoLossScale
@@ -62,7 +64,7 @@ class SubspaceTrainStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        basis: a ``SubspaceBasis`` of the network's trainable weights; None with ``n_components=0``.
+        basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one; None with ``n_components=0``.
         optimizer: of ``residual="continued"``, over the network's trainable parameters; its learning rate and their
             schedule are its own.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
@@ -91,7 +93,7 @@ class SubspaceTrainStep(nn.Cell):
     def __init__(
         self,
         network: nn.Cell,
-        basis: Basis | None,
+        basis: Basis | str | os.PathLike[str] | None,
         *,
         optimizer: nn.Optimizer | None = None,
         micro_batch_size: int | None = None,
@@ -104,6 +106,8 @@ class SubspaceTrainStep(nn.Cell):
         super().__init__(auto_prefix=False)
         self.options = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
         trainable = network.trainable_params()
+        if isinstance(basis, str | os.PathLike):
+            basis = load_basis(basis, network=network)
         components = leading_components(basis, trainable, self.options.n_components)
         rule, self.line_search = make_rules(self.options, len(components))
         self.direction_rule = bounded(rule, self.options.max_step, basis, len(components))

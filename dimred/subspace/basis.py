@@ -55,6 +55,12 @@ class SubspaceBasis:
     digest: str | None = None
     deviation: float | None = None
 
+    def __repr__(self) -> str:
+        """In one line."""
+        made = f", of {len(self.snapshots)} snapshots" if self.snapshots else ""
+        where = f", {self.path}" if self.path else ""
+        return f"SubspaceBasis({self.n_components} directions of {self.n_weights:,} weights{made}{where})"
+
     @property
     def n_components(self) -> int:
         """k, the dimension of the subspace."""

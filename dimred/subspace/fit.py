@@ -25,7 +25,7 @@ DEFAULT_MEMORY = 1_000_000_000  # bytes
 
 
 def fit_basis(
-    series: CheckpointSeries,
+    series: CheckpointSeries | str | os.PathLike[str],
     n_components: int | float | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
@@ -50,7 +50,7 @@ def fit_basis(
     at all. A run that was killed leaves ``out.unfinished``; the same call goes on from there.
 
     Args:
-        series: the snapshots.
+        series: the snapshots, or their folder.
         n_components: k; a share of variance between 0 and 1; default 32, and for kind "snapshots" all N.
         out: the ``.npy`` file; default none, the result then lives in unnamed temporary files.
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
@@ -75,6 +75,8 @@ def fit_basis(
         RunError: another process computes the same ``out``.
         DimredError: ``out`` can't be written; what was done is kept for the next call.
     """
+    if isinstance(series, str | os.PathLike):
+        series = CheckpointSeries.open(series)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
             made = fit_basis(

@@ -145,6 +145,8 @@ def open_npy(path: Path) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
         expected = array.offset + array.nbytes
+    except FileNotFoundError:
+        raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None
     except (OSError, *_HEADER_ERRORS) as error:
         raise BasisMismatchError(
             f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."

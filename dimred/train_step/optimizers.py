@@ -158,6 +158,13 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
     ]
 
 
+def last_rate(optimizer: nn.Optimizer) -> float:
+    """The learning rate of the newest update of an optimizer from ``make_optimizer``; before any that of the first."""
+    rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
+    n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
+    return float(rates[min(max(n_updates, 1), len(rates)) - 1])
+
+
 def scale_rates(optimizer: nn.Optimizer, factor: float) -> None:
     """Multiply all learning rates of an optimizer from ``make_optimizer``."""
     for parameter in optimizer.get_parameters():

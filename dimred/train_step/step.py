@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from mindspore import Parameter, Tensor, amp, nn, ops
 
 from dimred.distributed.ranks import KeepLocal
+from dimred.errors import ConfigError, shown
 from dimred.train_step.clipping import NoClipping
 from dimred.train_step.ema import NoEMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
@@ -30,6 +31,10 @@ class StepResult(NamedTuple):
     grad_norm: Any
     loss_scale: Any
     n_overflows: Any
+
+    def __repr__(self) -> str:
+        """In one line."""
+        return f"StepResult(loss {float(self.loss):.4g}, {'applied' if bool(self.applied) else 'dropped'})"
 
 
 class TrainStep(nn.Cell):
@@ -75,6 +80,10 @@ class TrainStep(nn.Cell):
         ema: nn.Cell | None = None,
     ):
         super().__init__(auto_prefix=False)
+        if not isinstance(optimizer, nn.Optimizer):
+            raise ConfigError(
+                f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters"
+            )
         self.network = network
         self.optimizer = optimizer
         self.ema = ema

@@ -69,6 +69,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a checkpoint file for reading; CheckpointError where it is missing or can't be opened."""
     try:
         return Path(path).open("rb")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is not found.") from None
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror or error}.") from None
 

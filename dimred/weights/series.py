@@ -13,7 +13,7 @@ from dimred.errors import BasisMismatchError, ConfigError, SeriesError, shown
 from dimred.files.atomic import remove_leftovers
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.digest import vector_digest
-from dimred.files.run_names import MANIFEST
+from dimred.files.run_names import MANIFEST, snapshots_below
 from dimred.weights.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.weights.layout import WeightLayout, as_array
 
@@ -85,6 +85,8 @@ class CheckpointSeries:
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
+        if where := snapshots_below(folder):
+            raise SeriesError(f"{folder} is not a folder of snapshots{where}.")
         series = cls.__new__(cls)
         series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
         if (folder / MANIFEST).exists():
@@ -92,6 +94,11 @@ class CheckpointSeries:
         else:
             series.layout, series.entries = None, _scan_names(folder)
         return series
+
+    def __repr__(self) -> str:
+        """In one line."""
+        steps = f", steps {self.entries[0].step} to {self.entries[-1].step}" if self.entries else ""
+        return f"CheckpointSeries({len(self)} snapshots in {self.directory}{steps})"
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -90,7 +90,7 @@ def test_what_is_not_there_is_refused_with_what_to_do(weights: Path, tmp_path: P
     for copy in (foreign, renamed):
         shutil.copy(weights, copy)
     cases = [
-        (weights.parent / "checkpoint_pca" / weights.name, {}, rf"needs a full checkpoint, such as '{weights}'"),
+        (weights.parent / "checkpoint_pca" / weights.name, {}, rf"needs a full checkpoint, such as {weights}\."),
         (foreign, {}, "not in the checkpoint_stage_1/ of a stage 1 run.*set optimizer.name and residual_rate"),
         (foreign, {"residual_rate": 0.1}, "not in the checkpoint_stage_1/"),
         (renamed, {}, "not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set residual_rate"),

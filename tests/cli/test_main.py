@@ -41,14 +41,21 @@ def test_every_command_says_what_it_does_with_an_example(words: tuple[str, ...])
 def test_the_exit_statuses_are_documented() -> None:
     text = " ".join(dimred("--help").stdout.replace("│", " ").split())
     assert "Exit status: 0 done; 1" in text
+    for status in ("2 wrong input", "3 a run that had begun met a fault", "130 ctrl-C", "143 SIGTERM"):
+        assert status in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("data", "digits", "."), "exists already"),
-        (("init", "3", "x.yaml"), "less than or equal to 2"),
-        (("init", "1"), "Missing argument"),
+        (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be at most 2 (see "),
+        (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a whole number (see "),
+        (("init", "1"), "error: Missing argument 'FILE' (see "),
+        (
+            ("train", "stage-3", "."),
+            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see ",
+        ),
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
         (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', in a folder that is missing"),
         (("eval", ".", "gone.ckpt", "--config", "gone.yaml", "--save", "here.txt"), "--save is 'here.txt'"),
@@ -56,20 +63,23 @@ def test_the_exit_statuses_are_documented() -> None:
         (("pca",), "--ckpt-dir"),
         (("pca", "--ckpt-dir", "nowhere"), "nowhere"),
         (("show", "nowhere.npy"), "nowhere.npy"),
-        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "DATA is 'nowhere', which does not exist"),
+        (("train", "stage-1", "nowhere", "--device-target", "CPU"), "DATA is 'nowhere', which is not found"),
         (("train", "stage-1", ".", "--device-target", "TPU"), "Ascend"),
         (("train", "stage-1", ".", "--set", "epoch=3"), "did you mean 'epochs'"),
         (("train", "stage-1", ".", "--model", "resnet51"), "allowed: resnet50"),
         (("train", "stage-2", "."), "WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint"),
         (("train", "stage-1", ".", "here.txt"), "WEIGHTS is 'here.txt', but stage-1 takes DATA alone"),
-        (("train", "stage-3", "."), "stage-2"),
-        (("eval", "nowhere", "gone.ckpt", "--config", "gone.yaml"), "gone.yaml"),
-        (("average", "nowhere", "gone.ckpt", "out.ckpt"), "nowhere"),
-        (("average", "nowhere", "gone.ckpt", "out.ckpt", "--decay", "1"), "--decay is 1.0"),
-        (("average", "nowhere", "gone.ckpt", "here.txt"), "exists already"),
+        (("train", "stage-2", ".", ".", "--device-target", "CPU"), "WEIGHTS is '.', which is a folder; give a full"),
+        (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
+        (("eval", ".", "gone.ckpt", "--config", "digits"), "WEIGHTS is 'gone.ckpt', which is not found"),
+        (("average", "nowhere", "here.txt", "out.ckpt"), "nowhere"),
+        (("average", "nowhere", "here.txt", "out.ckpt", "--decay", "1"), "--decay is 1.0"),
+        (("average", "nowhere", "here.txt", "here.txt"), "OUT is 'here.txt', which exists already"),
+        (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
+        (("show", "here.txt"), "FILE is 'here.txt', which is no basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
         (("compare", "nowhere", "--config", "gone.yaml"), "gone.yaml"),
-        (("rebuild", "gone.json", "--start", "a.ckpt", "--basis", "b.npy", "--out", "c.ckpt"), "gone.json"),
+        (("rebuild", "gone.json", "--start", "here.txt", "--basis", "here.txt", "--out", "c.ckpt"), "gone.json"),
         (("nothing",), "No such command"),
     ],
 )
@@ -98,7 +108,7 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
     several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run")
     done = dimred("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
     assert done.returncode == (2 if host == 0 else 0), done.stderr
-    missing = "WEIGHTS is 'gone.ckpt', which does not exist; PCA_MAT is 'gone.npy', which does not exist"
+    missing = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
     assert (missing in " ".join(done.stderr.split())) == (host == 0)
 
 

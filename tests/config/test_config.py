@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dimred.config import ModelConfig, StageOneConfig, StageTwoConfig, StopConfig, config_text, load_config
+from dimred.config import (
+    LossScaleConfig,
+    ModelConfig,
+    StageOneConfig,
+    StageTwoConfig,
+    StopConfig,
+    config_text,
+    load_any_config,
+    load_config,
+)
 from dimred.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -36,6 +45,11 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
     [
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
         ("data.batchsize=3", "unknown key 'data.batchsize'; did you mean 'data.batch_size'?"),
+        ("dat.batch_size=3", "unknown key 'dat'; did you mean 'data'?"),
+        ("batch_size=3", "unknown key 'batch_size'; did you mean 'data.batch_size'?"),
+        ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
+        ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
+        ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
         ("rho=1", "rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
         ("sigma=0", "sigma is 0; it must be a number above 0"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number at least 1, or a share of all passes, such as 10%"),
@@ -131,7 +145,7 @@ def test_a_cooldown_ends_the_schedule_sooner() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="none"):
+    with pytest.raises(ConfigError, match=r"none\.yaml', which is not found; name a YAML file$"):
         load_config(StageOneConfig, tmp_path / "none.yaml")
 
 
@@ -187,4 +201,18 @@ def test_a_recipe_goes_by_its_name(stage, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_configuration_of_the_other_stage_is_named_as_such(stage) -> None:
     number = 1 if stage is StageOneConfig else 2
     with pytest.raises(ConfigError, match=f"a configuration of stage {3 - number}; give one of stage {number}"):
-        load_config(stage, CONFIGS / f"digits_stage_{3 - number}.yaml")
+        load_config(stage, CONFIGS / f"digits_stage_{3 - number}.yaml", ["epoch=3"])  # whatever else is wrong
+
+
+@pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])
+def test_either_stage_is_told_by_its_keys(stage, tmp_path: Path) -> None:
+    number = 1 if stage is StageOneConfig else 2
+    path = CONFIGS / f"digits_stage_{number}.yaml"
+    assert load_any_config(path, ["seed=7"]) == load_config(stage, path, ["seed=7"])
+    (tmp_path / "saved.yaml").write_text(config_text(stage()))
+    assert load_any_config(tmp_path / "saved.yaml") == stage()
+    assert isinstance(load_any_config(Path("digits")), StageTwoConfig)
+
+
+def test_a_saved_configuration_with_the_loss_scale_by_its_old_key_is_read() -> None:
+    assert LossScaleConfig.model_validate({"kind": "static"}) == LossScaleConfig(name="static")

@@ -59,6 +59,20 @@ def test_each_epoch_has_its_seed_and_evaluation_has_none() -> None:
     assert numbers(made("val").evaluation()) == [[0, 1, 2, 3], [4]]
 
 
+def test_a_factory_that_asks_for_the_epoch_is_told_its_number() -> None:
+    told = []
+
+    def of_epoch(data: Path, split: str, seed: int | None, epoch: int | None) -> Numbers:
+        told.append((seed is None, epoch))
+        return Numbers(8, seed)
+
+    data = OwnDataset(of_epoch, Path(), "train", batch_size=4)
+    for epoch in (2, 1_000_001):
+        data.training_epoch(7, epoch)
+    data.evaluation()
+    assert told == [(True, None), (False, 2), (False, 1_000_001)]
+
+
 def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_what_single_ones_do() -> None:
     alone = numbers(OwnDataset(factory, Path(), "train", batch_size=8).training_epoch(1, 1))
     ranks = [numbers(made(rank=rank, group_size=2).training_epoch(1, 1)) for rank in (0, 1)]
@@ -127,7 +141,8 @@ def test_what_can_not_be_classified_is_said_before_training(label: object, split
     [
         (lambda data, split, seed: 5, "gave int"),
         (lambda data, split, seed: [], "IndexError"),
-        (lambda data, split, seed: [1], "(input, label) pairs"),
+        (lambda data, split, seed: [1], "samples (input, label)"),
+        (lambda data, split, seed: [(1,)], "not enough values to unpack"),
         (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is no number"),
         (lambda data: [], "TypeError"),
         (lambda data, split, seed: {}[split], "KeyError"),
@@ -137,6 +152,15 @@ def test_a_wrong_factory_is_explained(bad: object, said: str) -> None:
     with pytest.raises(DataError) as refused:
         OwnDataset(bad, Path("here"), "train", batch_size=4)  # type: ignore[arg-type]
     assert said in str(refused.value)
+
+
+def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> None:
+    samples = [(np.full(2, n, np.int64), np.float32(n), np.full((3, 2), n / 4)) for n in range(5)]
+    data = OwnDataset(lambda data, split, seed: samples, Path(), "val", batch_size=5)
+    ((first, second, labels),) = data.evaluation().create_tuple_iterator(num_epochs=1, output_numpy=True)
+    assert (first.dtype, second.dtype, labels.dtype) == (np.int64, np.float32, np.float32)
+    for column, expected in zip((first, second, labels), zip(*samples, strict=True), strict=True):
+        np.testing.assert_array_equal(column, np.array(expected))
 
 
 def test_an_error_in_somebodys_samples_is_told_in_its_own_words() -> None:

@@ -22,7 +22,8 @@ from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
 from dimred.evaluate.averages import SnapshotAverages, Window
-from dimred.evaluate.classification import Accuracy, CrossEntropy
+from dimred.evaluate.classification import cross_entropy, is_correct
+from dimred.evaluate.scores import MeanScore
 from dimred.run.device import set_up
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
@@ -210,8 +211,8 @@ def evaluation(ranks: Ranks) -> dict:
     own = slice(ranks.rank, None, ranks.group_size)
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
     return {
-        "accuracy": Accuracy(nn.Identity(), ranks)(images),
-        "losses": CrossEntropy(nn.Identity(), ranks).of_samples(images).tolist(),
+        "accuracy": MeanScore(nn.Identity(), is_correct, ranks)(images),
+        "losses": MeanScore(nn.Identity(), cross_entropy, ranks).of_samples(images).tolist(),
     }
 
 

@@ -8,7 +8,8 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 from dimred.errors import DataError
-from dimred.evaluate.classification import IGNORED, Accuracy, CrossEntropy
+from dimred.evaluate.classification import IGNORED, cross_entropy, is_correct
+from dimred.evaluate.scores import MeanScore, Score
 from tests.helpers.labelled import Labelled
 
 B, V, L = 7, 4, 5  # texts, words that there are, places in a text
@@ -16,14 +17,14 @@ B, V, L = 7, 4, 5  # texts, words that there are, places in a text
 
 def test_accuracy_counts_every_label_once_the_uneven_last_batch_too(labelled: Labelled) -> None:
     network, labels = labelled.network, labelled.labels
-    assert Accuracy(network)(labelled.batches) == np.mean(labelled.logits.argmax(1) == labels)
+    assert MeanScore(network, is_correct)(labelled.batches) == np.mean(labelled.logits.argmax(1) == labels)
     assert network.training
     network[0].bias.set_data(Tensor(np.array([100, 0, 0, 0], np.float32)))
-    assert Accuracy(network)(labelled.batches) == np.mean(labels == 0)
+    assert MeanScore(network, is_correct)(labelled.batches) == np.mean(labels == 0)
 
 
 def test_cross_entropy_is_that_of_the_labels(labelled: Labelled) -> None:
-    found = CrossEntropy(labelled.network)(labelled.batches)
+    found = MeanScore(labelled.network, cross_entropy)(labelled.batches)
     assert labelled.network.training
     probabilities = softmax(labelled.logits.astype(np.float64), axis=1)
     assert found == pytest.approx(log_loss(labelled.labels, probabilities), rel=1e-5)
@@ -33,11 +34,11 @@ def test_the_loss_of_each_sample_is_its_share_of_the_mean() -> None:
     labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
     labels[2:, 3:] = IGNORED
     logits, batches = texts(labels)
-    losses = CrossEntropy(nn.Identity()).of_samples(batches)
+    losses = MeanScore(nn.Identity(), cross_entropy).of_samples(batches)
     log_shares = log_softmax(logits.astype(np.float64), axis=1)
     sums = [-sum(log_shares[i, labels[i, j], j] for j in range(L) if labels[i, j] != IGNORED) for i in range(B)]
     np.testing.assert_allclose(losses, np.array(sums) / np.mean((labels != IGNORED).sum(1)), rtol=1e-5)
-    assert losses.mean() == pytest.approx(CrossEntropy(nn.Identity())(texts(labels)[1]), rel=1e-6)
+    assert losses.mean() == pytest.approx(MeanScore(nn.Identity(), cross_entropy)(texts(labels)[1]), rel=1e-6)
 
 
 def texts(labels: np.ndarray) -> tuple[np.ndarray, dataset.Dataset]:
@@ -48,9 +49,11 @@ def texts(labels: np.ndarray) -> tuple[np.ndarray, dataset.Dataset]:
 def test_a_label_for_each_place_of_a_text_counts_for_itself() -> None:
     labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
     logits, batches = texts(labels)
-    assert Accuracy(nn.Identity())(batches) == pytest.approx(np.mean(logits.argmax(1) == labels))
+    assert MeanScore(nn.Identity(), is_correct)(batches) == pytest.approx(np.mean(logits.argmax(1) == labels))
     probabilities = softmax(logits.astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
-    assert CrossEntropy(nn.Identity())(batches) == pytest.approx(log_loss(labels.ravel(), probabilities), rel=1e-5)
+    assert MeanScore(nn.Identity(), cross_entropy)(batches) == pytest.approx(
+        log_loss(labels.ravel(), probabilities), rel=1e-5
+    )
 
 
 def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
@@ -58,12 +61,14 @@ def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
     labels[:, 3:] = IGNORED
     logits, batches = texts(labels)
     kept = labels[:, :3]
-    assert Accuracy(nn.Identity())(batches) == pytest.approx(np.mean(logits.argmax(1)[:, :3] == kept))
+    assert MeanScore(nn.Identity(), is_correct)(batches) == pytest.approx(np.mean(logits.argmax(1)[:, :3] == kept))
     probabilities = softmax(logits[:, :, :3].astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
-    assert CrossEntropy(nn.Identity())(batches) == pytest.approx(log_loss(kept.ravel(), probabilities), rel=1e-5)
+    assert MeanScore(nn.Identity(), cross_entropy)(batches) == pytest.approx(
+        log_loss(kept.ravel(), probabilities), rel=1e-5
+    )
 
 
-@pytest.mark.parametrize("mean", [Accuracy, CrossEntropy])
+@pytest.mark.parametrize("score", [is_correct, cross_entropy])
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
@@ -72,16 +77,16 @@ def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
         (np.zeros((B, V), np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3, 4\)"),
     ],
 )
-def test_what_can_not_be_classified_is_said(mean: type[Accuracy], labels: np.ndarray, said: str) -> None:
+def test_what_can_not_be_classified_is_said(score: Score, labels: np.ndarray, said: str) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     network = nn.SequentialCell(nn.Identity())
     network.set_train(True)
     with pytest.raises(DataError, match=said):
-        mean(network)(texts(labels)[1])
+        MeanScore(network, score)(texts(labels)[1])
     assert network.training
 
 
 def test_logits_without_an_axis_of_classes_are_said() -> None:
     batches = dataset.NumpySlicesDataset((np.zeros(B, np.float32), np.zeros(B, np.int32))).batch(3)
     with pytest.raises(DataError, match=r"logits of the shape \(3,\) for labels"):
-        Accuracy(nn.Identity())(batches)
+        MeanScore(nn.Identity(), is_correct)(batches)

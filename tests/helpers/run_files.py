@@ -35,19 +35,46 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     fit_basis(series, n_components=2, out=folder / "pca_mat.npy")
     _write_metrics(
         files.stage_1,
-        [{"epoch": epoch, "loss": 2 / epoch, "accuracy": epoch / 100} for epoch in range(1, epochs + 1)],
+        [
+            {"epoch": epoch, "loss": 2 / epoch, "accuracy": epoch / 100, "seconds": 1.5, "evaluation_seconds": 0.5}
+            for epoch in range(1, epochs + 1)
+        ],
     )
     step: dict[str, Any] = {"outcome": "accepted", "loss": 1.0, "loss_after": 0.9, "n_trials": 1}
     step |= {"captured_share": 0.1, "subspace_step": [0.1, 0.2]}
     _write_metrics(files.stage_2, [{"step": number} | step for number in (1, 2)])
     sources = {"data": folder, "weights": weights, "basis": folder / "pca_mat.npy"}
+    (files.stage_2 / "checkpoint_stage_2").mkdir()
+    (files.stage_2 / "checkpoint_stage_2" / "net-final.ckpt").touch()
+    average = "uniform of 3 snapshots"
+    candidates = [_candidate("last", 1, 0.6, 0.1), _candidate(average, 3, 0.5, 0.0)]
     result = {
-        "start": "last", "epochs": 1, "accuracy_start": 0.5, "accuracy_by_epoch": {"1": 0.6}, "accuracy": 0.6,
-        "steps": 2, "accepted_steps": 2, "trials": 2, "sources": {name: str(path) for name, path in sources.items()},
+        "start": "best", "started_from": average, "start_width": 3.0, "start_candidates": candidates,
+        "kept": "1", "kept_candidates": [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)],
+        "start_cost": {"val_passes": 2, "reestimations": 2}, "kept_cost": {"val_passes": 2, "reestimations": 2},
+        "start_seconds": 1.2, "search_seconds": 4.0, "kept_seconds": 1.2,
+        "epochs": 1, "accuracy_start": 0.6, "accuracy_by_epoch": {"1": 0.65},
+        "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2, "trials": 4, "gradients": 2,
+        "sources": {name: str(path) for name, path in sources.items()},
         "basis": {"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
     }  # fmt: skip
     write_checksummed(files.stage_2 / "result.json", result)
     return files
+
+
+def _candidate(name: str, width: float, loss: float, behind: float) -> dict[str, Any]:
+    return {"name": name, "width": width, "loss": loss, "behind": behind, "standard_error": behind / 10}
+
+
+def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
+    """What ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
+    record = {
+        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "forward_epochs": 4.0 + seed,
+        "backward_epochs": 2.0, "seconds": 10.0, "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
+        "test_reestimated": test, "run": "a run", "data": "data",
+    }  # fmt: skip
+    (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)
+    (folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json").write_text(json.dumps(record | changes))
 
 
 def _write_metrics(folder: Path, records: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from multiprocessing.connection import Client
 
 import pytest
 
-from dimred.launch.channel import Inbox, launcher_address
+from dimred.launch.channel import Inbox, StageBar, launcher_address
 
 
 @pytest.fixture
@@ -67,3 +67,23 @@ def test_half_a_message_is_not_waited_for_long(inbox: Inbox, address: str, monke
         stranger.connect(address)
         stranger.sendall(b"\0\0")
         assert received(inbox) == [None]
+
+
+def test_without_a_terminal_a_line_comes_30_seconds_after_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("dimred.launch.channel.time.monotonic", lambda: now)
+    monkeypatch.delenv("DIMRED_LAUNCHER", raising=False)
+    with StageBar("stage 1", 40, 5) as bar:
+        for step in range(6, 14):
+            now += 9
+            bar.step()
+            if step == 11:
+                bar.status("loss 0.5")  # an epoch's line has just been printed
+    assert capsys.readouterr().out == "stage 1  step 9/40\n"
+    with StageBar("stage 1", 40, 5) as bar:
+        bar.status("loss 0.5")
+        now += 31
+        bar.step()
+    assert capsys.readouterr().out == "stage 1  step 6/40  loss 0.5\n"

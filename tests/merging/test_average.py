@@ -92,13 +92,13 @@ def test_another_type(tmp_path: Path, sharded: bool) -> None:
 
 def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
     for number in (1, 2):
-        shards = [{f"w.{part}": np.full((2_000, 2_000), number, np.float32)} for part in range(2)]
+        shards = [{f"w.{part}": np.full((4_000, 4_000), number, np.float32)} for part in range(2)]
         write_shards(tmp_path / "run" / f"checkpoint-{number}", shards)
     tracemalloc.start()
     dimred.average(tmp_path / "run", tmp_path / "avg", dtype="float16")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8_000_000  # a shard that is written has 8 MB
+    assert peak < 24_000_000  # a tensor that is written has 32 MB
 
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
@@ -118,7 +118,9 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert [one["coefficient"] for one in record["checkpoints"]] == [0.5, 0.25, 0.25]
     assert [one["step"] for one in record["checkpoints"]] == [1000, 2000, 3000]
     assert len({tuple(one["sample_sha256"]) for one in record["checkpoints"]}) == 3
-    assert record["batch_norm"].startswith("2 averaged statistics, which belong to no network: re-estimate them")
+    assert record["batch_norm"].startswith(
+        "2 statistics are averages, which do not belong to these weights: re-estimate them"
+    )
     assert {"dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
 
 
@@ -203,7 +205,12 @@ def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
     whole = {"bn.moving_mean": draw((3,), np.float32, 5), "w": draw((4, 3), np.float32, 6)}
     write_checkpoint(tmp_path / "whole.ckpt", whole, {"epoch": 7})
     done = command("average", tmp_path / "run", tmp_path / "whole.ckpt", tmp_path / "avg.ckpt", "--decay", "0.25")
-    assert done.stdout == f"{tmp_path / 'avg.ckpt'}: moving average, decay 0.25, of 2 snapshots\n", done.stderr
+    told, worth = done.stdout.splitlines()
+    assert told == f"{tmp_path / 'avg.ckpt'}: moving average, decay 0.25, of 2 snapshots", done.stderr
+    whole_file = tmp_path / "whole.ckpt"
+    assert worth.startswith(
+        f"BatchNorm: 1 statistics are those of {whole_file}, which do not belong to these weights: "
+    )
     found = read_checkpoint(tmp_path / "avg.ckpt")
     assert list(found) == ["bn.moving_mean", "w", "epoch"]
     np.testing.assert_array_equal(found["bn.moving_mean"], whole["bn.moving_mean"])

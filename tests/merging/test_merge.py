@@ -232,7 +232,9 @@ def test_without_the_hook_the_record_says_that_statistics_belong_to_no_network(t
     write_run(tmp_path / "run", 3)
     score = lambda tensors: float(tensors["fc.weight"][0, 0])  # noqa: E731
     record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=score, maximize=True, budget=9)
-    assert record["batch_norm"].startswith("2 averaged statistics, which belong to no network: re-estimate them")
+    assert record["batch_norm"].startswith(
+        "2 statistics are averages, which do not belong to these weights: re-estimate them"
+    )
     assert "dimred eval" in record["batch_norm"]
     assert "reestimate(candidate)" in record["batch_norm"]
 

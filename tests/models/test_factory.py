@@ -7,7 +7,7 @@ import pytest
 from mindspore import nn
 
 from dimred.errors import ConfigError
-from dimred.models.factory import make_network
+from dimred.models.factory import make_cell
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
-    network = make_network("own_networks:Holder.build", 5)
+    network = make_cell("own_networks:Holder.build", 5)
     assert isinstance(network, nn.Dense)
     assert network.in_channels == 5
 
@@ -39,5 +39,5 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
 )
 def test_what_is_wrong_is_said(folder: None, name: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        make_network(name)
+        make_cell(name)
     assert said in str(refused.value)

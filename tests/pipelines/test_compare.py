@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+import dimred as library
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
@@ -86,6 +87,9 @@ def test_a_curve_over_epochs(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert (summary["seeds"], summary["at"]) == ([3, 4], [2, 4])
     assert row_of(summary, "best_window", 2)["test_reestimated"]["spread"] is not None
     assert row_of(summary, "best_window", 2)["n_seeds"] == 2
+    page = (folder / "out" / "compare.html").read_text()
+    assert "After 4 epochs of stage 1 the val split takes: " in page
+    assert str(folder / "run_4") in page
     assert (folder / "out" / "curve.png").exists()
     text = (folder / "out" / "compare.md").read_text()
     assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
@@ -100,6 +104,19 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pyt
     total = 2 + 1  # without the continued search beside it, stage 2's own length is the budget
     assert [run["backward_epochs"] for run in runs] == [3 * total, total]
     assert {run["passes"] for run in runs} == {total}
+
+
+def test_from_python_it_is_the_same(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="--methods has 'sva'; allowed: last, swa"):
+        library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=["sva"])
+    summary = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=["last"])
+    assert summary == json.loads((folder / "out" / "compare.json").read_text())
+
+
+def test_a_run_of_stage_2_is_named_as_such(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoint_stage_2").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="a run of stage 2; give the folder of the stage 1"):
+        compare("nowhere", folder / "two.yaml", [tmp_path / "run"], tmp_path / "out")
 
 
 def test_other_settings_do_not_mix(folder: Path) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.files.checksummed_json import write_checksummed
 from dimred.report.record import read_stage_2
 from dimred.weights.checkpoint_io import read_checkpoint
-from tests.helpers.commands import TwoStages, dimred, run
+from tests.helpers.commands import STAGE_2, TwoStages, dimred, run
 
 PICTURES = {
-    "accuracy", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
+    "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
 }  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -30,7 +29,10 @@ def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "test_reestimated": score, "forward_epochs": 1.0, "backward_epochs": 0.0, "seconds": 2.0, "chosen": ["", ""],
     }  # fmt: skip
     (folder / "compare.json").write_text(
-        json.dumps({"seeds": [1, 2], "at": [2, 3], "rows": [row | {"at": 2}, row], "runs": []})
+        json.dumps(
+            {"seeds": [1, 2], "at": [2, 3], "metric": "accuracy", "batch_norm": True, "runs": []}
+            | {"rows": [row | {"at": 2}, row]}
+        )
     )
     done = dimred(
         "report", searched, "--out", folder / "out", "--compare", folder / "compare.json", "--grid", 3, "--batches", 1,
@@ -84,7 +86,7 @@ def test_every_picture_is_there_thrice_and_has_words(page: Path) -> None:
 
 def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoStages) -> None:
     text, result = page.read_text(), json.loads((searched / "result.json").read_text())
-    assert f"<b>{100 * result['accuracy']:.2f} %</b>" in text
+    assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
     assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
     assert "SWA, all snapshots" in text
     assert "2.10" in text
@@ -104,15 +106,22 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
     np.testing.assert_allclose(record.coordinates()[18], moved, atol=1e-4 * np.abs(moved).max())
 
 
+def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
+    page: Path, two_stages: TwoStages, tmp_path: Path
+) -> None:
+    done = dimred("eval", two_stages.data, two_stages.weights, "--config", STAGE_2, "--json", cwd=tmp_path)
+    last = json.loads(done.stdout)
+    assert last["split"] == "test"
+    text = f"<b>{100 * last['accuracy_reestimated']:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
+    assert text in page.read_text()
+
+
 def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    write_checksummed(broken / "result.json", {"sources": {"data": "/gone", "weights": None, "basis": None}})
     changed = tmp_path / "changed"
     changed.mkdir()
     (changed / "result.json").write_text((searched / "result.json").read_text().replace('"steps": ', '"steps": 1'))
     for folder, said in (
-        (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"), (broken, "'/gone'"),
+        (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"),
         (changed, "damaged: it was changed after it was written"),
     ):  # fmt: skip
         done = dimred("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
@@ -129,10 +138,10 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
     text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
     seen.feed(text)
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {
-        "accuracy", "loss", "spectrum"
+        "metric", "loss", "spectrum"
     }  # fmt: skip
     accuracy = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
-    assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3" in text
+    assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3, statistics as trained" in text
     assert "<b>36</b><span>snapshots kept" in text
     assert "all together 100.00 %" in text
 

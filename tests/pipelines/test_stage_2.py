@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dimred.evaluate.averages import SnapshotAverages, Window
-from dimred.report.page import write_report
 from dimred.report.record import read_stage_2
+from dimred.report.run_page import write_report
+from dimred.report.verdict import Measured
 from dimred.run.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
@@ -169,7 +170,9 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
 ) -> None:
     averaged = tmp_path / "average.ckpt"
     made = dimred("average", two_stages.snapshots, two_stages.weights, averaged, cwd=tmp_path)
-    assert made.stdout == f"{averaged}: mean of {N_SNAPSHOTS} snapshots\n", made.stderr
+    told, worth = made.stdout.splitlines()
+    assert told == f"{averaged}: mean of {N_SNAPSHOTS} snapshots", made.stderr
+    assert worth.startswith(f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these")
     done = dimred("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     average = json.loads(done.stdout)
@@ -200,5 +203,5 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
     assert losses["1"] < losses["start"]
     (tmp_path / "report").mkdir()
-    page = write_report(tmp_path / "report", read_stage_2(out), None, None)
+    page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True), None, None)
     assert "Outside the subspace momentum went on, from 1 of stage 1" in page.read_text()

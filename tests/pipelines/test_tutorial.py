@@ -1,4 +1,4 @@
-"""The tutorial, every block of it, as it stands: a stranger's network and data through both stages."""
+"""The tutorials, as they stand: a stranger's network through both stages; a folder of checkpoints, merged."""
 
 import os
 import re
@@ -7,28 +7,57 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from tests.helpers.commands import REPOSITORY
 
-TUTORIAL = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
+TUTORIAL, MERGE = (
+    (REPOSITORY / "pipelines" / f"{name}.md").read_text(encoding="utf-8") for name in ("TUTORIAL", "TUTORIAL_MERGE")
+)
 
 
-@pytest.mark.slow
-def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
-    files = re.findall(r"`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL)
-    assert [name for name, _ in files] == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]
-    for name, text in files:
-        (tmp_path / name).write_text(text)
-    commands = "".join(re.findall(r"^```bash\n(.*?)^```", TUTORIAL, re.MULTILINE | re.DOTALL))
-    assert commands.count("dimred ") == 6
+def write_files(text: str, folder: Path) -> list[str]:
+    """Write the files that a page shows; their names."""
+    files = re.findall(r"`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name, content in files:
+        (folder / name).write_text(content)
+    return [name for name, _ in files]
+
+
+def run_commands(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the page's commands in a folder."""
+    commands = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     done = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=tmp_path,
+        ["bash", "-e", "-c", commands], cwd=folder,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
+    assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]
+    done = run_commands(TUTORIAL, tmp_path)
     first, second = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
     assert first > 0.5
     assert second > 0.5
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").stat().st_size > 100_000
     assert "| SWA, all snapshots (uniform soup) | 4.0 |" in done.stdout
+
+
+def test_a_folder_of_checkpoints_becomes_one_better_network(tmp_path: Path) -> None:
+    assert write_files(MERGE, tmp_path) == ["train.py", "score.py"]
+    done = run_commands(MERGE, tmp_path)
+    for name in ("average", "best", "again"):
+        with safe_open(tmp_path / f"{name}.safetensors", "numpy") as network:
+            assert network.metadata() == {"format": "pt"}
+            assert sorted(network.keys()) == ["0.weight", "2.weight"]
+    rows = re.findall(r"^(\*| ) +\w+ +(.+?) +0\.\d+ .* ([\d.]+) ± [\d.]+ *$", done.stdout, re.MULTILINE)
+    tested = {name: float(score) for _, name, score in rows}
+    kept = next(name for mark, name, _ in rows if mark == "*")
+    assert tested[kept] < 0.9 * tested["the last checkpoint"]
+    told = re.search(r"last checkpoint has a loss of (0\.\d+), .* kept (0\.\d+)\.", MERGE.replace("\n", " "))
+    assert told
+    assert [tested["the last checkpoint"], tested[kept]] == pytest.approx([*map(float, told.groups())], abs=0.05)

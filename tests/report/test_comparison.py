@@ -1,27 +1,17 @@
 """The comparison summed up: mean, spread, and who is bold."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from dimred.errors import ConfigError
 from dimred.report.comparison import TITLES, collect, curves, markdown
-
-
-def write_run(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
-    record = {
-        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "forward_epochs": 4.0 + seed,
-        "backward_epochs": 2.0, "seconds": 10.0, "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
-        "test_reestimated": test,
-    }  # fmt: skip
-    (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)
-    (folder / f"seed_{seed}" / f"at_{at}" / f"{method}.json").write_text(json.dumps(record | changes))
+from tests.helpers.run_files import write_compared
 
 
 def test_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
     for seed, test in ((1, 0.80), (2, 0.90), (10, 0.85)):
-        write_run(tmp_path, seed, "swa", test)
+        write_compared(tmp_path, seed, "swa", test)
     summary = collect(tmp_path)
     (row,) = summary["rows"]
     assert summary["seeds"] == [1, 2, 10]
@@ -31,9 +21,9 @@ def test_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, "plain_to_the_end", 0.91, passes=90)
-    write_run(tmp_path, 1, "last", 0.80, passes=70)
-    write_run(tmp_path, 1, "continued", 0.90)
+    write_compared(tmp_path, 1, "plain_to_the_end", 0.91, passes=90)
+    write_compared(tmp_path, 1, "last", 0.80, passes=70)
+    write_compared(tmp_path, 1, "continued", 0.90)
     _, _, table = markdown(collect(tmp_path)).partition("Stage 1 to epoch 70:\n\n")
     lines = table.splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
@@ -46,8 +36,8 @@ def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_pat
 
 def test_epochs_have_tables_and_methods_have_curves(tmp_path: Path) -> None:
     for at, test in ((45, 0.8), (20, 0.7)):
-        write_run(tmp_path, 1, "continued", test, at)
-    write_run(tmp_path, 1, "last", 0.5, 20, passes=20.0)
+        write_compared(tmp_path, 1, "continued", test, at)
+    write_compared(tmp_path, 1, "last", 0.5, 20, passes=20.0)
     summary = collect(tmp_path)
     assert summary["at"] == [20, 45]
     assert markdown(summary).count("Stage 1 to epoch") == 2
@@ -56,7 +46,7 @@ def test_epochs_have_tables_and_methods_have_curves(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, "last", 0.80)
+    write_compared(tmp_path, 1, "last", 0.80)
     assert collect(tmp_path)["rows"][0]["test"] == {"mean": 0.25, "spread": None}
     assert "±" not in markdown(collect(tmp_path))
 

@@ -3,37 +3,29 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import pytest
 
 from dimred.report.plots import (
-    grid_around,
-    plane_point,
-    plot_accuracy,
     plot_captured,
     plot_comparison,
     plot_curve,
+    plot_loss,
+    plot_metric,
     plot_spectrum,
     plot_steps,
     save_figure,
 )
-from dimred.subspace.basis import SubspaceBasis
-
-ORANGE, BLUE = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)
 
 
-def rows_of(path: Path, colour: tuple[int, int, int], right_of: int, above: int) -> list[int]:
-    picture = Image.open(path).convert("RGB")
-    return [
-        y for y in range(above) if any(picture.getpixel((x, y)) == colour for x in range(right_of, picture.size[0]))
-    ]
-
-
-def test_stage_2_stands_above_the_average_when_it_is_better(tmp_path: Path) -> None:
-    plain = {epoch: 0.5 + epoch / 300 for epoch in range(1, 91)}
-    for name, stage_2 in (("above", 0.9), ("below", 0.7)):
-        save_figure(plot_accuracy(plain, {70: stage_2, 72: stage_2}, (31, 70), average=0.8), tmp_path, name)
-        searched, average = (rows_of(tmp_path / f"{name}.png", colour, 930, 500) for colour in (ORANGE, BLUE))
-        assert (min(searched) < min(average)) == (name == "above")
+def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
+    plain, stage_2 = {1: 0.2, 2: 0.5, 3: 0.6}, {3: 0.6, 4: 0.7}
+    for metric, label, factor in (("accuracy", "accuracy, %", 100), ("rmse", "rmse", 1)):
+        axes = plot_metric(metric, plain, stage_2, None).axes[0]
+        assert axes.get_ylabel() == label
+        for line, values in zip(axes.lines, (plain, stage_2), strict=True):
+            np.testing.assert_allclose(line.get_xydata(), [(epoch, factor * value) for epoch, value in values.items()])
+        low, high = axes.get_ylim()
+        assert low < factor * 0.5 < factor * 0.7 < high
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
@@ -90,25 +82,30 @@ def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:
 
 def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_known() -> None:
     plain = dict.fromkeys(range(1, 51), 0.5)
-    (shade,) = plot_accuracy(plain, {}, (21, 50)).axes[0].patches
+    (shade,) = plot_metric("accuracy", plain, {}, (21, 50)).axes[0].patches
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (21, 50)
-    assert not plot_accuracy(plain, {}, None).axes[0].patches
+    assert not plot_metric("accuracy", plain, {}, None).axes[0].patches
 
 
-def test_a_point_is_taken_apart_into_what_it_was_put_together_from() -> None:
-    rng = np.random.default_rng(3)
-    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
-    basis = SubspaceBasis(rows.astype(np.float32))
-    mean = rng.normal(size=50)
-    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
-    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
-    np.testing.assert_allclose(off, 5, rtol=1e-5)
+def test_a_picture_has_dark_colours_for_who_prefers_them(tmp_path: Path) -> None:
+    text = save_figure(plot_spectrum(np.array([0.6, 0.3])), tmp_path, "spectrum")
+    dark = text[text.index("@media (prefers-color-scheme: dark)") : text.index("</style>")]
+    assert '[style*="fill: #ffffff"]{fill:#16191d !important}' in dark  # the paper
+    assert '[style*="stroke: #000000"]{stroke:#e8e8e8 !important}' in dark  # frames and lines
+    assert "svg{fill:#e8e8e8}" in dark  # letters
+    drawn = text[text.index("</style>") :]
+    assert "fill: #ffffff" in drawn
+    assert "stroke: #000000" in drawn
 
 
-def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
-    points = np.array([[0.0, 1.0], [10.0, 1.0]])
-    first, second = grid_around(points, 7)
-    assert (len(first), len(second)) == (7, 7)
-    assert first[0] < 0
-    assert first[-1] > 10
-    assert second[0] < 1 < second[-1]
+@pytest.mark.parametrize("last", [2, 3, 70])
+def test_epochs_and_steps_are_whole_numbers(last: int) -> None:
+    epochs = range(1, last + 1)
+    steps = [step(number, "accepted") for number in epochs]
+    for drawn in (
+        plot_metric("rmse", dict.fromkeys(epochs, 0.5), {}, None),
+        plot_loss(epochs, [1.0] * last),
+        plot_steps(steps),
+    ):
+        *_, axes = drawn.axes
+        assert all(float(tick).is_integer() for tick in axes.get_xticks())

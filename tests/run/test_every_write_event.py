@@ -18,6 +18,7 @@ from dimred.build import build_data, build_network, build_search_step
 from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
+from dimred.evaluate.scores import CLASSIFICATION
 from dimred.run.search import Search
 from dimred.run.session import open_session
 from dimred.subspace.basis import load_basis
@@ -97,7 +98,7 @@ def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
         from_arrays(network.get_parameters(), start, "WEIGHTS")
         step.state = first
         with open_session(out, settings, ALONE, resume=resume) as session:
-            search = Search(session, settings, network, step, images, basis, {}, taken_over, 1_000_000)
+            search = Search(session, settings, network, step, images, CLASSIFICATION, basis, {}, taken_over, 1_000_000)
             if not search.restore([]):
                 search.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
             search.run()

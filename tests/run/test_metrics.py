@@ -3,9 +3,10 @@
 import struct
 from pathlib import Path
 
+import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
+from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics, read_metrics
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
@@ -20,17 +21,41 @@ def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tm
 
 def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(tmp_path: Path) -> None:
     path, folder = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
-    with MetricsLog(path, folder) as log:
+    with MetricsLog(path, [TensorBoard(folder, [])]) as log:
         log.write(step=1, loss=0.5, kept=True, parts={"a": 1.0})
         mark = log.mark()
         log.write(step=2, loss=0.4)
     cut_metrics(path, mark)
-    with MetricsLog(path, folder) as log:
+    with MetricsLog(path, [TensorBoard(folder, read_metrics(path))]) as log:
         log.write(step=2, loss=0.25)
     first, second = (_events(file) for file in sorted(folder.iterdir()))
     assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
     assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # what hides later steps
     assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [(2, "step"), (2, "loss")]
+
+
+def test_who_listens_is_told_the_records_of_the_file_and_one_that_fails_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[dict[str, object]] = []
+
+    class Broken:
+        n_calls = 0
+
+        def __call__(self, record: dict[str, object]) -> None:
+            self.n_calls += 1
+            raise OSError("the server is gone")
+
+        def __repr__(self) -> str:
+            return "broken"
+
+    broken = Broken()
+    with MetricsLog(tmp_path / "metrics.jsonl", [broken, told.append]) as log:
+        for step in (1, 2):
+            log.write(step=step, loss=float("inf"))
+    assert told == read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
+    assert broken.n_calls == 1
+    assert capsys.readouterr().out == "broken failed (OSError: the server is gone), and is told no more records\n"
 
 
 def _events(path: Path) -> list[Event]:

@@ -59,5 +59,5 @@ def test_the_sections_of_both_stages_that_passed_unseen() -> None:
 
 
 def test_a_key_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--allow-change is 'epoch', which is no key; did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"--allow-change has an unknown key 'epoch'; did you mean 'epochs'"):
         refuse_changes(BEFORE, BEFORE, ["epoch"])

@@ -1,5 +1,8 @@
 """The cell as users meet it: ``mindspore.train.Model``, callbacks, checkpoints, wrong arguments."""
 
+import contextlib
+import re
+
 import numpy as np
 import pytest
 from mindspore import Tensor, dataset, load_checkpoint, nn
@@ -7,6 +10,7 @@ from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, Mode
 
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.search.step import SubspaceTrainStep
+from dimred.subspace.basis import SubspaceBasis
 from dimred.weights.layout import WeightLayout
 from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
 
@@ -52,6 +56,30 @@ def test_model_train_with_callbacks(mode, tmp_path, capsys):
     assert sum(value.size for name, value in saved.items() if name not in names) <= 8  # Model's own counters
     for parameter in network.get_parameters():
         np.testing.assert_array_equal(saved[parameter.name].asnumpy(), parameter.asnumpy())
+
+
+def test_a_basis_may_be_the_path_of_one(tmp_path):
+    network, with_loss = network_and_loss()
+    rows, path = basis_for(network, 5).components, tmp_path / "basis.npy"
+    np.save(path, rows)
+    batch = Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32))
+    start, ends = weight_vector(network), []
+    for basis in (SubspaceBasis(rows), path, str(path)):
+        with (
+            contextlib.nullcontext()
+            if isinstance(basis, SubspaceBasis)
+            else pytest.warns(UserWarning, match="can't be")
+        ):
+            step = SubspaceTrainStep(with_loss, basis, residual="off")
+        found = step(*batch)
+        ends.append(weight_vector(network) - start)
+        start = weight_vector(network)
+        assert re.fullmatch(
+            r"SearchResult\(accepted: loss [\d.]+ -> [\d.]+, step 1, 1 trials, moved .* outside\)", repr(found)
+        )
+    assert all(end.any() for end in ends)
+    with pytest.raises(BasisMismatchError, match=r"gone\.npy"):
+        SubspaceTrainStep(with_loss, tmp_path / "gone.npy")
 
 
 def test_the_result_is_a_named_tuple_that_begins_with_the_loss():

@@ -35,7 +35,7 @@ from tests.helpers.planted import random_walk, write_series
         ({"n_components": 3, "max_memory": 10_000_000}, ConfigError, "max_memory leaves 10 MB"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
-        ({"n_components": 3, "append": True}, Exception, "is not a whole .npy file"),
+        ({"n_components": 3, "append": True}, Exception, "is not found"),
     ],
 )
 def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arguments, error, words):

@@ -234,7 +234,7 @@ def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"gone\.ckpt can't be read"):
+    with pytest.raises(CheckpointError, match=r"gone\.ckpt is not found"):
         read_checkpoint(tmp_path / "gone.ckpt")
     (tmp_path / "folder.ckpt").mkdir()
     with pytest.raises(CheckpointError, match="can't be read"):

@@ -2,14 +2,18 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.report.page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.record import read_stage_1, read_stage_2
+from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.verdict import Measured
 from tests.helpers.run_files import RunFiles, write_run
+
+MEASURED = Measured("test", reestimated=True, last=0.55)
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def described(page: Path) -> list[str]:
 
 def test_the_snapshots_are_shaded_where_they_were_taken_with_several_in_an_epoch(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), None, None)
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None)
     assert "snapshots were taken in epochs 21 to 50" in described(page)[0]
 
 
@@ -59,10 +63,10 @@ def test_the_last_measurement_of_the_averaged_weights_is_shown(run: RunFiles, tm
 def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFiles, tmp_path: Path) -> None:
     out = tmp_path / "out"
     make_report_folder(out)
-    write_report(out, read_stage_2(run.stage_2), None, None)
+    write_report(out, read_stage_2(run.stage_2), MEASURED, None, None)
     assert (out / "steps.png").exists()
     (out / "loss.png").write_bytes(b"of an earlier report")
-    shown = {f"{name}.{suffix}" for name in ("accuracy", "loss", "spectrum") for suffix in ("png", "svg")}
+    shown = {f"{name}.{suffix}" for name in ("metric", "loss", "spectrum") for suffix in ("png", "svg")}
     assert stage_1_page(run, out) == out / "report.html"
     assert {path.name for path in out.iterdir()} == shown | {"report.html"}
     assert "Stage 1" in (out / "report.html").read_text()
@@ -91,6 +95,42 @@ def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(run: RunFiles, 
     with pytest.warns(UserWarning, match="pca_mat"):
         record = read_stage_2(run.stage_2)
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", record, None, None)
+    page = write_report(tmp_path / "out", record, MEASURED, None, None)
     assert "snapshots were taken" not in described(page)[0]
     assert not (tmp_path / "out" / "spectrum.svg").exists()
+
+
+def test_it_opens_with_what_to_use_what_it_gained_and_what_it_cost(run: RunFiles, tmp_path: Path) -> None:
+    make_report_folder(tmp_path / "out")
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None).read_text()
+    said = re.search(r'</h1>\n<p class="verdict">(.*?)</p>', page)
+    assert said
+    final = run.stage_2 / "checkpoint_stage_2" / "net-final.ckpt"
+    assert said[1] == (
+        f"Use {final}: 70.00 % on test, BatchNorm re-estimated. That is 15.00 points above the last weights of stage 1 "
+        "(55.00 %) and 10.00 points above the average that it started from (uniform of 3 snapshots, 60.00 %). Stage 2 "
+        "cost 2.0 passes after the 50 of stage 1, and 6 s."
+    )
+    for fact in (str(run.stage_2), "stage 1 2 min, stage 2 6 s", str(tmp_path)):
+        assert f"<td>{fact}</td>" in page
+
+
+def test_every_candidate_is_shown_with_what_choosing_cost(run: RunFiles, tmp_path: Path) -> None:
+    make_report_folder(tmp_path / "out")
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None).read_text()
+    assert "<td><b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>0.0000 ± 0.0000</td>" in page
+    assert "<td>last</td><td>1</td><td>0.6000</td><td>0.1000 ± 0.0100</td>" in page
+    assert "<td><b>epoch 1</b></td>" in page
+    assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
+
+
+def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path: Path) -> None:
+    shutil.rmtree(run.stage_1)
+    (tmp_path / "pca_mat.npy").unlink()
+    make_report_folder(tmp_path / "out")
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), Measured("test", reestimated=False), None, None)
+    text = page.read_text()
+    assert "needs the weights and the basis: not there any more." in text
+    assert "70.00 % on test. That is 10.00 points above the average" in text
+    assert "last weights of stage 1" not in text
+    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "captured"}

@@ -1,0 +1,109 @@
+"""The plane of the first two principal directions: where both stages were in it, and the loss there."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.interpolate import RectBivariateSpline
+
+from dimred.report.plots import AVERAGE, PLAIN, STAGE_2, legend_below, new_figure, whole_numbers
+from dimred.subspace.basis import SubspaceBasis
+
+
+class PlanePoints(NamedTuple):
+    """Points of weight space, seen from the plane through the snapshots' mean."""
+
+    epochs: list[float]  # when each was reached, stage 1's epochs included
+    along: np.ndarray  # coordinates in the plane, (n, 2) float64
+    off: np.ndarray  # distance from the plane, (n,) float64
+
+
+class Surface(NamedTuple):
+    """The loss on a grid of the plane; row i of (n, n) belongs to ``second[i]``, column j to ``first[j]``."""
+
+    first: np.ndarray
+    second: np.ndarray
+    loss: np.ndarray
+
+
+class PlaneView(NamedTuple):
+    """What the plane's pictures show."""
+
+    whole: Surface  # around both stages
+    near: Surface  # around stage 2 alone
+    n_images: int  # that the loss was evaluated on
+    batch_norm: bool  # whether the network has any
+    snapshots: PlanePoints  # stage 1's, in order
+    stops: PlanePoints  # stage 2's start and the end of each of its epochs
+    search: np.ndarray  # where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first
+
+
+def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Coordinates (2,) of ``weights`` (M,) in the plane mean + span(P[:2]), and the distance from that plane.
+
+    With c = P[:2] (w - mean) the distance is |w - mean - P[:2]' c|.
+    """
+    away = np.asarray(weights, np.float64) - mean
+    plane = np.asarray(basis.components[:2], np.float64)
+    along = plane @ away
+    return along, float(np.linalg.norm(away - along @ plane))
+
+
+def grid_around(points: np.ndarray, n: int, margin: float = 0.15) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates of the columns and of the rows of an n x n grid around ``points`` (m, 2), with a margin."""
+    low, high = points.min(0), points.max(0)
+    wider = margin * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
+    first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
+    return first, second
+
+
+def refined(surface: Surface, times: int = 4) -> Surface:
+    """The surface on a finer grid, by a cubic spline; as it is where a loss is not finite."""
+    if not np.isfinite(surface.loss).all():
+        return surface
+    order = min(3, len(surface.first) - 1)
+    spline = RectBivariateSpline(surface.second, surface.first, surface.loss, kx=order, ky=order)
+    first, second = (
+        np.linspace(side[0], side[-1], times * (len(side) - 1) + 1) for side in (surface.first, surface.second)
+    )
+    return Surface(first, second, spline(second, first))
+
+
+def plot_plane(surface: Surface, view: PlaneView) -> Figure:
+    """Stage 1's trajectory and stage 2's path over one of the view's surfaces; losses as differences to its lowest."""
+    figure, axes = new_figure((4.8, 4.9))
+    fine = refined(surface)
+    loss = np.where(np.isfinite(fine.loss), fine.loss, np.nan)
+    lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
+    power = 0 if highest >= 0.1 else 3 * int(np.floor(np.log10(highest) / 3))  # of ten; short numbers that differ
+    unit = "" if power == 0 else f", in units of $10^{{{power}}}$"
+    # Levels are closer together near the lowest loss.
+    levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
+    grid = (fine.first, fine.second, (loss - lowest) / 10**power)
+    drawn = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
+    axes.clabel(axes.contour(*grid, levels, colors="#666666", linewidths=0.4), fontsize=7, fmt="%.3g")
+    figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3g", label=f"loss above the lowest here, {lowest:.4g}{unit}")
+    snapshots, stops = view.snapshots.along, view.stops.along
+    axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
+    axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
+    axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
+    axes.plot(*view.search.T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
+    axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
+    axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
+    axes.set(xlabel="along the first direction", ylabel="along the second direction")
+    legend_below(figure, axes)
+    return figure
+
+
+def plot_distances(view: PlaneView) -> Figure:
+    """How far each point lies off the plane and, for comparison, how far along it from the mean."""
+    figure, axes = new_figure()
+    for points, who, marker, colour in ((view.snapshots, "stage 1", "o", PLAIN), (view.stops, "stage 2", "D", STAGE_2)):
+        look: dict[str, Any] = {"marker": marker, "color": colour, "ms": 4, "lw": 1}
+        along = np.linalg.norm(points.along, axis=1)
+        axes.plot(points.epochs, points.off, "-", label=f"{who}: off the plane", **look)
+        axes.plot(points.epochs, along, ":", mfc="none", label=f"{who}: in the plane, from the mean", **look)
+    axes.set(xlabel="epoch", ylabel="distance in weight space", ylim=(0, None))
+    whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 1)
+    return figure

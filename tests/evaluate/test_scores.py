@@ -1,0 +1,90 @@
+"""Means of any score, against NumPy: what counts, what is left out, several inputs."""
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, dataset, nn
+
+from dimred.evaluate.classification import cross_entropy
+from dimred.evaluate.scores import MeanScore, sums_and_counts
+from tests.helpers.commands import REPOSITORY
+
+N, T = 7, 5
+RNG = np.random.default_rng(4)
+OUTPUTS, LABELS = RNG.normal(size=(2, N, T)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _graph_mode() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def batches(*columns: np.ndarray, size: int = 3) -> dataset.Dataset:
+    return dataset.NumpySlicesDataset(columns, shuffle=False).batch(size)
+
+
+@pytest.mark.parametrize("axes", [(N, T), (N,)])
+def test_the_loss_of_the_samples_is_in_the_mean_the_loss_that_is_trained_by(axes: tuple[int, ...]) -> None:
+    part = (slice(None), slice(None)) if axes == (N, T) else (slice(None), 0)
+    outputs, labels = OUTPUTS[part], LABELS[part]
+    mean = float(nn.MSELoss(reduction="mean")(Tensor(outputs), Tensor(labels)).asnumpy())
+    of_samples = MeanScore(nn.Identity(), nn.MSELoss(reduction="none")).of_samples(batches(outputs, labels))
+    by_sample = ((outputs - labels) ** 2).reshape(N, -1).mean(1)
+    np.testing.assert_allclose(of_samples, by_sample, rtol=1e-5)
+    assert of_samples.mean() == pytest.approx(mean, rel=1e-6)
+
+
+def test_so_is_the_built_in_one_with_labels_that_are_ignored() -> None:
+    logits = RNG.normal(size=(N, 4, T)).astype(np.float32)
+    labels = RNG.integers(0, 4, (N, T)).astype(np.int32)
+    labels[2:, 3:] = -100
+    mean = float(nn.CrossEntropyLoss()(Tensor(logits), Tensor(labels)).asnumpy())
+    assert MeanScore(nn.Identity(), cross_entropy).of_samples(batches(logits, labels)).mean() == pytest.approx(mean)
+
+
+def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden() -> None:
+    counted = RNG.random((N, T)) < 0.6
+    values = np.where(counted, np.abs(OUTPUTS - LABELS), np.nan)
+
+    def score(outputs: Tensor, labels: Tensor) -> Any:
+        of_batch = np.isin(LABELS, labels.asnumpy()).all(1)
+        return values[of_batch], counted[of_batch]
+
+    assert MeanScore(nn.Identity(), score)(batches(OUTPUTS, LABELS)) == pytest.approx(np.nanmean(values))
+    counted[1, 1], values[1, 1] = True, np.nan
+    assert np.isnan(MeanScore(nn.Identity(), score)(batches(OUTPUTS, LABELS)))
+
+
+def test_a_score_may_be_numpy_or_have_an_axis_of_its_own() -> None:
+    """Of every item one number; an uneven last batch counts by its items."""
+    flat = MeanScore(nn.Identity(), lambda outputs, labels: np.abs((outputs - labels).asnumpy()).reshape(-1))
+    assert flat(batches(OUTPUTS, LABELS)) == pytest.approx(np.abs(OUTPUTS - LABELS).mean())
+    some = MeanScore(nn.Identity(), lambda outputs, labels: outputs.asnumpy()[labels.asnumpy() > 0])
+    assert some(batches(OUTPUTS, LABELS)) == pytest.approx(OUTPUTS[LABELS > 0].mean())
+
+
+def test_the_last_column_is_the_label_of_several_inputs() -> None:
+    class Sum(nn.Cell):
+        def construct(self, first: Tensor, second: Tensor) -> Tensor:
+            return first + second
+
+    network = Sum().set_train(True)
+    found = MeanScore(network, nn.L1Loss(reduction="none"))(batches(OUTPUTS, 2 * OUTPUTS, LABELS))
+    assert found == pytest.approx(np.abs(3 * OUTPUTS - LABELS).mean())
+    assert network.training
+
+
+def test_a_type_that_numpy_does_not_know_is_taken() -> None:
+    sums, counts = sums_and_counts(Tensor(OUTPUTS).astype(ms.bfloat16))
+    np.testing.assert_allclose(sums, OUTPUTS.sum(1), atol=0.1)
+    assert counts.tolist() == [T] * N
+
+
+def test_the_metric_of_the_tutorial_is_one() -> None:
+    text = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
+    made: dict[str, Any] = {}
+    exec(text.partition("## Not a classifier?")[2].partition("```python\n")[2].partition("```")[0], made)
+    found = MeanScore(nn.Identity(), made["absolute_error"]())(batches(OUTPUTS, LABELS))
+    assert found == pytest.approx(np.abs(OUTPUTS - LABELS).mean())

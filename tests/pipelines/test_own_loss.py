@@ -1,0 +1,126 @@
+"""A regression of two inputs through both stages and the comparison, with somebody's own loss and metric."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+from dimred.cli.compare import compare
+from dimred.files.checksummed_json import read_checksummed
+from dimred.pipelines.report import report
+from dimred.pipelines.stage_1 import stage_1
+from dimred.pipelines.stage_2 import stage_2
+from dimred.run.metrics import read_metrics
+from tests.helpers.tiny_regression import TASK, TOLD
+
+ONE = {
+    "epochs": 4, "snapshots": {"per_epoch": 4}, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
+    "stop": {"every_epochs": 2, "patience": 9},
+}  # fmt: skip
+TWO = {"epochs": 2, "residual": "continued", "n_components": 4}
+
+
+class Shown(NamedTuple):
+    """The folder of both runs, and what each of them said."""
+
+    folder: Path
+    one: str
+    two: str
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    folder, said = tmp_path_factory.mktemp("regression"), []
+    for name, options in (("one", ONE), ("two", TWO)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | options))
+    capture = pytest.MonkeyPatch()
+    capture.setattr("builtins.print", lambda *text, **_: said.append(" ".join(map(str, text))))
+    TOLD.clear()
+    stage_1(folder, folder / "one.yaml", folder / "one")
+    n_lines = len(said)
+    stage_2(folder, folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt", folder / "two.yaml", out=folder / "two")
+    capture.undo()
+    return Shown(folder, "\n".join(said[:n_lines]), "\n".join(said[n_lines:]))
+
+
+def test_the_metric_has_its_own_name_everywhere(shown: Shown) -> None:
+    records = read_metrics(shown.folder / "one" / "metrics.jsonl")
+    errors = [record["absolute_error"] for record in records]
+    result = read_checksummed(shown.folder / "two" / "result.json")
+    assert 0 < errors[-1] < errors[0]
+    assert result["metric"] == "absolute_error"
+    assert list(result["absolute_error_by_epoch"]) == ["1", "2"]
+    assert 0 < result["absolute_error"] < result["absolute_error_start"] + 0.1
+    assert result["kept_candidates"][-1]["loss"] == pytest.approx(result["absolute_error"] ** 2, rel=2)
+    assert f"{{'absolute_error': {errors[-1]}}}" in shown.one.splitlines()
+    assert f"{{'absolute_error': {result['absolute_error']}}}" in shown.two.splitlines()
+    assert re.search(r"^stage 2 starts from 'best': absolute_error \d\.\d{4}$", shown.two, re.MULTILINE)
+    for said in (*shown[1:], json.dumps([records, result])):
+        assert "accuracy" not in said.lower()
+
+
+def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown) -> None:
+    one, two = (shown.folder / name for name in ("one", "two"))
+    errors = [record["absolute_error"] for record in read_metrics(one / "metrics.jsonl")]
+    weights = one / "checkpoint_stage_1" / "network-4_4.ckpt"
+    assert shown.one.splitlines()[-3:] == [
+        f"absolute_error on 'val': {errors[-1]:.4g}",
+        f"network: {weights}",
+        f"next: dimred train stage-2 {shown.folder} {weights} --config STAGE_2.yaml --device-target CPU --devices 1",
+    ]
+    assert shown.two.splitlines()[-2:] == [
+        f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}", f"next: dimred report {two}"
+    ]  # fmt: skip
+
+
+def test_an_epoch_has_the_published_line_and_one_for_people(shown: Shown) -> None:
+    records = read_metrics(shown.folder / "one" / "metrics.jsonl")
+    lines = shown.one.splitlines()
+    for record in records:
+        epoch, loss = record["epoch"], record["loss"]
+        assert f"epoch: {epoch} step: 4 loss is {loss}" in lines
+        value = f"val {record['absolute_error']:.4g}"
+        assert f"epoch {epoch}/4  step 4  loss {loss:.4f}  lr 0.1  {value}  {record['seconds']:.1f} s" in lines
+    assert re.search(r"^epoch 2/2  step 4  loss \d\.\d{4}  lr 0\.\d+  val \d\.\d+  \d+\.\d s$", shown.two, re.MULTILINE)
+
+
+def test_the_callback_was_told_the_records_of_both_runs(shown: Shown) -> None:
+    for name in ("one", "two"):
+        assert [record for run, record in TOLD if run == name] == read_metrics(shown.folder / name / "metrics.jsonl")
+
+
+def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown: Shown) -> None:
+    result = read_checksummed(shown.folder / "two" / "result.json")
+    assert result["start_cost"] == {"val_passes": len(result["start_candidates"]), "reestimations": 0}
+    assert "absolute_error_reestimated" not in result
+    assert "BatchNorm" not in shown.one + shown.two
+
+
+def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown.folder / "compared"
+    compare(
+        str(shown.folder),
+        shown.folder / "two.yaml",
+        [shown.folder / "one"],
+        out,
+        methods="last,swa,greedy_soup,continued",
+    )
+    seed = json.loads((out / "compare.json").read_text())
+    runs = {run["method"]: run for run in seed["runs"]}
+    assert {(run["metric"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}
+    assert runs["greedy_soup"]["val_loss"] <= min(runs["last"]["val_loss"], runs["swa"]["val_loss"]) + 1e-6
+    assert all(np.isclose(run["val"], run["val_reestimated"]) for run in runs.values())
+
+
+def test_the_report_tells_the_metric_and_no_accuracy(shown: Shown) -> None:
+    page = report(shown.folder / "two", shown.folder / "report", None, 3, 1)
+    text = page.read_text(encoding="utf-8")
+    result = read_checksummed(shown.folder / "two" / "result.json")
+    assert f"<b>{result['absolute_error']:.4g}</b>" in text
+    assert "absolute_error" in text
+    for word in ("accuracy", "batchnorm"):
+        assert word not in text.partition("Configuration and versions")[0].lower(), word
