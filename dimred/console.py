@@ -151,7 +151,7 @@ def _in_our_words(error: Any) -> str:
         }.get(first["type"], first["msg"].removeprefix("Value error, ").rstrip("."))
         choices = re.fullmatch(r"'.*' is not one of (.*)", allowed)
         text = f"{name} is {str(first['input'])!r}; " + (f"allowed: {choices[1]}" if choices else allowed)
-    return f"{text}; see {error.ctx.command_path} --help" if error.ctx else text
+    return f"{text} (see {error.ctx.command_path} --help)" if error.ctx else text
 
 
 def show_tracebacks(wanted: bool) -> None:

@@ -28,6 +28,11 @@ def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 2
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
+    trained, finished = (
+        float(one) for one in re.findall(r"^accuracy on 'test'.*: (\d+\.\d+) %$", done.stdout, re.MULTILINE)
+    )
+    assert f"ends with {trained:.1f} %" in README
+    assert f"ends with {finished:.1f} %" in README
 
 
 def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.", callback=check_there),
     ] = None,
-    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 13,
+    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.

@@ -49,12 +49,12 @@ def test_the_exit_statuses_are_documented() -> None:
     ("arguments", "said"),
     [
         (("data", "digits", "."), "exists already"),
-        (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be at most 2; see "),
-        (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a whole number; see "),
-        (("init", "1"), "error: Missing argument 'FILE'; see "),
+        (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be at most 2 (see "),
+        (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a whole number (see "),
+        (("init", "1"), "error: Missing argument 'FILE' (see "),
         (
             ("train", "stage-3", "."),
-            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2'; see ",
+            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see ",
         ),
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
         (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', in a folder that is missing"),
