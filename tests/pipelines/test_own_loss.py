@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from dimred.cli.compare import compare
+from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
@@ -98,6 +99,16 @@ def test_without_batch_norm_nothing_is_re_estimated_and_no_word_said_of_it(shown
     assert result["start_cost"] == {"val_passes": len(result["start_candidates"]), "reestimations": 0}
     assert "absolute_error_reestimated" not in result
     assert "BatchNorm" not in shown.one + shown.two
+
+
+def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(shown: Shown, tmp_path: Path) -> None:
+    weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
+    other = ["loss=mindspore.nn:L1Loss"]
+    with pytest.raises(ConfigError, match=r"trained with mindspore\.nn:MSELoss; set the same loss"):
+        stage_2(shown.folder, weights, shown.folder / "two.yaml", out=tmp_path / "two", overrides=other)
+    with pytest.raises(ConfigError, match=r"the loss mindspore\.nn:L1Loss, but .* trained mindspore\.nn:MSE"):
+        compare(str(shown.folder), shown.folder / "two.yaml", [shown.folder / "one"], tmp_path / "out", overrides=other)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PRODUCTION = (REPOSITORY / "pipelines" / "README.md").read_text(encoding="utf-8")
 
