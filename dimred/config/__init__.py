@@ -1,7 +1,7 @@
 """One validated model per stage, loaded from YAML; an unknown key is an error."""
 
 from dimred.config.base import NO_DECAY_PATTERNS
-from dimred.config.files import config_file, config_text, load_any_config, load_config
+from dimred.config.files import config_file, config_of_stage_2, config_text, load_any_config, load_config
 from dimred.config.parts import (
     ClippingConfig,
     CooldownConfig,
@@ -34,6 +34,7 @@ __all__ = [
     "StageTwoConfig",
     "StopConfig",
     "config_file",
+    "config_of_stage_2",
     "config_text",
     "load_any_config",
     "load_config",

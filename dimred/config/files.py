@@ -100,6 +100,16 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
 
 
+def config_of_stage_2(stage_1: Path) -> str:
+    """What stage 2 takes as ``--config`` after a stage 1 with this file: a recipe's name, or the file beside it."""
+    beside = stage_1.with_name(stage_1.name.replace("_1.", "_2."))
+    if beside == stage_1 or not beside.exists():
+        return "STAGE_2.yaml"
+    if beside.parent.resolve() == _RECIPES.resolve():
+        return beside.name.removesuffix("_2.yaml").removesuffix("_anytime")
+    return str(beside)
+
+
 def config_text(config: StageConfig) -> str:
     """The resolved configuration as YAML, to stand beside a run; ``load_config`` reads it back to an equal one."""
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

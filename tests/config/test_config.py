@@ -13,6 +13,7 @@ from dimred.config import (
     StageOneConfig,
     StageTwoConfig,
     StopConfig,
+    config_of_stage_2,
     config_text,
     load_any_config,
     load_config,
@@ -216,3 +217,12 @@ def test_either_stage_is_told_by_its_keys(stage, tmp_path: Path) -> None:
 
 def test_a_saved_configuration_with_the_loss_scale_by_its_old_key_is_read() -> None:
     assert LossScaleConfig.model_validate({"kind": "static"}) == LossScaleConfig(name="static")
+
+
+def test_stage_2_s_configuration_is_named_after_stage_1_s(tmp_path: Path) -> None:
+    assert config_of_stage_2(CONFIGS / "digits_anytime_1.yaml") == "digits"
+    assert config_of_stage_2(CONFIGS / "imagenet_stage_1.yaml") == "imagenet_stage"
+    assert config_of_stage_2(tmp_path / "mine_1.yaml") == "STAGE_2.yaml"
+    (tmp_path / "mine_2.yaml").touch()
+    assert config_of_stage_2(tmp_path / "mine_1.yaml") == str(tmp_path / "mine_2.yaml")
+    assert config_of_stage_2(tmp_path / "mine.yaml") == "STAGE_2.yaml"

@@ -33,6 +33,10 @@ def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
     )
     assert f"ends with {trained:.1f} %" in README
     assert f"ends with {finished:.1f} %" in README
+    typed = blocks("bash", "Quick start").splitlines()[2]
+    assert re.findall(r"^next: (dimred train .*)$", done.stdout, re.MULTILINE) == [
+        typed.replace("./digits", str(tmp_path / "digits")).replace("device0_", f"{tmp_path}/device0_")
+    ]
 
 
 def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
