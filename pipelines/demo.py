@@ -38,7 +38,7 @@ _SHARE_OF_STAGE_2 = 0.25  # of stage 1's epochs: what its 10 % of all epochs cos
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
-    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 16,
+    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 12,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""

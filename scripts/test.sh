@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests, from a fresh clone.
 # usage: bash scripts/test.sh [-m quick] [pytest arguments]
-#   without arguments      all but the slow ones and the benchmarks, two files at a time (about 12 minutes)
+#   without arguments      all but the slow ones and the benchmarks, two files at a time (about 11 minutes)
 #   -m quick [arguments]   the packages without training runs, two files at a time (under two minutes)
 #   arguments              what they say, in one process
 set -euo pipefail

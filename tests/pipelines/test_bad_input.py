@@ -33,7 +33,7 @@ def test_a_program_by_itself(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_every_rank_finds(devices: int, digits: Path, tmp_path: Path) -> None:
     command = ("train", "stage-1", digits, "--config", STAGE_1, "--device-target", "CPU", "--devices", devices)
     for n_classes in ("8", "9"):  # the second attempt speaks of itself only
