@@ -158,7 +158,7 @@ def _run(
         seconds = time.perf_counter() - started - (comparison.seconds_shared - spent)
         record = {
             "method": method, "seed": one.seed, "at": at, "data": str(data), "run": str(run),
-            "metric": two.metric_name, "batch_norm": comparison.evaluator.has_batch_norm,
+            "metric": two.metric_name, "batch_norm": comparison.evaluator.on.has_batch_norm,
             "passes": entry.passes, "chosen": entry.chosen, "choice": entry.choice,
             "forward_epochs": cost.forward / comparison.train.n_images,
             "backward_epochs": cost.backward / comparison.train.n_images,

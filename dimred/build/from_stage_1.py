@@ -20,7 +20,7 @@ from dimred.console import say
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
-from dimred.evaluate.evaluator import Cost, Evaluator
+from dimred.evaluate.evaluator import Cost, Evaluator, OnSplits
 from dimred.evaluate.selection import Selection
 from dimred.evaluate.window_search import search_windows, window_grid
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoints
@@ -94,9 +94,8 @@ class StageOneSoFar:
         self.train, self.val = images["train"], images["val"]
         self.network = build_network(one)
         self.layout = WeightLayout.from_network(self.network)
-        self.evaluator = Evaluator(
-            self.network, images, build_scores(two), seed=two.seed, n_batches=two.reestimate_batches
-        )
+        on = OnSplits(self.network, images, build_scores(two), seed=two.seed, n_batches=two.reestimate_batches)
+        self.evaluator = Evaluator(on, images)
         self.saved = read_checkpoint(self.checkpoint)
         self.last = {parameter.name: self.saved[parameter.name] for parameter in self.network.get_parameters()}
         self._bases: dict[str, SubspaceBasis] = {}

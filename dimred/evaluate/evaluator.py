@@ -77,6 +77,7 @@ class OnSplits:
         ranks: all of them call the methods, each with its share of the images.
 
     Attributes:
+        network: as given.
         has_batch_norm: whether there is anything to re-estimate.
     """
 
@@ -90,7 +91,7 @@ class OnSplits:
         n_batches: int,
         ranks: Ranks = ALONE,
     ):
-        self._network = network
+        self.network = network
         self._ranks = ranks
         self._layout = WeightLayout.from_network(network)
         self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
@@ -109,7 +110,7 @@ class OnSplits:
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
-        from_arrays(self._network.trainable_params(), self._layout.unflatten(weights), "an average")
+        from_arrays(self.network.trainable_params(), self._layout.unflatten(weights), "an average")
         self.reestimate()
 
     def val_losses_of(self, weights: np.ndarray) -> np.ndarray:
@@ -123,8 +124,8 @@ class OnSplits:
         Raises:
             ConfigError: there are no training batches.
         """
-        n_batches = reestimate_batch_norm(self._network, self._spare.create_tuple_iterator())
-        self._ranks.all_reduce_mean(moving_statistics(self._network))
+        n_batches = reestimate_batch_norm(self.network, self._spare.create_tuple_iterator())
+        self._ranks.all_reduce_mean(moving_statistics(self.network))
         return n_batches
 
 
@@ -151,50 +152,34 @@ class Evaluator:
     which a method needs to make its choices, and not those of ``report``.
 
     Args:
-        network: any weights; changed by every call.
-        images: the splits ``train``, ``val`` and ``test``.
-        scores: what it is measured by.
-        seed: of the order of the training images that statistics are re-estimated on.
-        n_batches: how many training batches that takes.
-
-    Attributes:
-        has_batch_norm: whether there is anything to re-estimate.
+        on: measures the network, whose weights every call changes, on the splits ``train``, ``val`` and ``test``.
+        images: these splits; they say how many images a pass has.
     """
 
-    def __init__(
-        self,
-        network: nn.Cell,
-        images: Mapping[str, Images],
-        scores: Scores = CLASSIFICATION,
-        *,
-        seed: int,
-        n_batches: int,
-    ):
-        self._network = network
+    def __init__(self, on: OnSplits, images: Mapping[str, Images]):
+        self.on = on
         self._train, self._val = images["train"], images["val"]
-        self._on = OnSplits(network, images, scores, seed=seed, n_batches=n_batches)
-        self.has_batch_norm = self._on.has_batch_norm
         self.cost = Cost()
 
     def val_losses(self, arrays: Arrays) -> np.ndarray:
         """The loss on each sample of the split that chooses, (n,), of parameters and statistics by name."""
         self._put(arrays)
         self.cost.forward += self._val.n_images
-        return self._on.losses("val")
+        return self.on.losses("val")
 
     def reestimated(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""
         self._put(arrays)
-        self.cost.forward += self._train.batch_size * self._on.reestimate()
-        return to_arrays(self._network.get_parameters())
+        self.cost.forward += self._train.batch_size * self.on.reestimate()
+        return to_arrays(self.on.network.get_parameters())
 
     def report(self, arrays: Arrays) -> dict[str, float]:
         """The metric on ``val`` and ``test``, with the statistics as they are and re-estimated; then the loss."""
         self._put(arrays)
-        found = {split: self._on.metric(split) for split in _REPORTED}
-        self._on.reestimate()
-        found |= {f"{split}_reestimated": self._on.metric(split) for split in _REPORTED}
-        return found | {f"{split}_loss": float(self._on.losses(split).mean()) for split in _REPORTED}
+        found = {split: self.on.metric(split) for split in _REPORTED}
+        self.on.reestimate()
+        found |= {f"{split}_reestimated": self.on.metric(split) for split in _REPORTED}
+        return found | {f"{split}_loss": float(self.on.losses(split).mean()) for split in _REPORTED}
 
     def _put(self, arrays: Arrays) -> None:
-        from_arrays(self._network.get_parameters(), arrays, "the evaluated network")
+        from_arrays(self.on.network.get_parameters(), arrays, "the evaluated network")

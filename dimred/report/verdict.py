@@ -76,8 +76,9 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     ]
     others = [rows[name] for name in ("last", "swa") if name in rows and name != chosen["method"]]
     if others:
-        gains = [f"{_paired_gain(summary, chosen, other)} {plain_title(other['method'])}" for other in others]
-        if metric != ACCURACY:
+        if metric == ACCURACY:
+            gains = [f"{_paired_gain(summary, chosen, other)} {plain_title(other['method'])}" for other in others]
+        else:
             gains = [f"beside {score_text(one[_SCORE], metric)} of {plain_title(one['method'])}" for one in others]
         said.append(f"That is {' and '.join(gains)}.")
     passes = chosen["passes"] - at

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from dimred.config import StageOneConfig, config_text, load_config
 from dimred.report.comparison import TITLES, collect
 from tests.benchmarks.search_study import CONFIGS, OPTIONS, TASKS
 
@@ -45,11 +45,9 @@ def compare(folder: Path, task: str, seed: int, at: list[int]) -> None:
     if not (folder / f"data_{seed}").exists():
         TASKS[task](folder / f"data_{seed}", seed)
     config = folder / "stage_1.yaml"
-    recipe = yaml.safe_load((CONFIGS / "digits_anytime_1.yaml").read_text())
-    recipe["evaluate_every"] = at[-1]  # what is measured on the way is not used here
-    recipe["snapshots"]["keep"] = at[-1]  # those up to the first epoch of --at must still be there at the last
-    recipe["model"] |= {option.split(".")[1].split("=")[0]: int(option.split("=")[1]) for option in OPTIONS[task]}
-    config.write_text(yaml.safe_dump(recipe))
+    # What is measured on the way is not used here; the snapshots up to the first epoch must still be there at the last.
+    changes = [*OPTIONS[task], f"evaluate_every={at[-1]}", f"snapshots.keep={at[-1]}"]
+    config.write_text(config_text(load_config(StageOneConfig, CONFIGS / "digits_anytime_1.yaml", changes)))
     options = [f"--set={option}" for option in OPTIONS[task]]
     command = [
         Path(sys.executable).with_name("dimred"), "compare", folder / "data_{seed}", "--seeds", seed,

@@ -82,7 +82,7 @@ def test_too_few_training_images_for_a_batch_are_said(network: nn.Cell) -> None:
 def test_choosing_is_counted_and_reporting_is_not(network: nn.Cell) -> None:
     arrays = to_arrays(network.get_parameters())
     other = nn.SequentialCell(nn.BatchNorm1d(3))
-    evaluator = Evaluator(other, SPLITS, seed=1, n_batches=2)
+    evaluator = Evaluator(OnSplits(other, SPLITS, seed=1, n_batches=2), SPLITS)
     found = evaluator.report(arrays)
     before, after = (np.zeros(3), np.ones(3)), statistics_of_two_batches()
     assert {name: value for name, value in found.items() if not name.endswith("loss")} == {
