@@ -3,8 +3,11 @@
 import os
 import re
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,11 +63,54 @@ def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | Non
 def say(text: str) -> None:
     """Print a line of the log at once."""
     print(text, flush=True)
+    _silence.began = time.monotonic()
 
 
 def note(text: str) -> None:
     """Print a line on standard error at once, beside what a command gives on standard output."""
     print(text, file=sys.stderr, flush=True)
+    _silence.began = time.monotonic()
+
+
+_LONGEST_SILENCE = 30  # seconds
+
+
+class _Silence:
+    """Since when nothing has been printed, and what the program does."""
+
+    began, doing = 0.0, ""
+
+
+_silence = _Silence()
+
+
+def doing(what: str) -> None:
+    """Tell ``heartbeat`` what begins, or how far it is; "" where a bar shows it."""
+    _silence.doing = what
+
+
+@contextmanager
+def heartbeat(what: str) -> Iterator[None]:
+    """Inside the block, note what the program is ``doing`` wherever nothing has been printed for 30 s."""
+    has_ended = threading.Event()
+
+    def beat() -> None:
+        while not has_ended.wait(max(0.0, _silence.began + _LONGEST_SILENCE - time.monotonic())):
+            if time.monotonic() - _silence.began < _LONGEST_SILENCE:
+                continue
+            if _silence.doing:
+                note(_silence.doing)
+            _silence.began = time.monotonic()
+
+    doing(what)
+    _silence.began = time.monotonic()
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 class LiveBar(Progress):

@@ -8,7 +8,6 @@ again.
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from dimred.build import check_splits
 from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, Start, checkpoint_of
 from dimred.build.preflight import basis_kind
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.console import doing, note
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import average_snapshots, combine_snapshots
 from dimred.evaluate.evaluator import Cost
@@ -151,7 +151,8 @@ def _run(
     set_up(one.seed)
     comparison = Comparison(data, run, one, two, at, folder=out)
     for method in missing:
-        print(f"seed {one.seed}: {method}", file=sys.stderr, flush=True)
+        note(f"seed {one.seed}: {method}")
+        doing(f"seed {one.seed}: {method}")
         cost = comparison.evaluator.cost = Cost()
         started, spent = time.perf_counter(), comparison.seconds_shared
         entry = METHODS[method](comparison)

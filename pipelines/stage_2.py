@@ -13,7 +13,7 @@ from dimred.build import build_data, build_network, build_scores, build_search_s
 from dimred.build.continuation import build_continued_optimizer, share_continuation
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, doing, run_program
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.distributed.share import share_basis
 from dimred.files.run_names import BASIS, checkpoint_place
@@ -81,6 +81,7 @@ def stage_2(
 def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: CheckpointSeries | None, out: Path) -> SubspaceBasis:
     """The basis of the snapshots, which ``check_stage_2`` has found enough of."""
     assert snapshots is not None
+    doing("fitting the basis")
     return fit_basis(snapshots, settings.n_components, out=out / BASIS, kind=basis_kind(settings), network=network)
 
 

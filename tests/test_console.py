@@ -1,11 +1,12 @@
 """What a program says in the end, and with which exit status."""
 
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
-from dimred.console import run_program
+from dimred.console import doing, heartbeat, run_program, say
 from dimred.errors import ConfigError, FaultError
 
 
@@ -46,3 +47,23 @@ def test_a_refusal_that_somebody_else_tells_is_not_printed(ended) -> None:
     assert ended(ConfigError("sigma is 2"), tell) == (2, "error: sigma is 2\n")
     assert ended(FaultError("no space"), tell) == (3, "error: no space\n")
     assert told == ["rho is 2", "sigma is 2"]
+
+
+def test_a_heartbeat_breaks_long_silences_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dimred.console._LONGEST_SILENCE", 0.6)
+    with heartbeat("preparing"):
+        time.sleep(0.3)
+        say("begun")
+        time.sleep(0.4)  # 0.7 s in all, 0.4 of them silent
+        assert capsys.readouterr() == ("begun\n", "")
+        time.sleep(0.4)
+        assert capsys.readouterr() == ("", "preparing\n")
+        doing("measuring")
+        time.sleep(0.8)
+        assert capsys.readouterr() == ("", "measuring\n")
+        doing("")  # a bar shows it
+        time.sleep(0.8)
+    time.sleep(0.8)
+    assert capsys.readouterr() == ("", "")

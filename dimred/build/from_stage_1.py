@@ -1,6 +1,5 @@
 """Trainings and searches from one stage 1, in memory: what the methods of a comparison are made of."""
 
-import sys
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,7 +15,7 @@ from dimred.build.network_and_data import build_data, build_network
 from dimred.build.preflight import basis_kind
 from dimred.build.steps import build_search_step, build_train_step
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.console import say
+from dimred.console import note
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
@@ -168,7 +167,7 @@ class StageOneSoFar:
         try:
             loop.run(Place(), CountPasses(cost, keep_epoch))
         except NothingAcceptedError as stop:
-            say(f"the search ends: {stop}")
+            note(f"the search ends: {stop}")
         if settings.keep_best:
             return self.best(points, self.epochs_of(cost), start)
         return self.best({"the end": to_arrays(network.get_parameters())}, self.epochs_of(cost))
@@ -191,7 +190,7 @@ class StageOneSoFar:
     def basis(self, kind: str) -> SubspaceBasis:
         """The basis of the snapshots, fitted once; its seconds count for no method."""
         if kind not in self._bases:
-            print(f"seed {self.one.seed}: basis ({kind})", file=sys.stderr, flush=True)
+            note(f"seed {self.one.seed}: basis ({kind})")
             started = time.perf_counter()
             self._bases[kind] = fit_basis(self.series, self.two.n_components, kind=kind, layout=self.layout)
             self.seconds_shared += time.perf_counter() - started

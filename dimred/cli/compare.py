@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.console import AsJson, Overrides, note
+from dimred.console import AsJson, Overrides, doing, heartbeat, note
 from dimred.errors import ConfigError
 from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, full_checkpoints
 
@@ -62,11 +62,12 @@ def compare(
     epochs = _numbers(at, "--at") if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
     found = list(runs or [])
-    if stage_1_config:
-        load_config(StageOneConfig, stage_1_config)
-        claim_folder(out, two)
-        found = [_trained_stage_1(data, seed, stage_1_config, sorted(epochs), out) for seed in numbers]
-    summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+    with heartbeat("preparing the comparison"):
+        if stage_1_config:
+            load_config(StageOneConfig, stage_1_config)
+            claim_folder(out, two)
+            found = [_trained_stage_1(data, seed, stage_1_config, sorted(epochs), out) for seed in numbers]
+        summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
     if as_json:
         print(json.dumps(summary, indent=2))
         return
@@ -100,6 +101,7 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
         if last in full_checkpoints(run / STAGE_1_CHECKPOINTS):
             return run
     note(f"seed {seed}: stage 1, see {run}.log")
+    doing(f"seed {seed}: stage 1")
     run.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "dimred.pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.console import say
+from dimred.console import doing, say
 from dimred.errors import FaultError
 
 _TOLD = 5  # candidates in the log
@@ -93,6 +93,7 @@ class Selection:
 
     def measure(self, name: str, width: float, measure: Callable[..., np.ndarray], *weights: Any) -> Candidate:
         """Add a candidate with the losses (n,) that ``measure(*weights)`` finds."""
+        doing(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         started = time.perf_counter()
         self.candidates.append(Candidate(name, width, measure(*weights)))
         self.seconds += time.perf_counter() - started

@@ -15,14 +15,13 @@ from functools import cache
 from multiprocessing.connection import Client, Connection, wait
 from typing import Any
 
-from dimred.console import LiveBar, say
+from dimred.console import LiveBar, doing
 
 LAUNCHER = "DIMRED_LAUNCHER"
 READING, COMPUTING = "reading the batch of", "computing"
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_FOR_A_MESSAGE = 10  # who sends half of one is dropped
 _SECONDS_BETWEEN_BARS = 0.1
-_SECONDS_BETWEEN_LINES = 30
 Message = dict[str, Any]
 
 
@@ -117,7 +116,7 @@ def tell_position(doing: str, step: int) -> None:
 class StageBar:
     """The bar of a stage, inside ``with``. Under a launcher it is told how far the stage is, and shows the bar.
 
-    Where this process has no terminal, a line says how far it is, 30 s after the last one or after an epoch's.
+    Where this process has no terminal, ``heartbeat`` learns how far it is.
 
     Args:
         name: of the stage.
@@ -128,7 +127,7 @@ class StageBar:
     def __init__(self, name: str, total: int, done: int):
         self._content: dict[str, Any] = {"name": name, "total": total, "done": done, "status": ""}
         self._bar = LiveBar()
-        self._told_at, self._said_at = 0.0, time.monotonic()
+        self._told_at = 0.0
 
     def __enter__(self) -> "StageBar":
         self._bar.start()
@@ -138,25 +137,22 @@ class StageBar:
     def __exit__(self, *_: object) -> None:
         self.status(None)
         self._bar.stop()
+        doing("measuring the result")
 
     def step(self, status: str | None = None) -> None:
         """One more step is done."""
         self._content["done"] += 1
-        now = time.monotonic()
-        self._show(status, at_once=now - self._told_at > _SECONDS_BETWEEN_BARS)
-        if self._bar.disable and now - self._said_at > _SECONDS_BETWEEN_LINES:
-            say("{name}  step {done}/{total}  {status}".format(**self._content).rstrip())
-            self._said_at = now
+        self._show(status, at_once=time.monotonic() - self._told_at > _SECONDS_BETWEEN_BARS)
 
     def status(self, text: str | None) -> None:
         """Show what was measured after an epoch; None leaves it as it is."""
         self._show(text, at_once=True)
-        self._said_at = time.monotonic()
 
     def _show(self, text: str | None, at_once: bool) -> None:
         if text is not None:
             self._content["status"] = text
         self._bar.show(**self._content)
+        doing("{name}  step {done}/{total}  {status}".format(**self._content).rstrip() if self._bar.disable else "")
         if at_once:
             tell_launcher("bar", content=self._content)
             self._told_at = time.monotonic()

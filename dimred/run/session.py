@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Parameter
 
 from dimred.config import StageConfig, config_text
-from dimred.console import say
+from dimred.console import heartbeat, say
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_state
 from dimred.files.atomic import atomic_write, retry
@@ -110,5 +110,6 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
         translate_errors(RunStates(out)),
+        heartbeat("preparing the run"),
     ):
         yield Session(out, settings, ranks, signals)

@@ -3,11 +3,13 @@
 import pickle
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Client
 
 import pytest
 
+from dimred.console import heartbeat
 from dimred.launch.channel import Inbox, StageBar, launcher_address
 
 
@@ -69,21 +71,12 @@ def test_half_a_message_is_not_waited_for_long(inbox: Inbox, address: str, monke
         assert received(inbox) == [None]
 
 
-def test_without_a_terminal_a_line_comes_30_seconds_after_the_last_one(
+def test_without_a_terminal_a_heartbeat_says_how_far_the_stage_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = 100.0
-    monkeypatch.setattr("dimred.launch.channel.time.monotonic", lambda: now)
+    monkeypatch.setattr("dimred.console._LONGEST_SILENCE", 0.2)
     monkeypatch.delenv("DIMRED_LAUNCHER", raising=False)
-    with StageBar("stage 1", 40, 5) as bar:
-        for step in range(6, 14):
-            now += 9
-            bar.step()
-            if step == 11:
-                bar.status("loss 0.5")  # an epoch's line has just been printed
-    assert capsys.readouterr().out == "stage 1  step 9/40\n"
-    with StageBar("stage 1", 40, 5) as bar:
-        bar.status("loss 0.5")
-        now += 31
-        bar.step()
-    assert capsys.readouterr().out == "stage 1  step 6/40  loss 0.5\n"
+    with heartbeat("preparing"), StageBar("stage 1", 40, 5) as bar:
+        bar.step("loss 0.5")
+        time.sleep(0.3)
+    assert capsys.readouterr().err == "stage 1  step 6/40  loss 0.5\n"
