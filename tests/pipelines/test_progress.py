@@ -45,29 +45,33 @@ def in_a_terminal(
     return text
 
 
-def test_both_stages_in_a_terminal(digits: Path, tmp_path: Path) -> None:
-    board = "--set=tensorboard=true"
-    options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", board)
-    first = in_a_terminal(
-        sys.executable, "-m", "dimred.pipelines.stage_1",
-        digits, "--config", STAGE_1, "--out", tmp_path / "one", *options,
-        cwd=tmp_path, environment=LOUD,
-    )  # fmt: skip
-    assert re.search(r"stage 1 .*74/74.*/s.*loss \d\.\d+, accuracy \d+\.\d %", first)
-    assert len(re.findall(r"\b\d+/74", first)) > 3  # it moved
-    assert re.search(r"epoch: 1 step: 74 loss is \d+\.\d+", first)
-    weights = tmp_path / "one" / "checkpoint_stage_1" / "resnet_small-1_74.ckpt"
-    second = in_a_terminal(
-        sys.executable, "-m", "dimred.pipelines.stage_2",
-        digits, weights, "--config", STAGE_2, "--out", tmp_path / "two",
-        "--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", board, cwd=tmp_path, environment=LOUD,
-    )  # fmt: skip
-    assert re.search(r"stage 2 .*18/18.*/s.*loss \d\.\d+, accuracy \d+\.\d %", second)
-    for shown, folder in ((first, tmp_path / "one"), (second, tmp_path / "two")):
-        assert "[WARNING]" not in shown
-        assert (folder / "mindspore.log").exists()
-        (events,) = (folder / "tensorboard").iterdir()
-        assert b"loss" in events.read_bytes()
+BOARD = "--set=tensorboard=true"
+
+
+def check_terminal(shown: str, name: str, n_steps: int, run: Path) -> None:
+    assert re.search(rf"{name} .*{n_steps}/{n_steps}.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
+    assert len(re.findall(rf"\b\d+/{n_steps}", shown)) > 3  # it moved
+    assert re.search(r"epoch: 1 step: \d+ loss is \d+\.\d+", shown)
+    assert "[WARNING]" not in shown
+    assert (run / "mindspore.log").exists()
+    (events,) = (run / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes()
+
+
+@pytest.mark.slow
+def test_stage_1_in_a_terminal(digits: Path, tmp_path: Path) -> None:
+    options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", BOARD)
+    program = (sys.executable, "-m", "dimred.pipelines.stage_1", digits, "--config", STAGE_1)
+    shown = in_a_terminal(*program, "--out", tmp_path / "one", *options, cwd=tmp_path, environment=LOUD)
+    check_terminal(shown, "stage 1", 74, tmp_path / "one")
+
+
+def test_stage_2_in_a_terminal(two_stages: TwoStages, tmp_path: Path) -> None:
+    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", BOARD)
+    files = (two_stages.data, two_stages.weights, two_stages.matrix)
+    program = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--config", STAGE_2)
+    shown = in_a_terminal(*program, "--out", tmp_path / "two", *options, cwd=tmp_path, environment=LOUD)
+    check_terminal(shown, "stage 2", 18, tmp_path / "two")
 
 
 def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:

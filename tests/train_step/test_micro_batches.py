@@ -59,9 +59,14 @@ PARTS = {
 
 
 @pytest.mark.parametrize(
-    "size", [8, pytest.param(4, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 1]
+    ("parts", "size"),
+    [
+        *((parts, 8) for parts in PARTS),
+        ("both", 1),
+        *(pytest.param(parts, 1, marks=pytest.mark.slow) for parts in ("clipping", "scale")),
+        *(pytest.param(parts, size, marks=pytest.mark.slow) for parts in PARTS for size in (4, 2)),
+    ],
 )
-@pytest.mark.parametrize("parts", PARTS)
 def test_twenty_ordinary_steps_are_the_same_with_clipping_and_with_a_static_scale(parts, size, pynative):
     network = TanhMLP()
     optimizer = nn.Momentum(network.trainable_params(), RATE, MOMENTUM)
