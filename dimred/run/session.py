@@ -72,7 +72,7 @@ class Session:
 
     def open_metrics(self) -> MetricsLog:
         """The metrics, cut where the restored state was saved; a run that begins finds none."""
-        cut_metrics(self.metrics_file, self._mark, own=self.ranks.is_rank_zero)
+        cut_metrics(self.metrics_file, self._mark, self.ranks)
         listeners: list[Any] = []
         if self.settings.tensorboard:
             listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file) if self._mark else []))
@@ -109,7 +109,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
         run_folder(out, resume=resume),
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
-        translate_errors(RunStates(out)),
+        translate_errors(RunStates(out) if ranks.is_rank_zero else None),
         heartbeat("preparing the run"),
     ):
         yield Session(out, settings, ranks, signals)

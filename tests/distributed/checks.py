@@ -25,6 +25,7 @@ from dimred.evaluate.averages import SnapshotAverages, Window
 from dimred.evaluate.classification import cross_entropy, is_correct
 from dimred.evaluate.scores import MeanScore
 from dimred.run.device import set_up
+from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
@@ -44,10 +45,10 @@ def digest(*arrays: np.ndarray) -> str:
 
 def collectives(ranks: Ranks) -> dict:
     failures = []
-    for work in (lambda: 1 / 0, lambda: [][0]):
+    for work in (lambda: 1 / 0, lambda: [][0], lambda: Path("/dev/full").write_text("full")):
         try:
             ranks.run_on_rank_zero(work)
-        except (DimredError, ArithmeticError, LookupError) as error:
+        except (DimredError, ArithmeticError, LookupError, OSError) as error:
             failures.append(f"{type(error).__name__}: {error}")
     differs = False
     try:
@@ -277,6 +278,21 @@ def state_without_a_shared_disk(ranks: Ranks) -> dict:
     return {"found": found}
 
 
+def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
+    """Rank 0 goes on with three of its four records; the others, on hosts that are new, have none or other ones."""
+    with tempfile.TemporaryDirectory() as own:
+        path = Path(own) / "metrics.jsonl"
+        with MetricsLog(path) as log:
+            for step in range(1, 4) if ranks.is_rank_zero else ():
+                log.write(step=step)
+            mark = log.mark()
+            log.write(step=4)
+        cut_metrics(path, mark, ranks)
+        kept = read_metrics(path)
+        cut_metrics(path, None, ranks)
+        return {"steps": [record["step"] for record in kept], "at_the_beginning": len(read_metrics(path))}
+
+
 def counters(ranks: Ranks) -> dict:
     """Numbers that one accepted step hands to the collectives, counted where they enter."""
     network = TanhMLP(8, 12, 4)
@@ -303,7 +319,7 @@ def counters(ranks: Ranks) -> dict:
 
 
 CHECKS = (collectives, one_rank_fails, batches_end, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
-          averages, no_shared_disk, state_without_a_shared_disk, counters)  # fmt: skip
+          averages, no_shared_disk, state_without_a_shared_disk, metrics_without_a_shared_disk, counters)  # fmt: skip
 
 
 def main() -> None:
