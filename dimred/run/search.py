@@ -104,7 +104,7 @@ class Search(Observer):
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; whether there is one."""
-        found = self.session.restore(self._all_parameters(), self.place, allowed)
+        found = self.session.restore(self._all_parameters(), self.place, self.per_epoch, allowed)
         if found is None:
             return False
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}

@@ -57,6 +57,11 @@ class RunState(NamedTuple):
     progress: dict[str, Any]
     path: Path
 
+    @property
+    def step(self) -> int:
+        """Steps that the run had made."""
+        return int(self.path.stem.rpartition("-")[2])
+
 
 class RunStates(_NumberedFiles):
     """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one goes only when a newer one is safe.
