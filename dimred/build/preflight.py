@@ -1,7 +1,7 @@
 """Everything that can be checked before the first step. All problems are found at once, and told in one list."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -11,10 +11,11 @@ from mindspore import nn
 
 from dimred.build.continuation import Continuation, check_same_loss, read_continuation
 from dimred.build.network_and_data import check_splits
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
 from dimred.files.run_names import SNAPSHOTS, checkpoint_place, named_weights
+from dimred.models.factory import load_factory
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -46,9 +47,7 @@ def check_stage_1(
     Raises:
         ConfigError: lists every problem.
     """
-    problems, first = Problems(), None
-    problems.collect(lambda: check_splits(settings, data, splits_trained_with(settings)))
-    problems.collect(lambda: check_run_folder(out, resume=resume))
+    first, problems = None, _problems_of_run(settings, data, splits_trained_with(settings), out, resume)
     problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -90,9 +89,7 @@ def check_stage_2(
             return load_basis(pca_mat, network=network), snapshots
         return (snapshots if is_fitted else None), snapshots
 
-    problems = Problems()
-    problems.collect(lambda: check_splits(settings, data, splits_read(settings)))
-    problems.collect(lambda: check_run_folder(out, resume=resume))
+    problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
     arrays, continuation = problems.collect(lambda: ranks.run_on_rank_zero(read_weights)) or (None, None)
     read = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
     basis, snapshots = read or (None, None)
@@ -160,6 +157,16 @@ class Problems:
         if self._found:
             lines = "".join(f"\n  {number}. {text}" for number, text in enumerate(self._found, start=1))
             raise ConfigError(f"{len(self._found)} problems:{lines}")
+
+
+def _problems_of_run(settings: StageConfig, data: Path, splits: Sequence[str], out: Path, resume: bool) -> Problems:
+    """What is wrong with the data, the folder, and the callback."""
+    problems, callback = Problems(), settings.callback
+    problems.collect(lambda: check_splits(settings, data, splits))
+    problems.collect(lambda: check_run_folder(out, resume=resume))
+    if callback is not None:
+        problems.collect(lambda: load_factory(callback, "callback"))
+    return problems
 
 
 def check_space(out: Path, needed: int, purpose: str) -> None:

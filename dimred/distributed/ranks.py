@@ -27,11 +27,9 @@ class Intent(IntEnum):
 
     STEP = 0
     """Take the next step."""
-    FINISH = 1
-    """Leave the loop: no batch is left."""
-    STOP = 2
+    STOP = 1
     """Leave the loop: a signal asked for it."""
-    FAIL = 3
+    FAIL = 2
     """Leave the loop: this rank can't go on, for example because it can't read its next image."""
 
 
@@ -74,7 +72,7 @@ class Ranks:
         return bool(self.sum([float(claim)])[0])
 
     def agree(self, intent: Intent) -> Intent:
-        """The highest intent of any rank, the same on each; one all-reduce of four numbers.
+        """The highest intent of any rank, the same on each; one all-reduce of three numbers.
 
         Every rank asks before each step, also one that has just failed. So all of them leave a loop before the same
         step, and none waits in a collective that another never enters.

@@ -104,7 +104,7 @@ class Search(Observer):
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; whether there is one."""
-        found = self.session.restore(self._all_parameters(), self.place, self.per_epoch, allowed)
+        found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, allowed)
         if found is None:
             return False
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
@@ -116,14 +116,9 @@ class Search(Observer):
 
     def _parameters(self) -> list[Parameter]:
         """The network's, and those of the step's parts that remember something: the EMA and the loss scale."""
-        others = {id(parameter) for parameter in self._optimizer_state()}
-        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in others]
-
-    def _optimizer_state(self) -> list[Parameter]:
-        return [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
-
-    def _all_parameters(self) -> list[Parameter]:
-        return [*self._parameters(), *self._optimizer_state()]
+        others = [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
+        known = {id(parameter) for parameter in others}
+        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where the search begins; rank 0 has the snapshots, if there are any."""
@@ -209,7 +204,7 @@ class Search(Observer):
     def save(self, place: Place) -> None:
         """Save the state to resume from."""
         self.ranks.all_reduce_mean(self._statistics())
-        arrays = to_arrays(self._all_parameters())
+        arrays = to_arrays(parameters_to_save(self.step))
         arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
         arrays |= self.points.state_arrays()
         self.session.save(len(self.records), place, arrays, self.metrics, result=self.result)

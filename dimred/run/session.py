@@ -1,4 +1,4 @@
-"""One run in one folder, on one rank: what it resumes from, what it records, and how its faults are told."""
+"""One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ class Session:
         if self.ranks.is_rank_zero:
             refuse_changes(found.progress["run"], self.identity, allowed)
         place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
-        if found.step != (place.epoch - 1) * steps_per_epoch + place.done:
+        if found.step != place.n_steps(steps_per_epoch):
             raise ConfigError(
                 f"an epoch has {steps_per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} "
                 f"in {found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "

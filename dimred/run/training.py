@@ -161,7 +161,7 @@ class Training(Observer):
 
     @property
     def _n_steps(self) -> int:
-        return (self.place.epoch - 1) * self.per_epoch + self.place.done
+        return self.place.n_steps(self.per_epoch)
 
     def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
         """Watch the loss; take a snapshot where one is due."""

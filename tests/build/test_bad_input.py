@@ -62,6 +62,11 @@ def test_a_stage_1_that_measures_its_averages_needs_val(data: Path, network: nn.
     assert "val" in refusal_of_stage_1(data, network, "stop=averaged")
 
 
+def test_a_callback_that_is_not_there(data: Path, network: nn.Cell) -> None:
+    said = refusal_of_stage_1(data, network, "callback=nowhere.to_be:found")
+    assert "callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't be imported" in said
+
+
 def refusal_of_stage_2(data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None) -> str:
     out, before = data.parent / "out", [parameter.asnumpy().tobytes() for parameter in network.get_parameters()]
     with pytest.raises(DimredError) as refused:

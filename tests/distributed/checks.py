@@ -192,17 +192,8 @@ def one_rank_fails(ranks: Ranks) -> dict:
             break
         sums.append(float(ranks.sum([number])[0]))
     after = float(ranks.sum([100])[0])
-    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP if ranks.is_rank_zero else Intent.FINISH)
+    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP)
     return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
-
-
-def batches_end(ranks: Ranks) -> dict:
-    """No rank takes the step for which one of them has no batch left."""
-    left = 2 + ranks.rank
-    agreed, n_steps = Intent.STEP, 0
-    while (agreed := ranks.agree(Intent.STEP if n_steps < left else Intent.FINISH)) is Intent.STEP:
-        n_steps += 1
-    return {"agreed": agreed.name, "n_steps": n_steps, "after": float(ranks.sum([1])[0])}
 
 
 def evaluation(ranks: Ranks) -> dict:
@@ -318,7 +309,7 @@ def counters(ranks: Ranks) -> dict:
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
 
 
-CHECKS = (collectives, one_rank_fails, batches_end, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
+CHECKS = (collectives, one_rank_fails, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
           averages, no_shared_disk, state_without_a_shared_disk, metrics_without_a_shared_disk, counters)  # fmt: skip
 
 

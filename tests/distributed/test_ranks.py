@@ -50,11 +50,6 @@ def test_a_rank_that_fails_takes_all_out_of_the_loop_before_the_same_step(answer
     assert answers["one_rank_fails"] == [expected] * size
 
 
-def test_the_loop_ends_on_all_ranks_where_it_ends_on_one(answers):
-    size = len(answers["batches_end"])
-    assert answers["batches_end"] == [{"agreed": "FINISH", "n_steps": 2, "after": size}] * size
-
-
 def test_each_rank_holds_its_columns_and_all_get_the_same(answers):
     found = answers["subspace"]
     assert all(each["down_error"] < 1e-6 and each["up_error"] < 1e-6 for each in found)
