@@ -14,7 +14,7 @@ from dimred.build.network_and_data import check_splits
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
-from dimred.files.run_names import SNAPSHOTS, checkpoint_place, named_weights
+from dimred.files.run_names import BASIS, SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
@@ -70,6 +70,10 @@ def check_stage_2(
     Raises:
         ConfigError: lists every problem, on every rank.
     """
+
+    own = out / BASIS
+    if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
+        pca_mat = own  # stage 1 may have gone on since, and its snapshots be others
 
     def read_weights() -> tuple[dict[str, np.ndarray], Continuation | None]:
         arrays, continuation = read_checkpoint(weights), None

@@ -24,6 +24,7 @@ from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
 from dimred.run.states import FullCheckpoints, check_finite
+from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, last_rate
 from dimred.train_step.step import StepResult, TrainStep
@@ -66,7 +67,7 @@ class Training(Observer):
         )  # fmt: skip
         self.per_epoch = train_images.steps_per_epoch
         self.place = Place()
-        self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
+        self.statistics = own_statistics(network, step)
         n_batches = (settings.stop or StopConfig()).reestimate_batches
         self.on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches, ranks=session.ranks)
         self.divergence = DivergenceDetector()
@@ -250,3 +251,8 @@ class Training(Observer):
 def parameters_to_save(step: TrainStep) -> list[Parameter]:
     """Every parameter but the learning rates, which the configuration gives again."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
+
+
+def own_statistics(network: nn.Cell, step: TrainStep | SubspaceTrainStep) -> list[Parameter]:
+    """BatchNorm's, and their moving averages; each rank has those of its own images."""
+    return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
