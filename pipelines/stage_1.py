@@ -46,6 +46,9 @@ def stage_1(
     usual = StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:
         say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
+    ranks.broadcast(
+        list(network.get_parameters())
+    )  # somebody's own network may draw its weights from another generator
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     with open_session(out, settings, ranks, resume=resume) as session:
         training = Training(session, settings, network, step, images, scores, data, config_of_stage_2(config))
