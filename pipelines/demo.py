@@ -66,10 +66,11 @@ class _Demo:
         if not self.data.exists():  # it appears whole
             self.phases.run("data", _dimred("data", "digits", self.data, "--seed", self.phases.options["seed"]))
         with ThreadPoolExecutor(1) as beside:
-            plain = beside.submit(self._plain)
+            plain = {total: beside.submit(self._plain, total) for total in (self.total, 2 * self.total)}
             try:
                 self._both_stages()
-                plain.result()
+                for total, training in plain.items():
+                    self._evaluate(f"plain_{total}", training.result())
             finally:
                 self.phases.stop()
         found = read_checksummed(self.out / "device0_stage_2" / RESULT)
@@ -97,12 +98,10 @@ class _Demo:
         self._evaluate("device0_stage_1", weights)
         self.phases.run("report", _dimred("report", out, "--out", self.out / "report"), read=True)
 
-    def _plain(self) -> None:
-        """Plain training with a schedule made for as many passes, and for twice as many."""
-        for total in (self.total, 2 * self.total):
-            name = f"plain_{total}"
-            made = [f"schedule.total_epochs={total}", "snapshots.first_epoch=1000"]
-            self._evaluate(name, self._train(name, PLAIN, total, made, log=self.out / f"{name}.log"))
+    def _plain(self, total: int) -> Path:
+        """Plain training with a schedule made for so many passes."""
+        name, made = f"plain_{total}", [f"schedule.total_epochs={total}", "snapshots.first_epoch=1000"]
+        return self._train(name, PLAIN, total, made, log=self.out / f"{name}.log")
 
     def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
         warmup = min(5, epochs // 2)
