@@ -84,14 +84,11 @@ def compare(
         DataError: a split is missing.
         ConfigError: an argument is not allowed; a run is of another network, or has not kept what is needed.
     """
-    if unknown := [name for name in methods or () if name not in METHODS]:
-        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    epochs = sorted(set(at))
+    check_choice(methods, epochs)
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
-    epochs = sorted(set(at))
-    if epochs and epochs[0] < 1:
-        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods or list(METHODS))]
     claim_folder(folder, two)
@@ -102,6 +99,14 @@ def compare(
     atomic_write(folder / "compare.md", markdown(summary))
     write_comparison_page(folder, summary)
     return summary
+
+
+def check_choice(methods: Sequence[str] | None, epochs: Sequence[int]) -> None:
+    """Whether the methods exist and the epochs can; ConfigError names the first that doesn't."""
+    if unknown := [name for name in methods or () if name not in METHODS]:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    if epochs and epochs[0] < 1:
+        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
 
 
 def claim_folder(out: Path, two: StageTwoConfig) -> None:
@@ -130,7 +135,7 @@ def _jobs(
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [ended]:
         goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
-        own, place = Path(data.format(seed=one.seed)), out / f"seed_{one.seed}" / f"at_{at}"
+        own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         missing = [name for name in METHODS if name in methods and not (place / f"{name}.json").exists()]
         missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
         if missing:
