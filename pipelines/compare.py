@@ -130,7 +130,7 @@ def _jobs(
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [ended]:
         goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
-        own, place = Path(data.format(seed=one.seed)), out / f"seed_{one.seed}" / f"at_{at}"
+        own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         missing = [name for name in METHODS if name in methods and not (place / f"{name}.json").exists()]
         missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
         if missing:
