@@ -7,9 +7,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from pydantic import ValidationError
@@ -62,13 +62,17 @@ def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | Non
 
 def say(text: str) -> None:
     """Print a line of the log at once."""
-    print(text, flush=True)
-    _silence.began = time.monotonic()
+    _print(text, sys.stdout)
 
 
 def note(text: str) -> None:
     """Print a line on standard error at once, beside what a command gives on standard output."""
-    print(text, file=sys.stderr, flush=True)
+    _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    with suppress(OSError):  # a run does not end for a line that a full disk or a gone terminal does not take
+        print(text, file=stream, flush=True)
     _silence.began = time.monotonic()
 
 

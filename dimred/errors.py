@@ -57,10 +57,10 @@ class FaultError(DimredError):
 
 
 class StoppedError(DimredError):
-    """SIGTERM (exit status 143) or ctrl-C (130) ended a run; ``saved`` says what was saved, and how to go on."""
+    """SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129) ended a run; ``saved``: what is kept, how to go on."""
 
     def __init__(self, number: int, saved: str = ""):
-        name = {2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
+        name = {1: "SIGHUP", 2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
         super().__init__(f"stopped by {name}" + (f"; {saved}" if saved else ""))
         self.number = number
         self.exit_status = 128 + number

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dimred.console import note, run_program
-from dimred.errors import ConfigError, DimredError, RunError
+from dimred.errors import ConfigError, DimredError, RunError, StoppedError
 from dimred.files.atomic import atomic_write
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.run_names import METRICS, PHASES, RESULT, STAGE_1_CHECKPOINTS
@@ -27,6 +27,7 @@ from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import passes_of
 from dimred.run.folder import run_folder
 from dimred.run.metrics import read_metrics
+from dimred.run.signals import StopSignals
 
 _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
@@ -42,8 +43,11 @@ def demo(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
-    with run_folder(out, resume=resume):
-        _Demo(out.resolve(), seed, epochs, resume).run()
+    try:
+        with run_folder(out, resume=resume), StopSignals():
+            _Demo(out.resolve(), seed, epochs, resume).run()
+    except StoppedError as stop:
+        raise StoppedError(stop.number, "the same command with --resume goes on") from None
 
 
 class _Demo:
@@ -62,10 +66,11 @@ class _Demo:
         if not self.data.exists():  # it appears whole
             self.phases.run("data", _dimred("data", "digits", self.data, "--seed", self.phases.options["seed"]))
         with ThreadPoolExecutor(1) as beside:
-            plain = beside.submit(self._plain)
+            plain = {total: beside.submit(self._plain, total) for total in (self.total, 2 * self.total)}
             try:
                 self._both_stages()
-                plain.result()
+                for total, training in plain.items():
+                    self._evaluate(f"plain_{total}", training.result())
             finally:
                 self.phases.stop()
         found = read_checksummed(self.out / "device0_stage_2" / RESULT)
@@ -93,12 +98,10 @@ class _Demo:
         self._evaluate("device0_stage_1", weights)
         self.phases.run("report", _dimred("report", out, "--out", self.out / "report"), read=True)
 
-    def _plain(self) -> None:
-        """Plain training with a schedule made for as many passes, and for twice as many."""
-        for total in (self.total, 2 * self.total):
-            name = f"plain_{total}"
-            made = [f"schedule.total_epochs={total}", "snapshots.first_epoch=1000"]
-            self._evaluate(name, self._train(name, PLAIN, total, made, log=self.out / f"{name}.log"))
+    def _plain(self, total: int) -> Path:
+        """Plain training with a schedule made for so many passes."""
+        name, made = f"plain_{total}", [f"schedule.total_epochs={total}", "snapshots.first_epoch=1000"]
+        return self._train(name, PLAIN, total, made, log=self.out / f"{name}.log")
 
     def _train(self, name: str, config: Path, epochs: int, options: Sequence[str], log: Path | None = None) -> Path:
         warmup = min(5, epochs // 2)
@@ -203,18 +206,22 @@ class _Phases:
             write_checksummed(self._file, self._done)
 
     def stop(self) -> None:
-        """End what is still running, so that a fault in one thread ends the other."""
+        """End what is still running, which may save, so that a fault in one thread ends the other."""
         with self._lock:
             self._stopped = True
             for process in self._running:
                 process.terminate()
+            for process in self._running:
+                process.wait()
 
     def _call(self, command: Sequence[str], read: bool, log: Path | None) -> tuple[int, str]:
         with self._lock:
             if self._stopped:
                 raise DimredError("the demo was stopped")
             shown = log.open("a") if log else None
-            process = subprocess.Popen(command, stdout=subprocess.PIPE if read else shown, stderr=shown, text=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE if read else shown, stderr=shown, text=True, start_new_session=True
+            )  # ctrl-C reaches the demo alone, which ends them
             self._running.add(process)
         printed, _ = process.communicate()
         with self._lock:

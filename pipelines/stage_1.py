@@ -42,9 +42,13 @@ def stage_1(
     check_ranks(ranks, settings, images["train"])
     scores = build_scores(settings)
     ranks.run_on_rank_zero(lambda: check_scores(settings, network, scores, images))
-    n_snapshots, usual = snapshots_in_the_end(settings), StageTwoConfig().n_components
+    n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
+    usual = StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:
         say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
+    ranks.broadcast(
+        list(network.get_parameters())
+    )  # somebody's own network may draw its weights from another generator
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     with open_session(out, settings, ranks, resume=resume) as session:
         training = Training(session, settings, network, step, images, scores, data, config_of_stage_2(config))

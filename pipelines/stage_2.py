@@ -57,10 +57,7 @@ def stage_2(
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))
-        basis = found.basis
-        if pca_mat is None and settings.n_components > 0:
-            basis = ranks.run_on_rank_zero(lambda: _fit(settings, network, found.snapshots, out))
-        shared = None
+        basis, shared = ranks.run_on_rank_zero(lambda: _fitted(found.basis, settings, network, out)), None
         if settings.n_components > 0:
             shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
         per_epoch, continuation, optimizer = images[settings.search_split].steps_per_epoch, None, None
@@ -78,11 +75,14 @@ def stage_2(
         search.run()
 
 
-def _fit(settings: StageTwoConfig, network: nn.Cell, snapshots: CheckpointSeries | None, out: Path) -> SubspaceBasis:
-    """The basis of the snapshots, which ``check_stage_2`` has found enough of."""
-    assert snapshots is not None
+def _fitted(
+    basis: SubspaceBasis | CheckpointSeries | None, settings: StageTwoConfig, network: nn.Cell, out: Path
+) -> SubspaceBasis | None:
+    """PCA_MAT as it is; of snapshots, the basis."""
+    if not isinstance(basis, CheckpointSeries):
+        return basis
     doing("fitting the basis")
-    return fit_basis(snapshots, settings.n_components, out=out / BASIS, kind=basis_kind(settings), network=network)
+    return fit_basis(basis, settings.n_components, out=out / BASIS, kind=basis_kind(settings), network=network)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from dimred.console import doing, heartbeat, run_program, say
+from dimred.console import doing, heartbeat, note, run_program, say
 from dimred.errors import ConfigError, FaultError
 
 
@@ -47,6 +49,18 @@ def test_a_refusal_that_somebody_else_tells_is_not_printed(ended) -> None:
     assert ended(ConfigError("sigma is 2"), tell) == (2, "error: sigma is 2\n")
     assert ended(FaultError("no space"), tell) == (3, "error: no space\n")
     assert told == ["rho is 2", "sigma is 2"]
+
+
+@pytest.mark.parametrize(("stream", "tell"), [("stdout", say), ("stderr", note)])
+def test_a_line_that_a_full_disk_does_not_take_ends_nothing(
+    stream: str, tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went_on = False
+    with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails once more
+        monkeypatch.setattr(sys, stream, full)
+        tell("a line")
+        went_on = True
+    assert went_on
 
 
 def test_a_heartbeat_breaks_long_silences_only(

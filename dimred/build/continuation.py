@@ -13,11 +13,10 @@ from dimred.config import OptimizerConfig, StageOneConfig, StageTwoConfig, load_
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
-from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.optimizers import UPDATES, state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.vectors.parameters import check_arrays, from_arrays
 
-_UPDATES = "global_step"  # in the state of every optimizer of MindSpore, and in no snapshot
 _USED_UP = 1e-3  # of the peak: a rate that has fallen so far leaves nothing to continue
 
 
@@ -60,7 +59,7 @@ def read_continuation(
         CheckpointError: the state is another network's.
     """
     typed, own = named_weights("WEIGHTS", weights), settings.optimizer
-    if own is None and _UPDATES not in arrays:
+    if own is None and UPDATES not in arrays:
         raise ConfigError(
             f"{typed} has the weights but not the state of an optimizer; residual continued needs a full checkpoint, "
             f"such as {full_checkpoint_beside(weights)}. Or set optimizer.name and residual_rate, to begin anew"
@@ -80,7 +79,7 @@ def read_continuation(
     if own is not None and any(parameter.name not in arrays for parameter in needed):
         return Continuation(optimizer, rate, 0, f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)
-    return Continuation(optimizer, rate, int(arrays[_UPDATES].item()), source, arrays)
+    return Continuation(optimizer, rate, int(arrays[UPDATES].item()), source, arrays)
 
 
 def read_stage_1_config(weights: Path) -> StageOneConfig | None:

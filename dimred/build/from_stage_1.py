@@ -11,12 +11,13 @@ import numpy as np
 
 from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.build.loss_and_metric import build_scores
-from dimred.build.network_and_data import build_data, build_network
+from dimred.build.network_and_data import build_data, build_network, check_ranks
 from dimred.build.preflight import basis_kind
 from dimred.build.steps import build_search_step, build_train_step
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.console import note
 from dimred.data.batches import SEARCH_EPOCHS_FROM
+from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator, OnSplits
@@ -147,6 +148,7 @@ class StageOneSoFar:
         if settings.residual == "continued":
             settings = settings.model_copy(update=self._batches_of_stage_1() | {"weight_decay": 0.0})
         images = build_data(settings.data, self.data, settings.search_split, accumulation=settings.accumulation)
+        check_ranks(ALONE, settings, images)
         network = build_network(settings)
         from_arrays(network.get_parameters(), start.arrays, "the start of the search")
         if settings.residual == "continued":
@@ -247,6 +249,7 @@ def _train(
     """Ordinary training to the end of ``settings.epochs``; with ``begin`` from a full checkpoint, after its epoch."""
     ms.set_seed(settings.seed)  # the weights that a stage 1 with this seed begins with
     images = build_data(settings.data, data, "train", accumulation=settings.accumulation)
+    check_ranks(ALONE, settings, images)
     network = build_network(settings)
     step = build_train_step(settings, network, images.steps_per_epoch)
     if begin is not None:

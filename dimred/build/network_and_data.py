@@ -84,7 +84,7 @@ def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
     ranks.check_same("configuration", config.model_dump_json().encode())
     ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
     if images.steps_per_epoch == 0:
+        on_each = f" on each of {ranks.group_size} ranks" if ranks.group_size > 1 else ""
         raise ConfigError(
-            f"data.batch_size is {images.batch_size} on each of {ranks.group_size} ranks, but there are only "
-            f"{images.n_images} training images; lower it"
+            f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
         )

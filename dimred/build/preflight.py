@@ -1,7 +1,7 @@
 """Everything that can be checked before the first step. All problems are found at once, and told in one list."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -11,10 +11,11 @@ from mindspore import nn
 
 from dimred.build.continuation import Continuation, check_same_loss, read_continuation
 from dimred.build.network_and_data import check_splits
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
-from dimred.files.run_names import SNAPSHOTS, checkpoint_place, named_weights
+from dimred.files.run_names import BASIS, SNAPSHOTS, STATES, checkpoint_place, named_weights
+from dimred.models.factory import load_factory
 from dimred.run.folder import check_run_folder
 from dimred.run.states import read_full_checkpoint
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -31,7 +32,7 @@ class StageTwoInputs(NamedTuple):
 
     weights: dict[str, np.ndarray] | None  # every parameter of WEIGHTS, by name
     continuation: Continuation | None  # of the continued residual; None for another one
-    basis: SubspaceBasis | None  # PCA_MAT; None where it is still to be fitted, or not needed
+    basis: SubspaceBasis | CheckpointSeries | None  # PCA_MAT, or the snapshots to fit one on; None where none is needed
     snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none, or none are read
 
 
@@ -46,9 +47,7 @@ def check_stage_1(
     Raises:
         ConfigError: lists every problem.
     """
-    problems, first = Problems(), None
-    problems.collect(lambda: check_splits(settings, data, splits_trained_with(settings)))
-    problems.collect(lambda: check_run_folder(out, resume=resume))
+    first, problems = None, _problems_of_run(settings, data, splits_trained_with(settings), out, resume)
     problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -72,6 +71,10 @@ def check_stage_2(
         ConfigError: lists every problem, on every rank.
     """
 
+    own = out / BASIS
+    if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
+        pca_mat = own  # stage 1 may have gone on since, and its snapshots be others
+
     def read_weights() -> tuple[dict[str, np.ndarray], Continuation | None]:
         arrays, continuation = read_checkpoint(weights), None
         if settings.residual == "continued":
@@ -80,22 +83,22 @@ def check_stage_2(
         check_same_loss(settings, weights)
         return arrays, continuation
 
-    def read_basis() -> tuple[SubspaceBasis | None, CheckpointSeries | None]:
+    def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:
         is_fitted = pca_mat is None and settings.n_components > 0
         is_read = is_fitted or settings.start == "best"
         snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
-        return (None if pca_mat is None else load_basis(pca_mat, network=network)), snapshots
+        if pca_mat is not None:
+            return load_basis(pca_mat, network=network), snapshots
+        return (snapshots if is_fitted else None), snapshots
 
-    problems = Problems()
-    problems.collect(lambda: check_splits(settings, data, splits_read(settings)))
-    problems.collect(lambda: check_run_folder(out, resume=resume))
+    problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
     arrays, continuation = problems.collect(lambda: ranks.run_on_rank_zero(read_weights)) or (None, None)
     read = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
     basis, snapshots = read or (None, None)
     problems.collect(lambda: check_space(out, _stage_2_disk(settings, network, pca_mat is None), "stage 2"))
-    problems.collect(lambda: check_memory(_stage_2_memory(settings, network) // ranks.group_size, "the basis"))
+    problems.collect(lambda: check_memory(stage_2_memory(settings, network, ranks.group_size), "stage 2"))
     problems.refuse()
     return StageTwoInputs(arrays, continuation, basis, snapshots)
 
@@ -160,6 +163,16 @@ class Problems:
             raise ConfigError(f"{len(self._found)} problems:{lines}")
 
 
+def _problems_of_run(settings: StageConfig, data: Path, splits: Sequence[str], out: Path, resume: bool) -> Problems:
+    """What is wrong with the data, the folder, and the callback."""
+    problems, callback = Problems(), settings.callback
+    problems.collect(lambda: check_splits(settings, data, splits))
+    problems.collect(lambda: check_run_folder(out, resume=resume))
+    if callback is not None:
+        problems.collect(lambda: load_factory(callback, "callback"))
+    return problems
+
+
 def check_space(out: Path, needed: int, purpose: str) -> None:
     """Check the disk of ``out``, which need not exist: ``needed`` bytes, less those already in it, must be free.
 
@@ -198,9 +211,10 @@ def _stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
     return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
 
 
-def snapshots_in_the_end(config: StageOneConfig) -> int:
-    """How many snapshots a whole stage 1 leaves."""
-    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * config.snapshots.per_epoch
+def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
+    """How many snapshots a whole stage 1 leaves; one of few steps in an epoch takes no more than these."""
+    per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
+    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, taken)
 
 
@@ -212,9 +226,10 @@ def _stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) ->
     return _FLOAT * ((config.n_epochs + 3) * 2 * everything + _STATES * state + basis)
 
 
-def _stage_2_memory(config: StageTwoConfig, network: nn.Cell) -> int:
-    """Bytes of the basis, which every step reads twice, and of the vectors beside it."""
-    return _FLOAT * (config.n_components + (11 if config.residual == "continued" else 8)) * _sizes(network)[0]
+def stage_2_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
+    """Bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
+    vectors = 11 if config.residual == "continued" else 8
+    return _FLOAT * (-(-config.n_components // group_size) + vectors) * _sizes(network)[0]
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

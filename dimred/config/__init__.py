@@ -1,41 +1,20 @@
 """One validated model per stage, loaded from YAML; an unknown key is an error."""
 
-from dimred.config.base import NO_DECAY_PATTERNS
-from dimred.config.files import config_file, config_of_stage_2, config_text, load_any_config, load_config
-from dimred.config.parts import (
-    ClippingConfig,
-    CooldownConfig,
-    DataConfig,
-    EmaConfig,
-    LossScaleConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    ScheduleConfig,
-    StopConfig,
-)
-from dimred.config.search import SearchOptions
-from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
-
-__all__ = [
-    "NO_DECAY_PATTERNS",
-    "ClippingConfig",
-    "CooldownConfig",
-    "DataConfig",
-    "EmaConfig",
-    "LossScaleConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "PrecisionConfig",
-    "ScheduleConfig",
-    "SearchOptions",
-    "StageConfig",
-    "StageOneConfig",
-    "StageTwoConfig",
-    "StopConfig",
-    "config_file",
-    "config_of_stage_2",
-    "config_text",
-    "load_any_config",
-    "load_config",
-]
+from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
+from dimred.config.files import config_file as config_file
+from dimred.config.files import config_of_stage_2 as config_of_stage_2
+from dimred.config.files import config_text as config_text
+from dimred.config.files import load_any_config as load_any_config
+from dimred.config.files import load_config as load_config
+from dimred.config.parts import CooldownConfig as CooldownConfig
+from dimred.config.parts import DataConfig as DataConfig
+from dimred.config.parts import LossScaleConfig as LossScaleConfig
+from dimred.config.parts import ModelConfig as ModelConfig
+from dimred.config.parts import OptimizerConfig as OptimizerConfig
+from dimred.config.parts import PrecisionConfig as PrecisionConfig
+from dimred.config.parts import ScheduleConfig as ScheduleConfig
+from dimred.config.parts import StopConfig as StopConfig
+from dimred.config.search import SearchOptions as SearchOptions
+from dimred.config.stages import StageConfig as StageConfig
+from dimred.config.stages import StageOneConfig as StageOneConfig
+from dimred.config.stages import StageTwoConfig as StageTwoConfig

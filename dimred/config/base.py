@@ -20,7 +20,9 @@ Count = Annotated[int, Field(ge=1)]
 class Strict(BaseModel):
     """What every part of a configuration is: unknown keys are refused, and nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, loc_by_alias=False
+    )
 
     @classmethod
     def checked(cls, values: Mapping[str, Any], *, exact: bool = False, other_keys: Collection[str] = ()) -> Self:

@@ -142,7 +142,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set is {override!r}; expected key=value, such as epochs=2 or data.batch_size=64")
     *parents, name = key.split(".")
     for parent in parents:
-        values = values.setdefault(parent, {})
+        values[parent] = {} if values.get(parent) is None else values[parent]  # null: a section that is off
+        values = values[parent]
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")
     values[name] = _parse(text, f"--set {key}")

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
 from dimred.config.parts import (
@@ -37,7 +37,8 @@ def _number_or_share(value: Any) -> Any:
 
 
 # Keys of metrics.jsonl and result.json.
-_TAKEN = ("epoch", "epochs", "loss", "metric", "seconds", "start", "step", "steps")
+_TAKEN = ("basis", "epoch", "epochs", "grad_norm", "gradients", "kept", "loss", "loss_scale", "metric", "n_overflows",
+          "residual", "seconds", "sources", "start", "started_from", "step", "steps", "stopped", "trials")  # fmt: skip
 
 
 class StageConfig(Strict):
@@ -147,7 +148,9 @@ class StageTwoConfig(SearchOptions, StageConfig):
     """The split that gives directions and line-search losses."""
     keep_best: bool = True
     """Keep the best of the start, every epoch and the mean of the latest epochs on the val split, not the last."""
-    n_components: Annotated[int, Field(ge=0)] = 32
+    n_components: Annotated[int, Field(ge=0)] = Field(
+        default=32, validation_alias=AliasChoices("n_components", "n_component")
+    )
     """Leading directions to search in, and those of a basis that is fitted for the search; 0, with residual continued,
     for a plain cooldown, which needs no basis."""
     residual_schedule: Literal["linear", "sqrt"] = "linear"
@@ -171,14 +174,6 @@ class StageTwoConfig(SearchOptions, StageConfig):
     """Show the metric with re-estimated BatchNorm statistics too."""
     reestimate_batches: Count = 50
     """Training batches for that."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_n_component(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "n_component" in data:
-            data = dict(data)
-            data.setdefault("n_components", data.pop("n_component"))
-        return data
 
     @property
     def n_epochs(self) -> int:

@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import DimredError
+from dimred.errors import DimredError, FaultError
+from dimred.files.atomic import describe_os_error
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
@@ -26,11 +27,9 @@ class Intent(IntEnum):
 
     STEP = 0
     """Take the next step."""
-    FINISH = 1
-    """Leave the loop: no batch is left."""
-    STOP = 2
+    STOP = 1
     """Leave the loop: a signal asked for it."""
-    FAIL = 3
+    FAIL = 2
     """Leave the loop: this rank can't go on, for example because it can't read its next image."""
 
 
@@ -63,7 +62,8 @@ class Ranks:
         """Run ``work`` on rank 0, however long it takes, while the others wait; its result there, None elsewhere.
 
         Raises:
-            DimredError: elsewhere than on rank 0, with the reason of the work's failure; on rank 0 what it raised.
+            DimredError: elsewhere than on rank 0, with the reason of the work's failure, a FaultError where a file or
+                a disk failed; on rank 0 what it raised.
         """
         return work()
 
@@ -72,7 +72,7 @@ class Ranks:
         return bool(self.sum([float(claim)])[0])
 
     def agree(self, intent: Intent) -> Intent:
-        """The highest intent of any rank, the same on each; one all-reduce of four numbers.
+        """The highest intent of any rank, the same on each; one all-reduce of three numbers.
 
         Every rank asks before each step, also one that has just failed. So all of them leave a loop before the same
         step, and none waits in a collective that another never enters.
@@ -151,12 +151,12 @@ class Group(Ranks):
                 wait([outcome], pause)
             is_done = outcome.done()  # never elsewhere
             error = outcome.exception() if is_done else None
-            done, failed = self.sum([is_done, error is not None])
+            is_fault = isinstance(error, OSError | FaultError)
+            done, failed, faulty = self.sum([is_done, error is not None, is_fault])
             if failed:
-                reason = str(error) if isinstance(error, DimredError) else repr(error)
-                reason = self.broadcast_bytes(reason.encode()).decode()
+                reason = self.broadcast_bytes(_reason(error).encode()).decode()
                 if not is_done:
-                    raise DimredError(f"rank 0 could not go on: {reason}")
+                    raise (FaultError if faulty else DimredError)(f"rank 0 could not go on: {reason}")
             if is_done:
                 return outcome.result()  # or raises what the work raised
             if done:
@@ -192,6 +192,12 @@ class _AllReduce(nn.Cell):
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         return tuple([self.all_reduce(value) * self.share for value in values])
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, OSError):
+        return describe_os_error(error)
+    return str(error) if isinstance(error, DimredError) else repr(error)
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:

@@ -141,7 +141,8 @@ def retry(action: Callable[[], _Result], wait: Callable[[float], None] = time.sl
         except OSError as error:
             if error.errno not in _PASSING:
                 raise
-            print(f"{describe_os_error(error)}; trying again in {pause:.0f} s", flush=True)
+            with suppress(OSError):  # of a log on the same disk
+                print(f"{describe_os_error(error)}; trying again in {pause:.0f} s", flush=True)
             wait(pause)
     return action()
 

@@ -13,21 +13,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
 import psutil
 
-from dimred.console import LiveBar, note
+from dimred.console import LiveBar
 from dimred.errors import DimredError
 from dimred.launch.channel import LAUNCHER, Inbox, launcher_address
 from dimred.launch.job import Job
-from dimred.launch.logs import RankFolders
+from dimred.launch.logs import RankFolders, show
 from dimred.launch.node_link import NodeLink
 from dimred.launch.rank import die_with_parent
+from dimred.launch.signals import handled
 from dimred.launch.stall import StallDetector
 
 _WAIT_SECONDS = 0.1
@@ -55,7 +55,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 for never.
 
     Returns:
-        0, or the status of a job that SIGTERM or ctrl-C stopped: the one its ranks ended with after saving, or
+        0, or the status of a job that a signal stopped: the one its ranks ended with after saving, or
         128 + signal.
 
     Raises:
@@ -105,7 +105,8 @@ class _Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        with suppress(OSError):
+            self._bar.stop()
         self._process.kill()
         self._process.wait()
         deadline = time.monotonic() + _SECONDS_TO_DIE  # the ranks die with msrun
@@ -116,7 +117,7 @@ class _Watch:
 
     def run(self) -> int:
         """Wait for all ranks, here and on the other nodes."""
-        with _signals(self._stop):
+        with handled(self._stop):
             while self._failure is None and not (self._all_have_ended and self._nodes.all_done):
                 self._turn()
         own_log = self._folders.logs[self._job.local_ranks[0]]
@@ -179,7 +180,8 @@ class _Watch:
             case {"kind": "at", "rank": rank, "doing": doing, "step": step}:
                 self._stalls.heard(rank, doing, step)
             case {"kind": "bar", "rank": rank, "content": content} if rank == self._job.local_ranks[0]:
-                self._bar.show(**content)
+                with suppress(OSError):  # of a terminal that is gone
+                    self._bar.show(**content)
             case {"kind": "refused", "rank": rank, "why": why}:
                 self._refusals[rank] = why
                 self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
@@ -220,27 +222,17 @@ class _Watch:
         )
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """The first SIGTERM or ctrl-C lets the ranks save; the second ends them at once."""
+        """The first SIGTERM, ctrl-C or SIGHUP lets the ranks save; the second ends them at once."""
         again, self._stopped_by = self._stopped_by is not None, self._stopped_by or number
         if again or not self._programs:
             self._stop_deadline = 0.0  # at once; without programs nothing has begun
             return
         self._stop_deadline = time.monotonic() + _SECONDS_TO_SAVE
-        note(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once")
+        show(f"{_signal_name(number)}: the ranks may save and end; once more ends them at once\n", sys.stderr)
         for rank, program in self._programs.items():
             if rank not in self._statuses:
                 with suppress(psutil.NoSuchProcess):
                     program.terminate()
-
-
-@contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def _is_running(process: psutil.Process) -> bool:

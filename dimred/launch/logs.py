@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from dimred.errors import ConfigError
 from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, NOT_RESULTS, RANK_LOG
@@ -13,6 +14,16 @@ from dimred.launch.job import Job
 _NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
+
+
+def show(text: str, stream: TextIO) -> None:
+    """Write it at once. A stream that nobody reads any more is given up: ctrl-C in ``dimred train | tee`` ends tee too,
+    and the ranks are still to save."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class LogTail:
@@ -36,8 +47,7 @@ class LogTail:
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]
         self._position += len(text)
-        sys.stdout.write(_NOISE.sub(b"", text).decode(errors="replace"))
-        sys.stdout.flush()
+        show(_NOISE.sub(b"", text).decode(errors="replace"), sys.stdout)
 
     def quote(self) -> str:
         """The last 20 lines with the log's name, for an error message."""

@@ -1,7 +1,7 @@
 """Weighted means of checkpoints, and their Gram matrix: streamed in blocks, in float64, no k x M matrix anywhere.
 
 The threads work in parallel because NumPy's loops and the reads release the interpreter's lock. With blocks smaller
-than 262,144 weights they wait for it too often. README.md has the figures.
+than 524,288 weights they wait for it too often. README.md has the figures.
 """
 
 import math
@@ -20,8 +20,8 @@ from dimred.errors import CheckpointError
 from dimred.merging.inputs import Checkpoint
 from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, write_exactly
 
-BLOCK = 262_144
-_PART = 16 * BLOCK
+BLOCK = 524_288
+_PART = 4 * BLOCK
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 
@@ -143,7 +143,7 @@ def _buffer(name: str, shape: int | tuple[int, int], dtype: Any = np.float64) ->
 
 def _mean(part: _Part, coefficients: np.ndarray) -> np.ndarray:
     """sum(c_i x_i) / sum(c_i) of a part, float64, in a buffer."""
-    total, product = (_buffer(name, BLOCK)[: part.size] for name in ("total", "product"))
+    total = _buffer("total", BLOCK)[: part.size]
     total[:] = 0
     with np.errstate(invalid="ignore", over="ignore"):  # looked for below
         for source, coefficient in zip(part.sources, coefficients, strict=True):
@@ -151,6 +151,7 @@ def _mean(part: _Part, coefficients: np.ndarray) -> np.ndarray:
             if coefficient == 1:
                 total += values
             else:
+                product = _buffer("product", BLOCK)[: part.size]
                 total += np.multiply(values, coefficient, out=product, dtype=np.float64)
         divisor = sum(coefficients.tolist())
         if divisor != 1:

@@ -20,8 +20,11 @@ _REMEDIES = {
 
 
 @contextmanager
-def translate_errors(states: RunStates) -> Iterator[None]:
+def translate_errors(states: RunStates | None) -> Iterator[None]:
     """Turn a fault of the disk or the data into an error that says what failed, what is kept, and how to go on.
+
+    Args:
+        states: of the run, on rank 0; None elsewhere.
 
     Raises:
         FaultError: in place of an OSError or a DataError; a FaultError gets the last good state added.
@@ -31,18 +34,22 @@ def translate_errors(states: RunStates) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
-        raise FaultError(f"{describe_os_error(error)}. {_kept(states)}: {remedy}, and {_GO_ON}") from error
+        raise FaultError(f"{describe_os_error(error)}. {_sentence(states)}: {remedy}, and {_GO_ON}") from error
     except (DataError, FaultError) as error:
-        raise FaultError(f"{error}. {_kept(states)}: once the cause is gone, {_GO_ON}") from error
+        raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"{states.newest_in_words()}; {_GO_ON}") from None
+        raise StoppedError(stop.number, f"{_kept(states)}; {_GO_ON}") from None
 
 
 _GO_ON = "run the same command with --resume"
 
 
-def _kept(states: RunStates) -> str:
-    words = states.newest_in_words()
+def _kept(states: RunStates | None) -> str:
+    return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
+
+
+def _sentence(states: RunStates | None) -> str:
+    words = _kept(states)
     return words[0].upper() + words[1:]
 
 

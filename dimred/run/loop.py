@@ -36,6 +36,10 @@ class Place:
     done: int = 0
     seconds: float = 0.0
 
+    def n_steps(self, steps_per_epoch: int) -> int:
+        """Steps from the beginning of the run to here."""
+        return (self.epoch - 1) * steps_per_epoch + self.done
+
     def next_epoch(self) -> None:
         """Move to the beginning of the next epoch."""
         self.epoch, self.done, self.seconds = self.epoch + 1, 0, 0.0
@@ -122,18 +126,16 @@ class EpochLoop:
             DataError: a rank could not read its batch; the state was saved.
             StoppedError: a rank received SIGTERM or ctrl-C; the state was saved.
         """
-        with StageBar(self.name, self.n_epochs * self.images.steps_per_epoch, self._n_steps(place)) as bar:
+        per_epoch = self.images.steps_per_epoch
+        with StageBar(self.name, self.n_epochs * per_epoch, place.n_steps(per_epoch)) as bar:
             while place.epoch <= self.n_epochs:
-                if place.done < self.images.steps_per_epoch:
+                if place.done < per_epoch:
                     self._finish_epoch(place, observer, bar)
                 bar.status(observer.after_epoch(place))
                 self.signals.reinstall()
                 place.next_epoch()
                 if observer.has_ended:
                     return
-
-    def _n_steps(self, place: Place) -> int:
-        return (place.epoch - 1) * self.images.steps_per_epoch + place.done
 
     def _finish_epoch(self, place: Place, observer: Observer, bar: StageBar) -> None:
         per_epoch, every = self.images.steps_per_epoch, self.save_every_steps
@@ -154,7 +156,7 @@ class EpochLoop:
             self._agree(place, observer, None)
 
     def _next_batch(self, batches: Iterator[tuple[int, Any]], place: Place, observer: Observer) -> Any:
-        step, fault, batch = self._n_steps(place) + 1, None, ()
+        step, fault, batch = place.n_steps(self.images.steps_per_epoch) + 1, None, ()
         tell_position(READING, step)
         try:
             _, batch = next(batches)

@@ -5,16 +5,19 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dimred.console import say
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
-from dimred.files.atomic import atomic_write
+from dimred.files.atomic import atomic_write, retry
 from dimred.files.metrics_file import read_metrics as read_metrics
 
 Record = dict[str, Any]
+_LONGEST_RECORD = 1 << 20  # bytes that are written as one
 
 
 class MetricsLog:
@@ -22,27 +25,38 @@ class MetricsLog:
 
     Args:
         path: of the file.
-        listeners: told each record, as ``read_metrics`` will give it. One that fails is told nothing more; the run goes
-            on. In the end their ``close`` is called, where they have one.
+        listeners: told each record, as ``read_metrics`` will give it; in the end their ``close`` is called, where they
+            have one. One that fails is told nothing more; the run goes on.
     """
 
     def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()):
         self._path = path
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=_LONGEST_RECORD)
         self._listeners = list(listeners)
 
     def write(self, **record: Any) -> Record:
-        """Append one record; returns it as ``read_metrics`` will."""
+        """Append one record; returns it as ``read_metrics`` will.
+
+        Raises:
+            OSError: names the file, which can't be written.
+        """
         kept = {key: finite(value) for key, value in record.items()}
-        self._file.write(json.dumps(kept, allow_nan=False) + "\n")
-        self._file.flush()
+        self._file.write(json.dumps(kept, allow_nan=False).encode() + b"\n")
+        try:
+            retry(self._file.flush)  # what a full disk did not take stays in the buffer
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         for listener in list(self._listeners):
-            try:
-                listener(kept)
-            except Exception as error:
-                say(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
-                self._listeners.remove(listener)
+            self._tell(listener, listener, kept)
         return kept
+
+    def _tell(self, listener: Callable[[Record], object], method: Callable[..., object], *arguments: Record) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            say(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
+            self._listeners.remove(listener)
 
     def mark(self) -> dict[str, Any]:
         """Where the file ends now, for ``cut_metrics``; what was written is on the disk by then."""
@@ -54,9 +68,10 @@ class MetricsLog:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
-        for listener in self._listeners:
-            getattr(listener, "close", lambda: None)()
+        with suppress(OSError):  # of a record that could not be written: that was said
+            self._file.close()
+        for listener in list(self._listeners):
+            self._tell(listener, getattr(listener, "close", lambda: None))
 
 
 class TensorBoard:
@@ -81,25 +96,29 @@ class TensorBoard:
                 self._events.add_scalar(key, value, int(record["step"]))
 
 
-def cut_metrics(path: Path, mark: dict[str, Any] | None, *, own: bool = True) -> None:
+def cut_metrics(path: Path, mark: dict[str, Any] | None, ranks: Ranks = ALONE) -> None:
     """Cut a metrics file where it ended when ``mark`` was made: the run goes on from there, and writes the rest again.
 
     Args:
         path: the file.
         mark: None for a run that begins: then nothing may stand there.
-        own: whether the mark was made of this file, not of another rank's, which has as many lines.
+        ranks: rank 0's file is cut, and every other rank gets a copy of it: it may be on a host that is new.
 
     Raises:
-        RunError: what stands before that place was changed since.
+        RunError: what stands before that place was changed since; a DimredError on the other ranks.
     """
+    kept = ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: _kept(path, mark)) or b"")
+    atomic_write(path, kept)
+
+
+def _kept(path: Path, mark: dict[str, Any] | None) -> bytes:
     if mark is None:
-        path.unlink(missing_ok=True)
-        return
+        return b""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     kept = b"".join(lines[: mark["lines"]])
-    if own and hashlib.sha256(kept).hexdigest() != mark["sha256"]:
+    if hashlib.sha256(kept).hexdigest() != mark["sha256"]:
         raise RunError(f"{path} was changed or cut after the run wrote it; restore it, or begin in another folder")
-    atomic_write(path, kept)
+    return kept
 
 
 def finite(value: Any) -> Any:

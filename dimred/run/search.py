@@ -24,7 +24,7 @@ from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
-from dimred.run.training import parameters_to_save
+from dimred.run.training import own_statistics, parameters_to_save
 from dimred.search.result import SearchResult, search_line, state_arrays, state_from_arrays, telemetry, totals
 from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
@@ -78,7 +78,7 @@ class Search(Observer):
             "stage 2", step, searched, seed=settings.seed, n_epochs=settings.n_epochs, first_order=first_order,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
         )  # fmt: skip
-        self.per_epoch = searched.steps_per_epoch
+        self.per_epoch, self.statistics = searched.steps_per_epoch, own_statistics(network, step)
         self.place = Place(epoch=0)  # 0: the start is not recorded yet
         self.on = OnSplits(
             network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
@@ -104,7 +104,7 @@ class Search(Observer):
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; whether there is one."""
-        found = self.session.restore(self._all_parameters(), self.place, allowed)
+        found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, allowed)
         if found is None:
             return False
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
@@ -116,14 +116,9 @@ class Search(Observer):
 
     def _parameters(self) -> list[Parameter]:
         """The network's, and those of the step's parts that remember something: the EMA and the loss scale."""
-        others = {id(parameter) for parameter in self._optimizer_state()}
-        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in others]
-
-    def _optimizer_state(self) -> list[Parameter]:
-        return [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
-
-    def _all_parameters(self) -> list[Parameter]:
-        return [*self._parameters(), *self._optimizer_state()]
+        others = [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
+        known = {id(parameter) for parameter in others}
+        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where the search begins; rank 0 has the snapshots, if there are any."""
@@ -196,7 +191,7 @@ class Search(Observer):
 
     def _record_point(self, point: str) -> float:
         """Save a point, measure it on ``val``, which may choose it; return its metric on the evaluation split."""
-        self.ranks.all_reduce_mean(self._statistics())
+        self.ranks.all_reduce_mean(self.statistics)
         self.points.save(point, self._parameters())
         if self.settings.keep_best:
             width = self.result["start_width"] if point == "start" else 1.0
@@ -208,15 +203,11 @@ class Search(Observer):
 
     def save(self, place: Place) -> None:
         """Save the state to resume from."""
-        self.ranks.all_reduce_mean(self._statistics())
-        arrays = to_arrays(self._all_parameters())
+        self.ranks.all_reduce_mean(self.statistics)
+        arrays = to_arrays(parameters_to_save(self.step))
         arrays |= {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
         arrays |= self.points.state_arrays()
         self.session.save(len(self.records), place, arrays, self.metrics, result=self.result)
-
-    def _statistics(self) -> list[Parameter]:
-        """BatchNorm's, and their moving averages; each rank has those of its own images."""
-        return [*moving_statistics(self.network), *([] if self.step.ema is None else self.step.ema.statistics)]
 
     def _save_path(self) -> None:
         """Save k numbers for each step, from which ``dimred rebuild`` makes its network."""

@@ -1,4 +1,4 @@
-"""One run in one folder, on one rank: what it resumes from, what it records, and how its faults are told."""
+"""One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from dimred.config import StageConfig, config_text
 from dimred.console import heartbeat, say
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_state
+from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, retry
 from dimred.files.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
 from dimred.models.factory import call_factory
@@ -46,11 +47,13 @@ class Session:
         self.identity: dict[str, Any] = settings.model_dump(mode="json") | {"--devices": ranks.group_size}
         self._mark: dict[str, Any] | None = None
 
-    def restore(self, parameters: Sequence[Parameter], place: Place, allowed: Sequence[str]) -> RunState | None:
+    def restore(
+        self, parameters: Sequence[Parameter], place: Place, steps_per_epoch: int, allowed: Sequence[str]
+    ) -> RunState | None:
         """Take up the newest state: parameters, place, and where the metrics ended; None where there is no state.
 
         Raises:
-            ConfigError: the configuration differs in a key that is not ``allowed`` to.
+            ConfigError: the configuration differs in a key that is not ``allowed`` to, or epochs have other lengths.
             CheckpointError: the state is of another network.
         """
         newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(say))
@@ -59,8 +62,14 @@ class Session:
             return None
         if self.ranks.is_rank_zero:
             refuse_changes(found.progress["run"], self.identity, allowed)
-        from_arrays(parameters, found.arrays, str(found.path))
         place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
+        if found.step != place.n_steps(steps_per_epoch):
+            raise ConfigError(
+                f"an epoch has {steps_per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} "
+                f"in {found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
+                "and the devices that it was begun with, or begin a new run in another folder"
+            )
+        from_arrays(parameters, found.arrays, str(found.path))
         self._mark = found.progress["metrics"]
         say(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
         return found
@@ -72,10 +81,10 @@ class Session:
 
     def open_metrics(self) -> MetricsLog:
         """The metrics, cut where the restored state was saved; a run that begins finds none."""
-        cut_metrics(self.metrics_file, self._mark, own=self.ranks.is_rank_zero)
+        cut_metrics(self.metrics_file, self._mark, self.ranks)
         listeners: list[Any] = []
-        if self.settings.tensorboard:
-            listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file) if self._mark else []))
+        if self.settings.tensorboard and self.ranks.is_rank_zero:
+            listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file)))
         if self.settings.callback is not None and self.ranks.is_rank_zero:
             listeners.append(call_factory(self.settings.callback, self.out, key="callback"))
         return MetricsLog(self.metrics_file, listeners)
@@ -109,7 +118,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
         run_folder(out, resume=resume),
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
-        translate_errors(RunStates(out)),
+        translate_errors(RunStates(out) if ranks.is_rank_zero else None),
         heartbeat("preparing the run"),
     ):
         yield Session(out, settings, ranks, signals)

@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C: a run saves what it has and ends with a status of its own."""
+"""SIGTERM, ctrl-C and SIGHUP: a run saves what it has and ends with a status of its own."""
 
 import signal
 from collections.abc import Iterator
@@ -7,10 +7,11 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from dimred.errors import StoppedError
+from dimred.launch.signals import stop_signals
 
 
 class StopSignals:
-    """Inside the block SIGTERM and ctrl-C raise ``StoppedError``; inside ``held`` the first one is only noted.
+    """Inside the block these signals raise ``StoppedError``; inside ``held`` the first one is only noted.
 
     Attributes:
         received: number of the signal that came while signals were held; None without one.
@@ -22,7 +23,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             self._before[number] = signal.signal(number, self._handle)
         return self
 

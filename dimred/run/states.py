@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.errors import CheckpointError, FaultError
+from dimred.errors import CheckpointError, FaultError, RunError
 from dimred.files.atomic import remove_leftovers
 from dimred.files.run_names import STATES
 from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
@@ -57,6 +57,11 @@ class RunState(NamedTuple):
     progress: dict[str, Any]
     path: Path
 
+    @property
+    def step(self) -> int:
+        """Steps that the run had made."""
+        return int(self.path.stem.rpartition("-")[2])
+
 
 class RunStates(_NumberedFiles):
     """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one goes only when a newer one is safe.
@@ -90,12 +95,21 @@ class RunStates(_NumberedFiles):
         return path
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
-        """The newest state that is whole, or None; ``note`` is told of each damaged one, which is left alone."""
+        """The newest state that is whole, None where there is no file; ``note`` is told of each that can't be read.
+
+        Raises:
+            RunError: none can be read. A run that began anew would remove what it has done.
+        """
+        reason = ""
         for _, path in reversed(self._files()):
+            if reason:
+                note(f"{reason} The state before it is taken")
             try:
                 return read_state(path)
             except CheckpointError as error:
-                note(f"{error} The state before it is taken")
+                reason = str(error)
+        if reason:
+            raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
         return None
 
     def newest_in_words(self) -> str:

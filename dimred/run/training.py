@@ -24,8 +24,9 @@ from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.session import Session
 from dimred.run.states import FullCheckpoints, check_finite
+from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate
+from dimred.train_step.optimizers import UPDATES, last_rate
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.series import CheckpointSeries
@@ -66,7 +67,7 @@ class Training(Observer):
         )  # fmt: skip
         self.per_epoch = train_images.steps_per_epoch
         self.place = Place()
-        self.statistics = [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
+        self.statistics = own_statistics(network, step)
         n_batches = (settings.stop or StopConfig()).reestimate_batches
         self.on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches, ranks=session.ranks)
         self.divergence = DivergenceDetector()
@@ -87,23 +88,37 @@ class Training(Observer):
         At a constant rate ``epochs`` and ``stop`` may differ from before: there they change no step that was made.
 
         Raises:
-            ConfigError: the configuration has changed otherwise, or ``epochs`` is below what the run has done.
+            ConfigError: the configuration has changed otherwise; ``epochs`` leaves nothing to do, or is below what the
+                run has done; or ``first`` is of a run whose epochs have other lengths.
         """
         ends = _ENDS if self.settings.schedule.last_epoch is None else ()
-        found = self.session.restore(parameters_to_save(self.step), self.place, [*allowed, *ends])
+        found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, [*allowed, *ends])
         if found is not None:
-            if self.settings.epochs < self._finished_epochs:
+            if self.settings.epochs < self.place.epoch:
+                did = "done" if self._finished_epochs == self.place.epoch else "begun"
                 raise ConfigError(
-                    f"epochs is {self.settings.epochs}, but the run has done {self._finished_epochs}; --set epochs to "
-                    "that or more"
+                    f"epochs is {self.settings.epochs}, but the run has {did} {self.place.epoch}; --set epochs to that "
+                    "or more"
                 )
             self.stop.restore(found)
             self.last = found.progress["last"]
             self.divergence = DivergenceDetector(found.progress["first_loss"])
         elif first is not None:
             arrays, epoch = first
+            self._check_begin(arrays, epoch)
             from_arrays(parameters_to_save(self.step), arrays, "--from")
             self.place = Place(epoch + 1)
+
+    def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
+        """ConfigError where a full checkpoint of this epoch leaves nothing to do, or had epochs of another length."""
+        if epoch >= self.settings.epochs:
+            raise ConfigError(f"--from has done {epoch} epochs, and epochs is {self.settings.epochs}; --set it to more")
+        n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
+        if not n_updates <= epoch * self.per_epoch <= n_updates + n_dropped:
+            raise ConfigError(
+                f"--from has made {n_updates} updates in {epoch} epochs, but an epoch has {self.per_epoch} steps here, "
+                "and the rate goes by updates; give the data, the batch size and the devices of that run"
+            )
 
     def run(self) -> None:
         """Train the epochs that are left."""
@@ -147,7 +162,7 @@ class Training(Observer):
 
     @property
     def _n_steps(self) -> int:
-        return (self.place.epoch - 1) * self.per_epoch + self.place.done
+        return self.place.n_steps(self.per_epoch)
 
     def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
         """Watch the loss; take a snapshot where one is due."""
@@ -236,3 +251,8 @@ class Training(Observer):
 def parameters_to_save(step: TrainStep) -> list[Parameter]:
     """Every parameter but the learning rates, which the configuration gives again."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
+
+
+def own_statistics(network: nn.Cell, step: TrainStep | SubspaceTrainStep) -> list[Parameter]:
+    """BatchNorm's, and their moving averages; each rank has those of its own images."""
+    return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]

@@ -11,6 +11,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError, check_number
 
+UPDATES = "global_step"  # the count in the state of every optimizer of MindSpore, and in no snapshot
+
 
 def decays(parameter: Parameter, no_decay: Sequence[str] = NO_DECAY_PATTERNS) -> bool:
     """Whether weight decay applies: to every parameter whose name fits none of the patterns."""

@@ -13,6 +13,8 @@ from dimred.build.preflight import check_stage_1, check_stage_2
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.distributed.ranks import ALONE
 from dimred.errors import DimredError
+from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import to_arrays
 from dimred.weights.checkpoint_io import write_checkpoint
 from dimred.weights.layout import WeightLayout
@@ -60,6 +62,11 @@ def refusal_of_stage_1(data: Path, network: nn.Cell, *overrides: str) -> str:
 def test_a_stage_1_that_measures_its_averages_needs_val(data: Path, network: nn.Cell) -> None:
     shutil.rmtree(data / "val")
     assert "val" in refusal_of_stage_1(data, network, "stop=averaged")
+
+
+def test_a_callback_that_is_not_there(data: Path, network: nn.Cell) -> None:
+    said = refusal_of_stage_1(data, network, "callback=nowhere.to_be:found")
+    assert "callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't be imported" in said
 
 
 def refusal_of_stage_2(data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None) -> str:
@@ -112,6 +119,23 @@ def test_a_matrix_of_the_wrong_shape(
     np.save(data.parent / "wrong.npy", np.zeros(shape, np.float32))
     refusal = refusal_of_stage_2(data, network, weights, data.parent / "wrong.npy")
     assert all(words in refusal for words in ["wrong.npy", *said])
+
+
+def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
+    data: Path, network: nn.Cell, weights: Path
+) -> None:
+    """Where it begins, one snapshot is too few."""
+    out, folder = data.parent / "out", data.parent / "series"
+    (out / "resume").mkdir(parents=True)
+    series, rng = CheckpointSeries(folder), np.random.default_rng(0)
+    for step in range(1, 34):
+        noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}
+        series.append(noise, step, step)
+    fit_basis(series, 32, out=out / "pca_mat.npy")
+    (out / "config.yaml").touch()
+    found = check_stage_2(TWO, network, data, weights, None, out, True, ALONE).basis
+    assert isinstance(found, SubspaceBasis)
+    assert found.path == out / "pca_mat.npy"
 
 
 def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:

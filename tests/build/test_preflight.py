@@ -4,8 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mindspore import nn
 
-from dimred.build.preflight import Problems, check_memory, check_space, snapshots_until
+from dimred.build.preflight import (
+    Problems,
+    check_memory,
+    check_space,
+    snapshots_in_the_end,
+    snapshots_until,
+    stage_2_memory,
+)
+from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, DataError, SeriesError
 from dimred.weights.series import CheckpointSeries
 
@@ -33,6 +42,16 @@ def test_space_and_memory(tmp_path: Path) -> None:
     check_memory(1, "the basis")
     with pytest.raises(ConfigError, match=r"the basis needs 1,000,000,000,000 MB of memory, [\d,]+ MB are available"):
         check_memory(10**18, "the basis")
+
+
+def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
+    weights, two = nn.Dense(3, 2), StageTwoConfig(n_components=32)  # 8 weights of 4 bytes
+    assert [stage_2_memory(two, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
+
+
+def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
+    one = StageOneConfig.model_validate({"epochs": 3, "snapshots": {"per_epoch": 12}})
+    assert [snapshots_in_the_end(one, steps) for steps in (None, 74, 4)] == [36, 36, 12]
 
 
 def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp_path: Path) -> None:

@@ -92,6 +92,24 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
     config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_components=5"])
     assert config.n_components == 5
     assert StageTwoConfig.model_validate({"n_component": 7}).n_components == 7
+    with pytest.raises(ConfigError, match="unknown key 'n_component'; did you mean 'n_components'"):  # not both
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_component=5"])
+    with pytest.raises(ConfigError, match=r"n_components is -1; it must be a whole number at least 0"):
+        StageTwoConfig.checked({"n_component": -1})
+
+
+def test_a_key_of_a_section_that_is_off_turns_it_on(tmp_path: Path) -> None:
+    (tmp_path / "saved.yaml").write_text(config_text(load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml")))
+    assert "stop: null" in (tmp_path / "saved.yaml").read_text()
+    options = ["stop.patience=7", "schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
+    config = load_config(StageOneConfig, tmp_path / "saved.yaml", options)
+    assert (config.stop, config.schedule.last_epoch) == (StopConfig(patience=7), 72)
+
+
+@pytest.mark.parametrize("name", ["residual", "basis", "grad_norm"])
+def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"results have another '{name}'; rename it"):
+        StageTwoConfig.checked({"metric": f"my.metrics:{name}"})
 
 
 def test_no_words_of_pydantic_reach_the_user() -> None:

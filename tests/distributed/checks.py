@@ -25,6 +25,7 @@ from dimred.evaluate.averages import SnapshotAverages, Window
 from dimred.evaluate.classification import cross_entropy, is_correct
 from dimred.evaluate.scores import MeanScore
 from dimred.run.device import set_up
+from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
@@ -44,10 +45,10 @@ def digest(*arrays: np.ndarray) -> str:
 
 def collectives(ranks: Ranks) -> dict:
     failures = []
-    for work in (lambda: 1 / 0, lambda: [][0]):
+    for work in (lambda: 1 / 0, lambda: [][0], lambda: Path("/dev/full").write_text("full")):
         try:
             ranks.run_on_rank_zero(work)
-        except (DimredError, ArithmeticError, LookupError) as error:
+        except (DimredError, ArithmeticError, LookupError, OSError) as error:
             failures.append(f"{type(error).__name__}: {error}")
     differs = False
     try:
@@ -191,17 +192,8 @@ def one_rank_fails(ranks: Ranks) -> dict:
             break
         sums.append(float(ranks.sum([number])[0]))
     after = float(ranks.sum([100])[0])
-    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP if ranks.is_rank_zero else Intent.FINISH)
+    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP)
     return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
-
-
-def batches_end(ranks: Ranks) -> dict:
-    """No rank takes the step for which one of them has no batch left."""
-    left = 2 + ranks.rank
-    agreed, n_steps = Intent.STEP, 0
-    while (agreed := ranks.agree(Intent.STEP if n_steps < left else Intent.FINISH)) is Intent.STEP:
-        n_steps += 1
-    return {"agreed": agreed.name, "n_steps": n_steps, "after": float(ranks.sum([1])[0])}
 
 
 def evaluation(ranks: Ranks) -> dict:
@@ -277,6 +269,21 @@ def state_without_a_shared_disk(ranks: Ranks) -> dict:
     return {"found": found}
 
 
+def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
+    """Rank 0 goes on with three of its four records; the others, on hosts that are new, have none or other ones."""
+    with tempfile.TemporaryDirectory() as own:
+        path = Path(own) / "metrics.jsonl"
+        with MetricsLog(path) as log:
+            for step in range(1, 4) if ranks.is_rank_zero else ():
+                log.write(step=step)
+            mark = log.mark()
+            log.write(step=4)
+        cut_metrics(path, mark, ranks)
+        kept = read_metrics(path)
+        cut_metrics(path, None, ranks)
+        return {"steps": [record["step"] for record in kept], "at_the_beginning": len(read_metrics(path))}
+
+
 def counters(ranks: Ranks) -> dict:
     """Numbers that one accepted step hands to the collectives, counted where they enter."""
     network = TanhMLP(8, 12, 4)
@@ -302,8 +309,8 @@ def counters(ranks: Ranks) -> dict:
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
 
 
-CHECKS = (collectives, one_rank_fails, batches_end, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
-          averages, no_shared_disk, state_without_a_shared_disk, counters)  # fmt: skip
+CHECKS = (collectives, one_rank_fails, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
+          averages, no_shared_disk, state_without_a_shared_disk, metrics_without_a_shared_disk, counters)  # fmt: skip
 
 
 def main() -> None:

@@ -33,10 +33,13 @@ def test_collectives(answers):
         assert found["broadcast"] == [5180]  # an optimizer's count of updates stays a whole number
         assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
         assert found["failures"] == [
-            "ZeroDivisionError: division by zero", "IndexError: list index out of range"
+            "ZeroDivisionError: division by zero",
+            "IndexError: list index out of range",
+            "OSError: [Errno 28] No space left on device",
         ] if rank == 0 else [
             "DimredError: rank 0 could not go on: ZeroDivisionError('division by zero')",
             "DimredError: rank 0 could not go on: IndexError('list index out of range')",
+            "FaultError: rank 0 could not go on: No space left on device",
         ]  # fmt: skip
         assert found["differs"]
 
@@ -45,11 +48,6 @@ def test_a_rank_that_fails_takes_all_out_of_the_loop_before_the_same_step(answer
     size = len(answers["one_rank_fails"])
     expected = {"agreed": "FAIL", "sums": [size, 2 * size, 3 * size], "after": 100 * size, "highest": "FAIL"}
     assert answers["one_rank_fails"] == [expected] * size
-
-
-def test_the_loop_ends_on_all_ranks_where_it_ends_on_one(answers):
-    size = len(answers["batches_end"])
-    assert answers["batches_end"] == [{"agreed": "FINISH", "n_steps": 2, "after": size}] * size
 
 
 def test_each_rank_holds_its_columns_and_all_get_the_same(answers):
@@ -147,3 +145,8 @@ def test_every_column_has_one_owner_and_no_rank_two_more_than_another(n_columns,
     widths = [part.stop - part.start for part in parts]
     assert max(widths) - min(widths) <= 1
     assert max(widths) == -(-n_columns // group_size)
+
+
+def test_every_rank_goes_on_with_the_records_of_rank_0(answers) -> None:
+    for found in answers["metrics_without_a_shared_disk"]:
+        assert found == {"steps": [1, 2, 3], "at_the_beginning": 0}

@@ -165,6 +165,18 @@ def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, number):
+    """Ctrl-C ends ``tee`` in ``dimred train | tee`` too; where the terminal ends, both pipes do."""
+    launcher = Launcher(tmp_path, "save", devices=1)
+    launcher.pids(1)
+    launcher.process.stdout.close()
+    launcher.process.stderr.close()
+    launcher.process.send_signal(number)
+    assert launcher.process.wait(timeout=60) == 75
+    assert (tmp_path / "device0_stage_1" / "saved").exists()
+
+
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     launcher = Launcher(tmp_path, "wait", devices=2)
     launcher.pids(2)

@@ -129,6 +129,14 @@ def test_an_epoch_that_stage_1_has_not_kept_is_refused(folder: Path, tmp_path: P
         compare("nowhere", folder / "two.yaml", [folder / "run_3"], tmp_path / "out", at="3", methods="last")
 
 
+def test_a_search_without_a_whole_batch_is_refused_and_not_taken_for_its_start(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.batch_size is 10, but there are only 9 images; lower it"):
+        compare(
+            "a {folder}", folder / "two.yaml", [folder / "run_3"], tmp_path / "out", methods="p_bfgs_val",
+            overrides=["data.batch_size=10", "residual=published"],
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

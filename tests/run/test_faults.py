@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from dimred.errors import FaultError
-from dimred.run.faults import DivergenceDetector
+from dimred.errors import DataError, FaultError
+from dimred.run.faults import DivergenceDetector, translate_errors
 
 
 def see(watch: DivergenceDetector, losses: list[float]) -> None:
@@ -36,3 +36,9 @@ def test_an_explosion_is_seen_though_a_loss_among_the_ten_is_not_a_number() -> N
         losses[place] = math.nan
         with pytest.raises(FaultError, match="exploded"):
             see(DivergenceDetector(first_loss=2.3), losses)
+
+
+def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
+    with pytest.raises(FaultError, match=r"^gone\. Rank 0 has the last good state, if any: .*--resume"), \
+            translate_errors(None):  # fmt: skip
+        raise DataError("gone")

@@ -58,6 +58,32 @@ def test_who_listens_is_told_the_records_of_the_file_and_one_that_fails_ends_not
     assert capsys.readouterr().out == "broken failed (OSError: the server is gone), and is told no more records\n"
 
 
+def test_who_can_not_be_closed_ends_nothing_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken:
+        def __call__(self, record: dict[str, object]) -> None:
+            """Take it."""
+
+        def close(self) -> None:
+            raise OSError("the server is gone")
+
+        def __repr__(self) -> str:
+            return "broken"
+
+    with MetricsLog(tmp_path / "metrics.jsonl", [Broken()]) as log:
+        log.write(step=1)
+    assert "broken failed (OSError: the server is gone)" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_tried_again_and_told_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dimred.files.atomic._WAITS_SECONDS", (0.0, 0.0))
+    with pytest.raises(OSError, match="No space left") as failed, MetricsLog(Path("/dev/full")) as log:
+        log.write(step=1)
+    assert failed.value.filename == "/dev/full"
+    assert capsys.readouterr().out.count("trying again") == 2
+
+
 def _events(path: Path) -> list[Event]:
     """The records of an event file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
     data, events = path.read_bytes(), []

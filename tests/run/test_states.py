@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.errors import FaultError
+from dimred.errors import FaultError, RunError
 from dimred.files.atomic import retry
 from dimred.run.faults import translate_errors
 from dimred.run.states import RunStates
@@ -62,6 +62,19 @@ def test_a_state_cut_at_any_byte_is_passed_over_by_name(tmp_path: Path) -> None:
         assert newest.progress == {"step": 1}
         assert str(path) in said[0]
         assert len(said) == 1
+
+
+def test_states_that_can_not_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    """A run that began anew would remove its snapshots and checkpoints."""
+    states = RunStates(tmp_path)
+    for step in (1, 2):
+        states.save(step, {"w": np.ones(3)}, {})
+        (states.directory / f"state-{step}.ckpt").write_bytes(b"")
+    said: list[str] = []
+    with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one of .*resume"):
+        states.newest(said.append)
+    assert len(said) == 1
+    assert "state-2.ckpt is empty" in said[0]
 
 
 def test_numbers_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:

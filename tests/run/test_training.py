@@ -1,0 +1,63 @@
+"""Stage 1 is resumed, or begun with a checkpoint, only where its steps are counted as before."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+
+from dimred.config import StageOneConfig
+from dimred.errors import ConfigError
+from tests.helpers.results import differences, results
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
+    "checkpoints": {"every_epochs": 2},
+    "evaluate_every": 2,
+}
+LARGER: dict[str, Any] = {"data": TASK["data"] | {"batch_size": 12}}  # 2 steps in an epoch, not 4
+
+
+def settings(**options: Any) -> StageOneConfig:
+    return StageOneConfig.model_validate(TASK | STAGE_1 | options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    out = tmp_path_factory.mktemp("finished") / "one"
+    stage_1_run(settings())(out, False)
+    return out
+
+
+def test_a_run_does_not_go_on_with_epochs_of_another_length_even_if_the_key_may_differ(finished: Path) -> None:
+    """By the new count its snapshots and states would be later than the place it goes on from, and be removed."""
+    before = results(finished)
+    larger = stage_1_run(settings(**LARGER), ["data.batch_size"])
+    with pytest.raises(ConfigError, match="an epoch has 2 steps, but the run came to step 4 of epoch 2 in 8 steps"):
+        larger(finished, True)
+    assert not differences(results(finished), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "--from has done 2 epochs, and epochs is 2; --set it to more"),
+        ({"epochs": 4, **LARGER}, "--from has made 8 updates in 2 epochs, but an epoch has 2 steps here"),
+    ],
+)
+def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
+    options: dict[str, Any], said: str, finished: Path, tmp_path: Path
+) -> None:
+    begun = stage_1_run(settings(**options), begin=finished / "checkpoint_stage_1" / "network-2_4.ckpt")
+    with pytest.raises(ConfigError, match=said):
+        begun(tmp_path / "new", False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_does_not_end_before_the_epoch_that_it_has_begun(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="epochs is 1, but the run has done 2; --set epochs to that or more"):
+        stage_1_run(settings(epochs=1))(finished, True)
