@@ -84,14 +84,11 @@ def compare(
         DataError: a split is missing.
         ConfigError: an argument is not allowed; a run is of another network, or has not kept what is needed.
     """
-    if unknown := [name for name in methods or () if name not in METHODS]:
-        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    epochs = sorted(set(at))
+    check_choice(methods, epochs)
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
-    epochs = sorted(set(at))
-    if epochs and epochs[0] < 1:
-        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods or list(METHODS))]
     claim_folder(folder, two)
@@ -102,6 +99,14 @@ def compare(
     atomic_write(folder / "compare.md", markdown(summary))
     write_comparison_page(folder, summary)
     return summary
+
+
+def check_choice(methods: Sequence[str] | None, epochs: Sequence[int]) -> None:
+    """Whether the methods exist and the epochs can; ConfigError names the first that doesn't."""
+    if unknown := [name for name in methods or () if name not in METHODS]:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    if epochs and epochs[0] < 1:
+        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
 
 
 def claim_folder(out: Path, two: StageTwoConfig) -> None:

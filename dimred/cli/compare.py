@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dimred.console import AsJson, Overrides, doing, heartbeat, note
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, FaultError
 from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, full_checkpoints
 
 
@@ -49,7 +50,7 @@ def compare(
     Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config one.yaml --config two.yaml
     """
     from dimred.config import StageOneConfig, StageTwoConfig, load_config
-    from dimred.pipelines.compare import claim_folder
+    from dimred.pipelines.compare import check_choice, claim_folder
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown
 
@@ -57,16 +58,17 @@ def compare(
     chosen = None if methods is None else [name.strip() for name in methods.split(",")]
     if bool(runs) == bool(seeds):
         raise ConfigError("give either the folders of stage 1 runs (RUN...), or --seeds with --stage-1-config")
-    if seeds and stage_1_config is None:
-        raise ConfigError("--seeds needs --stage-1-config, stage 1's YAML file")
-    epochs = _numbers(at, "--at") if at else []
+    if bool(seeds) != bool(stage_1_config):
+        raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
+    epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
+    check_choice(chosen, epochs)
     found = list(runs or [])
     with heartbeat("preparing the comparison"):
-        if stage_1_config:
+        if seeds and stage_1_config:
             load_config(StageOneConfig, stage_1_config)
             claim_folder(out, two)
-            found = [_trained_stage_1(data, seed, stage_1_config, sorted(epochs), out) for seed in numbers]
+            found = [_trained_stage_1(data, seed, stage_1_config, epochs, out) for seed in numbers]
         summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
     if as_json:
         print(json.dumps(summary, indent=2))
@@ -103,7 +105,14 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     note(f"seed {seed}: stage 1, see {run}.log")
     doing(f"seed {seed}: stage 1")
     run.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "dimred.pipelines.stage_1", data.format(seed=seed), "--config", str(config)]
+    command = [
+        sys.executable,
+        "-m",
+        "dimred.pipelines.stage_1",
+        data.replace("{seed}", str(seed)),
+        "--config",
+        str(config),
+    ]
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
@@ -114,8 +123,21 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
             "stop": "null",
         }
         command += [f"--set={key}={value}" for key, value in saved.items()]
-    with run.with_suffix(".log").open("a") as log:
-        status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    status = run_logged(command, run.with_suffix(".log"))
     if status != 0:
-        raise ConfigError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
+        raise FaultError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
     return run
+
+
+def run_logged(command: list[str], log: Path) -> int:
+    """The status of a command that prints into a file. Ctrl-C ends it once, and waits until it has saved its state."""
+    with (
+        log.open("a") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
+    ):
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)  # a terminal's ctrl-C does not reach another session
+            process.wait()
+            raise

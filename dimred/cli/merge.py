@@ -74,7 +74,7 @@ def merge(
             population=population, on_trial=on_trial, note=note,
         )  # fmt: skip
     if record.get("table"):
-        from dimred.merging.merge import work_folder
+        from dimred.merging.inputs import work_folder
         from dimred.report.merge_page import write_merge_page
 
         write_merge_page(record, work_folder(out))

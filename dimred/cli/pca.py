@@ -43,7 +43,8 @@ def pca(
         Path | None,
         typer.Option(
             help="Take the names and order of the weights from this checkpoint, manifest.json or pca_mat.npy. Default: "
-            "the folder's manifest; without one, everything but statistics, counters and an optimizer's state."
+            "the folder's manifest; without one, everything but statistics, counters and an optimizer's state.",
+            callback=check_there,
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,

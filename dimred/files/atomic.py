@@ -104,11 +104,15 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove the temporary files and folders of processes of this host that were killed while they wrote them."""
+    """Remove the temporary files and folders of processes of this host that were killed while they wrote them.
+
+    What can't be removed stays: in a shared folder it may be another user's.
+    """
     for path in Path(directory).glob(".writing-*.tmp"):
         match = _LEFTOVER.fullmatch(path.name)
         if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
-            remove(path)
+            with suppress(OSError):
+                remove(path)
 
 
 def remove(path: Path) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, remove_leftovers
-from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, read_one, select
-from dimred.merging.output import check_target, sample_digest, write_network
+from dimred.merging.inputs import RECORD, Checkpoint, Sources, open_checkpoints, read_one, record_path, select
+from dimred.merging.output import check_target, name_faults, sample_digest, write_network
 from dimred.merging.profiles import profile_coefficients
 
 _VERSION = 1
@@ -57,18 +57,19 @@ def average(
         FaultError: ``out`` can't be written.
     """
     target = Path(out)
-    check_is_new(target)
-    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
-    template = chosen[-1] if rest is None else read_one(Path(rest))
-    difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
-    if difference:
-        raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
-    check_target(target, template, dtype)
-    remove_leftovers(target.parent)  # of a call that was killed
-    coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
-    write_network(chosen, coefficients, target, template, dtype)
-    record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
-    write_record(target, record)
+    with name_faults(target):
+        check_is_new(target)
+        chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+        template = chosen[-1] if rest is None else read_one(Path(rest))
+        difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
+        if difference:
+            raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
+        check_target(target, template, dtype)
+        remove_leftovers(target.parent)  # of a call that was killed
+        coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
+        write_network(chosen, coefficients, target, template, dtype)
+        record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
+        write_record(target, record)
     return record
 
 
@@ -76,10 +77,6 @@ def check_is_new(out: Path) -> None:
     for path in (out, record_path(out)):
         if path.exists():
             raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
-
-
-def record_path(out: Path) -> Path:
-    return out.with_name(out.name + ".json")
 
 
 def record_of(
@@ -98,7 +95,7 @@ def record_of(
     origin = "averages" if template in checkpoints else f"those of {template.path}"
     statistics = f"{len(template.statistics)} statistics are {origin}, which do not belong to these weights: {_REMEDY}"
     return {
-        "format": "dimred merge",
+        "format": RECORD,
         "version": _VERSION,
         "checkpoints": inputs,
         "order": order,

@@ -22,6 +22,7 @@ from dimred.weights.stored_tensor import BFLOAT16, StoredTensor, write_exactly
 
 BLOCK = 524_288
 _PART = 4 * BLOCK
+_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 
 
@@ -55,15 +56,17 @@ def write_means(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, tar
     Of statistics, negative coefficients count as 0, so that a variance stays one. ``coefficients`` is float64 (N,).
 
     Raises:
-        CheckpointError: a file changed, or a weight is not finite.
+        CheckpointError: a file changed, a weight is not finite, or a mean is too large for float16.
     """
     statistics = set(checkpoints[-1].statistics)
     chosen = [(checkpoint, c) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
     used = np.array([c for _, c in chosen])
 
     def run(part: _Part) -> None:
-        mean = _mean(part, np.maximum(used, 0) if part.name in statistics else used)
-        write_part(targets[part.name], part.start, mean)
+        mean, target = _mean(part, np.maximum(used, 0) if part.name in statistics else used), targets[part.name]
+        if target.place.dtype == np.float16 and max(mean.max(), -mean.min()) > _LARGEST_FLOAT16:
+            raise CheckpointError(f"The mean of {part.name!r} has a number that is too large for float16")
+        write_part(target, part.start, mean)
 
     for _ in _each_block([checkpoint for checkpoint, _ in chosen], tuple(targets), BLOCK, run):
         pass

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.files.run_names import MANIFEST, snapshots_below
@@ -17,7 +17,9 @@ from dimred.weights.stored_tensor import StoredTensor
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
+RECORD = "dimred merge"  # the format of a result's record
 _INDEX = ".safetensors.index.json"
+_TRIALS = ".merge"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _CONVERT = (
     'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
@@ -157,10 +159,10 @@ def _matches(source: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The checkpoints in a folder: numbered folders as trainers leave them, else the files."""
+    """The checkpoints in a folder: numbered folders as trainers leave them, else the files; without earlier results."""
     if where := snapshots_below(folder):
         raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
-    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    entries = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not _is_result(path))
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name) and _weight_files(path)]
     files = [path for path in entries if path.suffix in SUFFIXES]
     if folders or files:
@@ -169,6 +171,29 @@ def _inside(folder: Path) -> list[Path]:
     if pickles:
         raise _pickle(pickles[0])
     raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
+
+
+def record_path(out: Path) -> Path:
+    """Where the record of a result is."""
+    return out.with_name(out.name + ".json")
+
+
+def work_folder(out: Path) -> Path:
+    """Where the trials of a result are."""
+    return out.with_name(out.name + _TRIALS)
+
+
+def read_record(out: Path) -> dict[str, Any]:
+    """The record of a result; empty for another file or folder."""
+    try:
+        record = json.loads(record_path(out).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        record = None
+    return record if isinstance(record, dict) and record.get("format") == RECORD else {}
+
+
+def _is_result(path: Path) -> bool:
+    return bool(read_record(path)) or path.suffix == _TRIALS
 
 
 def _weight_files(folder: Path) -> list[Path]:

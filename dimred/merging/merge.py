@@ -6,7 +6,6 @@ Windows and profiles, a greedy soup, and a search in the checkpoints' own coordi
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import ConfigError, StoppedError, check_number
+from dimred.errors import ConfigError, SeriesError, StoppedError, check_number
 from dimred.files.atomic import open_atomic, remove, remove_leftovers, rename_durably
 from dimred.files.lock import FolderLock
-from dimred.merging.average import average, check_is_new, record_of, record_path, write_record
+from dimred.merging.average import average, check_is_new, record_of, write_record
 from dimred.merging.combine import gram_matrix
 from dimred.merging.final import final, table
-from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, select
+from dimred.merging.inputs import Checkpoint, Sources, open_checkpoints, read_record, select, work_folder
 from dimred.merging.metric import FunctionMetric, Score
 from dimred.merging.metric_process import ProcessMetric
-from dimred.merging.output import check_target, sample_digest, write_network
+from dimred.merging.output import check_target, name_faults, sample_digest, write_network
 from dimred.merging.search import SearchOptions, run_plain, run_search, run_soup
 from dimred.merging.trials import PLAIN, BudgetSpentError, Candidate, Progress, Trials
 
@@ -74,6 +73,7 @@ def merge(
     Raises:
         ConfigError: an argument is not allowed.
         CheckpointError: a checkpoint is damaged, or of another network.
+        SeriesError: fewer than two checkpoints are left to search in.
         SearchError: the metric fails on everything.
         FaultError: a file can't be written.
         StoppedError: Ctrl-C; the best so far is in ``out``.
@@ -96,28 +96,29 @@ def merge(
         raise ConfigError(f"--profile is {profile!r}; with a metric, windows and profiles are chosen by it")
     if minimize == maximize:
         raise ConfigError("say which is better: --minimize or --maximize, one of them")
-    if not _was_interrupted(target):
-        check_is_new(target)
-    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
-    check_target(target, chosen[-1], dtype)
     work = work_folder(target)
-    judge: FunctionMetric | ProcessMetric
-    if callable(metric):
-        judge = FunctionMetric(metric)
-    else:
-        option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
-        judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
-    described = {
-        "metric": _identity(metric) if metric_command is None else metric_command,
-        "better": "lower" if minimize else "higher",
-        "options": settings._asdict(),
-    }
-    digests = [[sample_digest(file) for file in checkpoint.files] for checkpoint in chosen]
-    about = described | {"dtype": dtype, "checkpoints": digests}
     with contextlib.ExitStack() as held:
-        held.callback(judge.close)
+        held.enter_context(name_faults(target))
+        if not read_record(target).get("interrupted"):
+            check_is_new(target)
+        chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+        if len(chosen) < 2:
+            raise SeriesError(f"{chosen[0].path} is the only checkpoint that is left; a search needs two or more")
+        check_target(target, chosen[-1], dtype)
         lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
         held.callback(lock.remove)
+        judge: FunctionMetric | ProcessMetric
+        if callable(metric):
+            judge = FunctionMetric(metric)
+        else:
+            option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
+            judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
+        held.callback(judge.close)
+        described = {
+            "metric": _identity(metric) if metric_command is None else metric_command,
+            "better": "lower" if minimize else "higher",
+        }
+        about = described | settings._asdict() | {"dtype": dtype, "digest of the checkpoints": _digest_of(chosen)}
         for folder in (work, target.parent):
             remove_leftovers(folder)
         note(_order_of(chosen))
@@ -135,11 +136,12 @@ def merge(
             found = {"kept": best.candidate, "why": "the best on search so far", "ended": "ctrl-C", "table": []}
             stopped = StoppedError(2, f"the best so far is in {target}; the same command goes on")
         maker.write(found["kept"])
-    record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], order, dtype) | described | found
-    if judge.reestimates:
-        record["batch_norm"] = "statistics re-estimated by the metric's hook"
-    record |= {"kept": found["kept"]._asdict(), "evaluations": len(trials), "interrupted": stopped is not None}
-    write_record(target, record)
+        record = record_of(chosen, np.array(found["kept"].coefficients), chosen[-1], order, dtype) | described | found
+        if judge.reestimates:
+            record["batch_norm"] = "statistics re-estimated by the metric's hook"
+        record |= {"options": settings._asdict(), "kept": found["kept"]._asdict()}
+        record |= {"evaluations": len(trials), "interrupted": stopped is not None}
+        write_record(target, record)
     if stopped:
         raise stopped
     return record
@@ -151,9 +153,10 @@ def _order_of(checkpoints: Sequence[Checkpoint]) -> str:
     return f"{len(checkpoints)} checkpoints, the oldest first: {listed}"
 
 
-def work_folder(out: Path) -> Path:
-    """Where the trials of a result are."""
-    return out.with_name(out.name + ".merge")
+def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
+    """One digest for all files of the checkpoints, in order."""
+    digests = [sample_digest(file) for checkpoint in checkpoints for file in checkpoint.files]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _run(trials: Trials, maker: "_Maker", settings: SearchOptions) -> dict[str, Any]:
@@ -220,11 +223,3 @@ def _identity(metric: str | Callable[..., Any] | None) -> str:
     path = Path(metric.rpartition(":")[0])
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"
     return f"{metric} ({digest})"
-
-
-def _was_interrupted(out: Path) -> bool:
-    """Whether the result is the best so far of an interrupted call."""
-    try:
-        return bool(json.loads(record_path(out).read_bytes()).get("interrupted"))
-    except (OSError, ValueError, AttributeError):
-        return False

@@ -45,7 +45,6 @@ class ProcessMetric:
             )
         if option == "--metric-command" and "{}" not in source:
             raise ConfigError(f"--metric-command is {source!r}; put {{}} where the candidate's path is to stand")
-        log.parent.mkdir(exist_ok=True)
         self._words = [file, name] if option == "--metric" else [source]
         try:
             about = self._start()

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,7 @@ from dimred.merging.inputs import Checkpoint, read_one
 from dimred.weights.checkpoint_io import read_index
 from dimred.weights.ckpt_format import renew_ckpt_crc
 from dimred.weights.safetensors_format import safetensors_header
-from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor
+from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor, write_exactly
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
@@ -48,6 +49,15 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
         raise ConfigError(f"--dtype is {dtype!r}, which needs a .safetensors file; --out is {str(out)!r}")
 
 
+@contextmanager
+def name_faults(out: Path) -> Iterator[None]:
+    """Turn an error of the disk inside the block into a FaultError that names ``out``, as the user typed it."""
+    try:
+        yield
+    except OSError as error:
+        raise FaultError(f"--out is {str(out)!r}, which can't be written ({describe_os_error(error)})") from error
+
+
 def write_network(
     checkpoints: Sequence[Checkpoint],
     coefficients: np.ndarray,
@@ -68,14 +78,14 @@ def write_network(
         durable: wait for the disk.
 
     Raises:
-        FaultError: the disk is full, or fails; nothing is left.
+        OSError: the disk is full, or fails; nothing is left.
         CheckpointError: as ``write_means``.
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
 
     def write_file(number: int, target: Path) -> None:
         places = {name: template.tensors[name][1] for name in template.names_in(number)}
-        with template.files[number].open("rb") as source, open_atomic(target, durable=durable) as file:
+        with template.open(number) as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
@@ -87,8 +97,9 @@ def write_network(
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
                 os.posix_fallocate(descriptor, 0, end)  # a full disk is noticed here
                 for name in targets.keys() - averaged:
-                    copied = (os.pread(source.fileno(), size, offset) for offset, size in places[name].pieces)
-                    os.pwrite(descriptor, b"".join(copied), targets[name].pieces[0][0])
+                    copied = np.empty(places[name].n_bytes, np.uint8)
+                    places[name].read_bytes(source.fileno(), template.files[number], 0, copied)
+                    write_exactly(descriptor, copied, targets[name].pieces[0][0])
             else:
                 shutil.copyfileobj(source, file, _COPY_BYTES)
                 file.flush()
@@ -98,16 +109,13 @@ def write_network(
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
-    try:
-        if out.suffix:
-            write_file(0, out)
-            return
-        with atomic_folder(out) as folder:
-            for number, file in enumerate(template.files):
-                write_file(number, folder / file.name)
-            _copy_companions(template, folder)
-    except OSError as error:
-        raise FaultError(f"--out is {str(out)!r}, which can't be written ({describe_os_error(error)})") from None
+    if out.suffix:
+        write_file(0, out)
+        return
+    with atomic_folder(out) as folder:
+        for number, file in enumerate(template.files):
+            write_file(number, folder / file.name)
+        _copy_companions(template, folder)
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
@@ -159,6 +167,8 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         array = np.asarray(values, np.float64)
         if array.shape != place.shape:
             raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {place.shape}")
+        if not np.isfinite(array).all():
+            raise ConfigError(f"reestimate returned {name!r} with an infinite number or NaN")
         with checkpoint.files[number].open("r+b") as file:
             write_part(Target(file.fileno(), place), 0, array.reshape(-1))
             file.flush()

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dimred.errors import FaultError, RunError, SearchError
-from dimred.files.atomic import describe_os_error
+from dimred.errors import RunError, SearchError, shown
 from dimred.merging.metric import MetricError, Score
 
 PLAIN = ("window", "profile")
@@ -66,7 +65,7 @@ class Trials:
 
     Raises:
         RunError: the file is damaged, or of another search.
-        FaultError: it can't be written.
+        OSError: it can't be written.
     """
 
     def __init__(
@@ -97,8 +96,8 @@ class Trials:
         for key in {**about, **earlier}:
             if about.get(key) != earlier.get(key):
                 raise RunError(
-                    f"{self._path} is of a search with another {key}: {earlier.get(key)!r}, not {about.get(key)!r}; "
-                    "name another --out, or remove it"
+                    f"{self._path} is of a search with another {key}: {shown(earlier.get(key))}, not "
+                    f"{shown(about.get(key))}; name another --out, or remove it"
                 )
 
     def __len__(self) -> int:
@@ -111,7 +110,7 @@ class Trials:
             BudgetSpentError: it would be one too many on ``search``.
             SearchError: the first trials all failed; then their file is removed, so that the next call begins anew.
             CheckpointError: the candidate can't be made.
-            FaultError: the disk is full, or fails.
+            OSError: the disk is full, or fails.
         """
         key = _key(candidate, split, reestimate)
         if key not in self._done:
@@ -146,11 +145,8 @@ class Trials:
         return trial
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise FaultError(f"{self._path} can't be written ({describe_os_error(error)})") from None
+        self._file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
+        self._file.flush()
 
     def signed(self, trial: Trial) -> float:
         """Its score, higher is better; NaN where it failed."""

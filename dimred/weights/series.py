@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dimred.errors import BasisMismatchError, ConfigError, SeriesError, shown
+from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
 from dimred.files.atomic import remove_leftovers
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
 from dimred.files.digest import vector_digest
@@ -56,12 +56,12 @@ class CheckpointSeries:
 
     Raises:
         ConfigError: ``keep`` is not a whole number above 0, or ``prefix`` is no file name.
-        SeriesError: the folder has a damaged manifest.
+        SeriesError: the folder has a damaged manifest, or snapshots and no manifest.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int | None = 40, *, prefix: str = "weights") -> None:
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-            raise ConfigError(f"keep is {keep!r}; give a whole number of at least 1, or None to keep all snapshots.")
+        if keep is not None:
+            check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
         if not prefix or any(sign in prefix for sign in "/\\\0"):
             raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
         self.directory = Path(directory)
@@ -74,6 +74,11 @@ class CheckpointSeries:
         self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():
             self.layout, self.entries = read_manifest(self.directory / MANIFEST)
+        elif len(self._unlisted()) > 1:  # a writer that was killed before its first manifest leaves one
+            raise SeriesError(
+                f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
+                "begin a new series there."
+            )
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
@@ -120,9 +125,12 @@ class CheckpointSeries:
             step_in_epoch: for the file name instead of ``step``, as MindSpore counts.
 
         Raises:
+            ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0.
             SeriesError: the series was opened for reading, the step is not later, or the weights have another layout.
         """
         self._check_writable()
+        for name, number in (("step", step), ("epoch", epoch)):
+            check_number(name, number, at_least=0, whole=True)
         if self.entries and step <= self.entries[-1].step:
             raise SeriesError(
                 f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. To go on "
@@ -140,7 +148,8 @@ class CheckpointSeries:
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         arrays = {name: as_array(value) for name, value in weights.items()}
         write_checkpoint(path, arrays)
-        entry = SnapshotEntry(path.name, step, epoch, path.stat().st_size, vector_digest(arrays.values()))
+        digest = vector_digest(arrays.values())
+        entry = SnapshotEntry(path.name, int(step), int(epoch), path.stat().st_size, digest)
         entries = (*self.entries, entry)
         self._replace(layout, entries if self.keep is None else entries[-self.keep :])
         return path
@@ -156,11 +165,14 @@ class CheckpointSeries:
         self._check_writable()
         if self.layout is not None:
             self._replace(self.layout, tuple(entry for entry in self.entries if entry.step <= step))
+        for path in self._unlisted():
+            path.unlink(missing_ok=True)
+
+    def _unlisted(self) -> list[Path]:
+        """The files that are named like snapshots of this series and are none of its entries."""
         listed = {entry.file for entry in self.entries}
         name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
-        for path in self.directory.iterdir():
-            if name.fullmatch(path.name) and path.name not in listed:
-                path.unlink(missing_ok=True)
+        return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
 
     def select(
         self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
@@ -172,14 +184,14 @@ class CheckpointSeries:
             SeriesError: nothing is left.
         """
         for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}; give a whole number of at least {least}.")
+            if value is not None:
+                check_number(name, value, at_least=least, whole=True)
         early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
         chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
         if not chosen:
             raise SeriesError(
-                f"skip_first = {skip_first}, until_epoch = {until_epoch} leave none of the {len(self)} snapshots in "
-                f"{self.directory}."
+                f"skip_first = {skip_first}{'' if until_epoch is None else f' and until_epoch = {until_epoch}'} "
+                f"leave none of the {len(self)} snapshots in {self.directory}."
             )
         part = copy(self)
         part.entries, part._writable = chosen[::-1][::every][::-1], False

@@ -113,11 +113,14 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
     process by a signal.
 
     Raises:
-        CheckpointError: the file ends too early.
+        CheckpointError: the file ends too early, or can't be read.
     """
     view = memoryview(out.data)
     while len(view):
-        count = os.preadv(descriptor, [view], offset)
+        try:
+            count = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            raise CheckpointError(f"{path} can't be read at byte {offset}: {os.strerror(error.errno or 0)}.") from None
         if count == 0:
             raise CheckpointError(f"{path} ends at byte {offset}; it was cut while it was read. Save it again.")
         offset += count

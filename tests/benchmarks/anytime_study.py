@@ -40,24 +40,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--tasks", nargs="+", choices=list(DATA), default=list(DATA))
     parser.add_argument("--at", type=int, nargs="+", default=[40, 80], help="epochs at which stage 1 ends")
+    parser.add_argument("--set", action="append", default=[], help="for stage 1, such as schedule.peak=0.1")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
         for task in arguments.tasks:
-            compare(arguments.out.resolve() / task, task, seed, arguments.at)
+            compare(arguments.out.resolve() / task, task, seed, arguments.at, arguments.set)
     found = {task: collect(arguments.out / task / "comparison")["runs"] for task in arguments.tasks}
     print(table(found, arguments.at), paired(found, arguments.at), sep="\n\n")
 
 
-def compare(folder: Path, task: str, seed: int, at: list[int]) -> None:
-    """All methods from one stage 1."""
+def compare(folder: Path, task: str, seed: int, at: list[int], changes: list[str]) -> None:
+    """All methods from one stage 1, with some of its options changed."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / f"data_{seed}").exists():
         DATA[task](folder / f"data_{seed}", seed)
     (one, two), options = RECIPES[task], OPTIONS.get(task, [])
     config = folder / "stage_1.yaml"
     # What is measured on the way is not used here; the snapshots up to the first epoch must still be there at the last.
-    changes = [*options, f"evaluate_every={at[-1]}", f"snapshots.keep={at[-1]}"]
-    config.write_text(config_text(load_config(StageOneConfig, one, changes)))
+    kept = [f"evaluate_every={at[-1]}", f"snapshots.keep={at[-1]}"]
+    config.write_text(config_text(load_config(StageOneConfig, one, [*options, *kept, *changes])))
     command = [
         Path(sys.executable).with_name("dimred"), "compare", folder / "data_{seed}", "--seeds", seed,
         "--stage-1-config", config, "--config", two, "--methods", ",".join(METHODS),

@@ -60,6 +60,21 @@ def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
 
 
+def test_leftovers_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with slow_writer(tmp_path / "target"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o555)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may do anything
+    try:
+        remove_leftovers(".")
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o755)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_what_is_left_over_is_removed_whatever_it_is(tmp_path):
     """Earlier versions wrote two files into a temporary folder; a kill left it behind."""
     with slow_writer(tmp_path / "target"):

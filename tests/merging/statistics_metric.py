@@ -10,6 +10,7 @@ from tests.helpers.checkpoint_files import read_file
 WRONG = {
     "weights": lambda tensors: {"fc.weight": tensors["fc.weight"]},
     "shape": lambda tensors: {"bn.running_mean": np.zeros(3)},
+    "infinite": lambda tensors: {"bn.running_mean": np.full(7, np.nan)},
     "none": lambda tensors: None,
 }
 

@@ -1,6 +1,7 @@
 """Averages end to end: what goes in comes out in the same layout, and loads where it came from."""
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -174,6 +175,27 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+def test_more_than_one_system_call_can_copy(tmp_path: Path) -> None:
+    """What is not averaged is copied whole; the kernel reads and writes 2 GiB at a time at most."""
+    size = (2 << 30) + 1
+    entries = {"w": ("F32", [2], [0, 8]), "quantised": ("I8", [size], [8, 8 + size])}
+    header = {
+        name: dict(zip(("dtype", "shape", "data_offsets"), entry, strict=True)) for name, entry in entries.items()
+    }
+    head = json.dumps(header).encode()
+    (tmp_path / "run").mkdir()
+    for number in (1, 2):
+        with (tmp_path / "run" / f"n-{number}.safetensors").open("wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            file.seek(8 + size - 1, os.SEEK_CUR)  # a sparse file
+            file.write(b"7")
+    dimred.average(tmp_path / "run", tmp_path / "mean.safetensors")
+    with (tmp_path / "mean.safetensors").open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        assert file.read() == b"7"
 
 
 def interrupted(tmp_path: Path, out: str, number: signal.Signals) -> int:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dimred
 from dimred.errors import CheckpointError
 from dimred.merging.combine import gram_matrix, round_to
 from dimred.merging.inputs import open_checkpoints
@@ -95,6 +96,17 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path, how: str) -> None
     with pytest.raises(CheckpointError, match=r"checkpoint-2000: 'fc\.weight' holds an infinite number or NaN"):
         act[how]()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_float16_cannot_hold_is_not_written_as_infinite(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": np.array([65_504, -65_504], np.float32)})
+    dimred.average(tmp_path / "run", tmp_path / "fits.safetensors", dtype="float16")
+    assert read_file(tmp_path / "fits.safetensors")["w"].tolist() == [65_504, -65_504]
+    write_file(tmp_path / "run" / "n-3.safetensors", {"w": np.array([65_504, -80_000], np.float32)})
+    with pytest.raises(CheckpointError, match="The mean of 'w' has a number that is too large for float16"):
+        dimred.average(tmp_path / "run", tmp_path / "larger.safetensors", dtype="float16")
+    assert not (tmp_path / "larger.safetensors").exists()
 
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:

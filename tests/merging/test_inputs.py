@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dimred
 from dimred.errors import CheckpointError, ConfigError, DimredError
 from dimred.merging.inputs import open_checkpoints, select
 from dimred.weights.checkpoint_io import write_checkpoint
@@ -62,6 +63,15 @@ def test_other_orders(tmp_path: Path) -> None:
         open_checkpoints([tmp_path])
     with pytest.raises(ConfigError, match="--order is 'time'; allowed: step, name, mtime"):
         open_checkpoints([tmp_path], "time")
+
+
+def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: Path) -> None:
+    write_named(tmp_path, "n-1.safetensors", "n-2.safetensors")
+    dimred.merge(tmp_path, tmp_path / "mean-3.safetensors")
+    write_file(tmp_path / "best-4.safetensors.merge" / "candidate.safetensors", network(4))  # a search was killed
+    (tmp_path / "n-1.safetensors.json").write_text("[]")  # something else of the user's
+    assert steps(tmp_path) == [("n-1.safetensors", 1), ("n-2.safetensors", 2)]
+    assert len(open_checkpoints(sorted(tmp_path.glob("*.safetensors")))) == 3
 
 
 def test_globs_and_lists(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import ConfigError, FaultError, RunError, SearchError, StoppedError
+from dimred.errors import ConfigError, FaultError, RunError, SearchError, SeriesError, StoppedError
+from dimred.files.lock import FolderLock
 from tests.helpers.checkpoint_files import read_file, write_file, write_run
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.commands import dimred as command
@@ -339,9 +340,9 @@ def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"seed": 2}, "of a search with another options"),
+        ({"seed": 2}, "of a search with another seed: 1, not 2;"),
         ({"minimize": False, "maximize": True}, "of a search with another better: 'lower', not 'higher'"),
-        ({"last": 5}, "of a search with another checkpoints"),
+        ({"last": 5}, "of a search with another digest of the checkpoints: '"),
     ],
 )
 def test_trials_of_another_search_are_not_mixed_in(planted: Path, change: dict, said: str) -> None:
@@ -396,6 +397,35 @@ def test_a_disk_that_is_full_in_the_middle(planted: Path) -> None:
     (planted / "gone").rename(planted / "x.safetensors.merge")
     dimred.merge(planted / "run", out, metric=score, maximize=True, budget=20)
     assert count[0] < 40
+
+
+def test_a_place_that_cannot_be_written_to_is_a_fault(planted: Path) -> None:
+    out = planted / "x.safetensors"
+    Path(f"{out}.merge").touch()
+    with pytest.raises(
+        FaultError, match=r"^--out is '.*x\.safetensors', which can't be written \(.*x\.safetensors\.merge"
+    ):
+        dimred.merge(planted / "run", out, metric=score_zero, minimize=True)
+    longest = planted / f"{'n' * 243}.safetensors"  # there is no room for the ending of the record
+    for options in ({}, {"metric": score_zero, "minimize": True}):
+        with pytest.raises(FaultError, match="File name too long"):
+            dimred.merge(planted / "run", longest, **options)
+    assert not longest.exists()
+
+
+def test_while_another_search_is_at_work_no_metric_is_started(planted: Path) -> None:
+    out = planted / "x.safetensors"
+    with (
+        FolderLock(planted / "x.safetensors.merge", "--out is x"),
+        pytest.raises(RunError, match=f"process {os.getpid()} on .* is at work"),
+    ):
+        dimred.merge(planted / "run", out, metric=f"{METRICS}:distance", minimize=True)
+    assert not (planted / "x.safetensors.merge" / "metric.log").exists()
+
+
+def test_one_checkpoint_is_nothing_to_search_in(planted: Path) -> None:
+    with pytest.raises(SeriesError, match=r"n-9\.safetensors is the only checkpoint that is left; a search needs two"):
+        dimred.merge(planted / "run", planted / "x.safetensors", metric=lambda path: None, minimize=True, last=1)
 
 
 def test_equal_checkpoints_are_no_accident(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def test_the_hook_changes_the_statistics_and_nothing_else(of_file, tmp_path: Pat
     [
         ("weights", "allowed: statistics by name, such as ('bn.running_mean', 'bn.running_var')"),
         ("none", "reestimate returned None; allowed: statistics by name"),
+        ("infinite", "reestimate returned 'bn.running_mean' with an infinite number or NaN"),
         ("shape", "'bn.running_mean' with the shape (3,); allowed: (7,)"),
     ],
 )

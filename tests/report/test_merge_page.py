@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.merging.merge import work_folder
+from dimred.merging.inputs import work_folder
 from dimred.merging.trials import read_trials
 from dimred.report.merge_page import plot_coefficients, plot_history, plot_trials, plot_windows, write_merge_page
 from tests.helpers.checkpoint_files import write_file

@@ -109,6 +109,28 @@ def test_a_series_opened_for_reading_can_not_be_written(tmp_path):
         series.rewind(0)
 
 
+@pytest.mark.parametrize(("step", "epoch"), [(3.0, 1), (True, 1), ("3", 1), (-1, 1), (3, 1.5)])
+def test_a_step_that_the_manifest_could_not_hold_is_refused(tmp_path, step, epoch):
+    series = fill(tmp_path, [1])
+    with pytest.raises(ConfigError, match="it must be a whole number at least 0"):
+        series.append(weights(2), step=step, epoch=epoch)
+    assert len(CheckpointSeries.open(tmp_path)) == 1
+
+
+def test_numpys_whole_numbers_are_whole_numbers(tmp_path):
+    fill(tmp_path, np.arange(1, 3))
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [1, 2]
+
+
+def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
+    """Who removed a damaged manifest, as its error allows, and goes on with the run, does not lose the snapshots."""
+    fill(tmp_path, [1, 2, 3])
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(SeriesError, match=r"has snapshots, but no manifest\.json that lists them; restore it"):
+        CheckpointSeries(tmp_path, prefix="resnet")
+    assert len(CheckpointSeries.open(tmp_path)) == 3
+
+
 def test_select_counts_every_nth_back_from_the_newest(tmp_path):
     series = fill(tmp_path, range(1, 11), keep=None)
     assert [entry.step for entry in series.select(skip_first=2).entries] == [3, 4, 5, 6, 7, 8, 9, 10]

@@ -1,0 +1,50 @@
+"""What ``dimred compare`` checks before anything is trained, and how it ends the stage 1 that it started."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dimred.cli.compare import compare, run_logged
+from dimred.errors import ConfigError
+from tests.helpers.commands import STAGE_1, STAGE_2
+
+SEEDS = {"seeds": "1", "stage_1_config": STAGE_1}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give either the folders of stage 1 runs"),
+        ({"runs": [Path("run")], "seeds": "1"}, "give either the folders of stage 1 runs"),
+        ({"seeds": "1"}, "--seeds and --stage-1-config, stage 1's YAML file, need each other"),
+        ({"runs": [Path("run")], "stage_1_config": STAGE_1}, "--seeds and --stage-1-config"),
+        (SEEDS | {"seeds": "1,a"}, "--seeds is '1,a'; give whole numbers"),
+        (SEEDS | {"at": "0,20"}, "--at has 0; give epochs from 1 on"),
+        (SEEDS | {"methods": "swa, nonsense"}, "--methods has 'nonsense'; allowed: "),
+    ],
+)
+def test_wrong_calls_train_nothing(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compare("data", STAGE_2, out=tmp_path / "out", **options)
+    assert said in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_waits_until_the_stage_1_has_saved_its_state(tmp_path: Path) -> None:
+    log, saved = tmp_path / "stage_1.log", tmp_path / "saved"
+
+    def interrupt() -> None:
+        while not (log.exists() and "ready" in log.read_text()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_logged([sys.executable, str(Path(__file__).with_name("slow_to_save.py")), str(saved)], log)
+    assert saved.read_text() == "saved"
