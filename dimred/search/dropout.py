@@ -12,16 +12,20 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.train_step.cells import places
+
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
-_MICRO_BATCH_STRIDE = 0x9E3779B1  # no step in reach meets another step's number
+_PART_STRIDE = 0x9E3779B1  # no step in reach meets another step's number
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class ReplayableDropout(nn.Cell):
     """Dropout with probability p: kept elements are scaled by 1 / (1 - p); the same seed gives the same mask.
 
+    So a forward pass that calls the same cell twice on inputs of one shape uses one mask twice.
+
     Args:
-        p: share of the elements, or of the channels, set to zero, 0 <= p < 1.
+        p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
         seed: () int32, shared by every dropout of a network.
         site: number of this dropout in the network, so that no two share a mask.
         whole_channels: drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
@@ -32,6 +36,7 @@ class ReplayableDropout(nn.Cell):
         # Not registered in the cell, so that no checkpoint of the network holds it.
         object.__setattr__(self, "seed", seed)
         self.p = p
+        self.kept = 1.0 - p if p < 1 else 1.0
         self.site = (site * 7919 + 1) % 2**31
         self.whole_channels = whole_channels
 
@@ -40,11 +45,11 @@ class ReplayableDropout(nn.Cell):
             return x
         shape = x.shape[:2] + (1,) * (x.ndim - 2) if self.whole_channels else x.shape
         mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
-        return x * mask / (1.0 - self.p)
+        return x * mask / self.kept
 
 
 def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
-    """Numbers in [0, 1) that depend on the key and the element's index only."""
+    """Numbers in [0, 1] that depend on the key and the element's index only."""
     count = 1
     for size in shape:
         count *= size
@@ -65,30 +70,24 @@ def _drop_share(dropout: nn.Cell) -> float:
 def make_replayable(network: nn.Cell) -> Callable[..., None]:
     """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
 
-    Returns:
-        A function of the step's number and the micro-batch's, which draws the masks: the same numbers give the same
-        masks. It does nothing for a network without dropout.
-    """
-    owners = [
-        (owner, name, cell)
-        for _, owner in network.cells_and_names()
-        for name, cell in owner.name_cells().items()
-        if isinstance(cell, _DROPOUTS)
-    ]
-    seed = Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
-    for site, (owner, name, cell) in enumerate(owners):
-        replacement = ReplayableDropout(_drop_share(cell), seed, site, type(cell) is not nn.Dropout)
-        replacement.set_train(cell.training)
-        if isinstance(owner, (nn.SequentialCell, nn.CellList)):
-            owner[list(owner.name_cells()).index(name)] = replacement
-        elif isinstance(owner, nn.CellDict):
-            owner[name] = replacement
-        else:
-            setattr(owner, name, replacement)
+    One cell in two places becomes two, each with masks of its own. What an earlier call replaced goes on with its seed.
 
-    def draw(step: int, micro_batch: int = 0) -> None:
-        if owners:
-            number = np.array((step + micro_batch * _MICRO_BATCH_STRIDE) % 2**32, np.uint32)
+    Returns:
+        A function of the step's number and that of a part of the batch, which draws the masks: the same numbers give
+        the same masks. It does nothing for a network without dropout.
+    """
+    found = places(network)
+    earlier = [place.cell for place in found if isinstance(place.cell, ReplayableDropout)]
+    seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
+    dropouts = [place for place in found if isinstance(place.cell, _DROPOUTS)]
+    for site, place in enumerate(dropouts, start=len(earlier)):
+        replacement = ReplayableDropout(_drop_share(place.cell), seed, site, type(place.cell) is not nn.Dropout)
+        replacement.set_train(place.cell.training)
+        place.put(replacement)
+
+    def draw(step: int, part: int = 0) -> None:
+        if earlier or dropouts:
+            number = np.array((step + part * _PART_STRIDE) % 2**32, np.uint32)
             ops.assign(seed, Tensor(number.view(np.int32)))
 
     return draw

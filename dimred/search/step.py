@@ -118,7 +118,7 @@ class SubspaceTrainStep(nn.Cell):
         self.optimizer = optimizer
         self.ema = ema
         self._update_ema = NoEMA() if ema is None else ema
-        self._draw_dropout_masks = make_replayable(network)
+        self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
         trained = {id(parameter) for parameter in trainable}
         self._untrained = make_copies([p for p in network.get_parameters() if id(p) not in trained])
         self._weights = make_vectors(trainable)
@@ -222,8 +222,8 @@ class SubspaceTrainStep(nn.Cell):
         )
 
     def _draw_masks(self, micro_batch: int) -> None:
-        """The dropout masks of a micro-batch in this step: the same in all its forward passes."""
-        self._draw_dropout_masks(self.state.n_steps, micro_batch)
+        """The dropout masks of this rank's micro-batch in this step: the same in all its forward passes."""
+        self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
         if self.state.n_rejected_in_a_row >= self.options.max_rejected_steps:

@@ -3,12 +3,12 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
-from typing import NamedTuple
 
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
 from dimred.errors import ConfigError
+from dimred.train_step.cells import Place, places
 from dimred.train_step.network_state import BATCH_NORMS
 
 LEVELS = ("O0", "O1", "O2", "O3")
@@ -60,17 +60,17 @@ def with_precision(
     if level == "O1":
         white = [kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in listed]
         white += [_cell_type("precision.white_list", name) for name in white_list]
-        _replace([place for place in _places(network) if isinstance(place.cell, tuple(white))], dtype)
+        _convert([place for place in places(network) if isinstance(place.cell, tuple(white))], dtype)
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
         standard = [kind for kind in amp.get_black_list() if kind not in BATCH_NORMS] if level == "O2" else []
         black = [*standard, *(BATCH_NORMS if keep else ()), *listed]
         network = amp.custom_mixed_precision(network, black_list=black, dtype=HALF_TYPES[dtype])
     for pattern, name in casts.items():
-        fitting = [place for place in _places(network) if fnmatch(place.path, pattern)]
+        fitting = [place for place in places(network) if fnmatch(place.path, pattern)]
         if not fitting:
             raise ConfigError(f"precision.casts has {pattern!r}, which fits no cell of the network; see dimred summary")
-        _replace(fitting, name)
+        _convert(fitting, name)
     return network
 
 
@@ -85,31 +85,10 @@ class _ComputesIn(nn.Cell):
         return ops.cast(self.cell(*inputs), ms.float32)
 
 
-class _Place(NamedTuple):
-    """Where a cell is in its network."""
-
-    path: str
-    owner: nn.Cell
-    name: str
-    cell: nn.Cell
-
-
-def _places(network: nn.Cell) -> list[_Place]:
-    """Every cell below the network; wrappers of ``mindspore.amp`` don't show in the paths."""
-    return [
-        _Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
-        for path, owner in network.cells_and_names()
-        for name, cell in owner.name_cells().items()
-    ]
-
-
-def _replace(places: Sequence[_Place], dtype: str) -> None:
-    """Let these cells compute in the type."""
-    for place in places:
-        # Not by setattr, which would rename the parameters.
-        place.owner._cells[place.name] = _ComputesIn(place.cell, TYPES[dtype])
-        if isinstance(place.owner, nn.SequentialCell):
-            place.owner.cell_list = list(place.owner.cells())
+def _convert(fitting: Sequence[Place], dtype: str) -> None:
+    """Let the cells in these places compute in the type."""
+    for place in fitting:
+        place.put(_ComputesIn(place.cell, TYPES[dtype]))
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

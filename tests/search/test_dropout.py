@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search.dropout import ReplayableDropout, make_replayable
 from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import basis_for, state_bytes
@@ -70,6 +71,45 @@ def test_a_network_without_dropout_is_left_alone():
     before = [type(cell) for _, cell in network.cells_and_names()]
     make_replayable(network)(3)
     assert [type(cell) for _, cell in network.cells_and_names()] == before
+
+
+def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
+    relu, twice = nn.ReLU(), nn.Dropout(p=0.5)
+    network = nn.SequentialCell(nn.Dense(50, 50), relu, nn.Dense(50, 50), relu, twice, nn.Dense(50, 50), twice)
+    dense = [network[0], network[2], network[5]]
+    draw = make_replayable(network)
+    first, second = network[4], network[6]
+    assert list(network) == [dense[0], relu, dense[1], relu, first, dense[2], second]
+    assert [type(cell) for cell in (first, second)] == [ReplayableDropout, ReplayableDropout]
+    draw(1)
+    assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
+
+
+def test_all_may_be_dropped(mode):
+    network = nn.SequentialCell(nn.Dropout2d(p=1.0))
+    make_replayable(network)
+    network.set_train(True)
+    assert not network(Tensor(np.ones((2, 3, 2, 2), np.float32))).asnumpy().any()
+
+
+class FirstOfTwo(Ranks):
+    group_size = 2
+
+
+class SecondOfTwo(Ranks):
+    rank, group_size = 1, 2
+
+
+def test_ranks_draw_the_masks_that_the_micro_batches_of_one_process_draw():
+    x, network = Tensor(np.random.default_rng(2).standard_normal((8, 30)).astype(np.float32)), DropoutNet()
+    losses = []
+    for ranks, rows, part in ((ALONE, 4, x), (FirstOfTwo(), None, x[:4]), (SecondOfTwo(), None, x[4:])):
+        optimizer = nn.SGD(network.trainable_params(), 1e-12)
+        step = SubspaceTrainStep(
+            network, None, n_components=0, residual="continued", optimizer=optimizer, ranks=ranks, micro_batch_size=rows
+        )
+        losses.append(float(step(part).loss))
+    assert losses[0] == pytest.approx((losses[1] + losses[2]) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])

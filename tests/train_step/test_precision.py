@@ -56,6 +56,19 @@ def test_types_between_the_layers_and_float32_at_the_end(options, after_convolut
     assert {parameter.dtype for parameter in used.get_parameters()} == {ms.float32}
 
 
+def test_a_cell_in_two_places_stays_in_both(pynative):
+    """``O1`` converts both places of the dense layer, and leaves both ReLUs where they are."""
+    relu, dense = nn.ReLU(), nn.Dense(5, 5)
+    plain = nn.SequentialCell(dense, relu, nn.Dense(5, 5), relu, dense)
+    x = Tensor(np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32))
+    exact = plain(x).asnumpy()
+    used = with_precision(plain, "O1")
+    found = used(x)
+    assert found.dtype == ms.float32
+    np.testing.assert_allclose(found.asnumpy(), exact, atol=2e-3)
+    assert [cell is relu for cell in used] == [False, True, False, True, False]
+
+
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
