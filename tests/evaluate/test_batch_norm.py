@@ -1,5 +1,7 @@
 """Re-estimated BatchNorm statistics against plain NumPy."""
 
+from typing import Any
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -50,3 +52,35 @@ def test_no_batches_is_an_error(network: nn.Cell) -> None:
 
 def test_a_network_without_batch_norm_needs_no_pass() -> None:
     assert reestimate_batch_norm(nn.SequentialCell(nn.Dense(3, 2)), []) == 0
+
+
+def test_statistics_are_those_without_dropout_and_training_goes_on_with_it() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.SequentialCell(nn.Dropout(p=0.5), nn.BatchNorm2d(3))
+    images = batches(1)[0][0]
+    network.set_train(True)
+    network(images)  # its graph, with dropout, must not be taken for another one
+    reestimate_batch_norm(network, batches(1))
+    x = images.asnumpy()
+    np.testing.assert_allclose(network[1].moving_mean.asnumpy(), x.mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(network[1].moving_variance.asnumpy(), x.var((0, 2, 3), ddof=1), rtol=1e-3)
+    assert network.training
+    assert network[0].training
+    assert np.any(network(images).asnumpy() != network(images).asnumpy())
+
+
+@pytest.mark.parametrize("options", [{"use_batch_statistics": False}, {"momentum": 1.0}], ids=str)
+def test_statistics_that_training_leaves_alone_stay(options: dict[str, Any]) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.SequentialCell(nn.BatchNorm2d(3, **options), nn.BatchNorm2d(3))
+    assert reestimate_batch_norm(network, batches(2)) == 2
+    assert network[0].moving_mean.asnumpy().tolist() == [0, 0, 0]
+    assert network[0].moving_variance.asnumpy().tolist() == [1, 1, 1]
+    assert np.all(network[1].moving_variance.asnumpy() != 1)
+
+
+def test_the_mode_is_put_back_after_a_fault(network: nn.Cell) -> None:
+    network.set_train(False)
+    with pytest.raises(ValueError, match="unpack"):
+        reestimate_batch_norm(network, [()])
+    assert not network.training
