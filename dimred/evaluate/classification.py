@@ -50,4 +50,12 @@ def _classes(logits: Tensor, labels: Tensor) -> Tensor:
             f"the network gives logits of the shape {logits.shape} for labels of the shape {labels.shape}; logits must "
             "be (n, n_classes) for labels (n,), or (n, n_classes, ...) for labels (n, ...)"
         )
-    return labels.astype(ms.int32)
+    labels = labels.astype(ms.int32)
+    values, n_classes = labels.asnumpy(), logits.shape[1]
+    wrong = values[((values < 0) | (values >= n_classes)) & (values != IGNORED)]
+    if wrong.size:
+        raise DataError(
+            f"there is the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
+            f"{n_classes - 1}; correct the label, raise model.n_classes, or mark what is to be ignored with {IGNORED}"
+        )
+    return labels

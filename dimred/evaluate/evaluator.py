@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.batch_norm import reestimate_batch_norm
-from dimred.evaluate.scores import CLASSIFICATION, MeanScore, Scores
+from dimred.evaluate.scores import CLASSIFICATION, Scores, mean_of_items, means_of_samples, score_batches
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.layout import WeightLayout
@@ -92,21 +92,26 @@ class OnSplits:
         ranks: Ranks = ALONE,
     ):
         self.network = network
-        self._ranks = ranks
+        self._scores, self._ranks = scores, ranks
         self._layout = WeightLayout.from_network(network)
         self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
         self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches))
-        self._metric = MeanScore(network, scores.metric, ranks)
-        self._loss = MeanScore(network, scores.loss, ranks)
         self.has_batch_norm = bool(moving_statistics(network))
 
     def metric(self, split: str) -> float:
         """The metric's mean over the split; by default the accuracy, a fraction."""
-        return self._metric(self._splits[split])
+        [found] = score_batches(self.network, self._splits[split], self._scores.metric)
+        return mean_of_items(found, self._ranks)
 
     def losses(self, split: str) -> np.ndarray:
-        """The loss on each sample of the split, float32 (n,); see ``MeanScore.of_samples``."""
-        return self._loss.of_samples(self._splits[split])
+        """The loss on each sample of the split, float32 (n,); see ``means_of_samples``."""
+        [found] = score_batches(self.network, self._splits[split], self._scores.loss)
+        return means_of_samples(found, self._ranks)
+
+    def metric_and_losses(self, split: str) -> tuple[float, np.ndarray]:
+        """Both, in one pass."""
+        metric, loss = score_batches(self.network, self._splits[split], self._scores.metric, self._scores.loss)
+        return mean_of_items(metric, self._ranks), means_of_samples(loss, self._ranks)
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
@@ -178,8 +183,9 @@ class Evaluator:
         self._put(arrays)
         found = {split: self.on.metric(split) for split in _REPORTED}
         self.on.reestimate()
-        found |= {f"{split}_reestimated": self.on.metric(split) for split in _REPORTED}
-        return found | {f"{split}_loss": float(self.on.losses(split).mean()) for split in _REPORTED}
+        again = {split: self.on.metric_and_losses(split) for split in _REPORTED}
+        found |= {f"{split}_reestimated": metric for split, (metric, _) in again.items()}
+        return found | {f"{split}_loss": float(losses.mean()) for split, (_, losses) in again.items()}
 
     def _put(self, arrays: Arrays) -> None:
         from_arrays(self.on.network.get_parameters(), arrays, "the evaluated network")

@@ -10,9 +10,9 @@ from mindspore import Tensor
 from dimred.build import build_data, build_network, build_scores, build_train_step
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.data.batches import SEARCH_EPOCHS_FROM
-from dimred.evaluate.scores import MeanScore
 from tests.benchmarks import source_code
 from tests.benchmarks.source_code import CONTEXT, dataset
+from tests.helpers.scoring import mean_score
 
 HERE = Path(__file__).parent
 ONE = load_config(StageOneConfig, HERE / "source_code_1.yaml", ["data.batch_size=8"])
@@ -74,20 +74,20 @@ def test_it_is_causal_and_learns(library: Path) -> None:
     assert one.shape == (8, 256, CONTEXT)
     np.testing.assert_array_equal(one[:, :, :90], two[:, :, :90])
     assert np.abs(one - two)[:, :, 90:].max(axis=(0, 1)).min() > 0
-    mean = MeanScore(network, build_scores(ONE).metric)
+    metric = build_scores(ONE).metric
 
     class Batch:
         def create_tuple_iterator(self, num_epochs: int) -> list[tuple[Tensor, Tensor]]:
             return [(text, labels)]
 
-    before = mean(Batch())
+    before = mean_score(network, metric, Batch())
     assert before == pytest.approx(np.log(256), abs=0.5)
     step = build_train_step(
         ONE.model_copy(update={"schedule": ONE.schedule.model_copy(update={"warmup_epochs": 0})}), network, 4
     )
     losses = [float(step(text, labels).loss) for _ in range(5)]
     assert losses[0] == pytest.approx(before, rel=1e-5)
-    assert mean(Batch()) < before - 1
+    assert mean_score(network, metric, Batch()) < before - 1
 
 
 def test_stage_2_has_the_same_network_and_metric() -> None:

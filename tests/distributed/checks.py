@@ -23,7 +23,7 @@ from dimred.distributed.share import share_basis, share_state
 from dimred.errors import DimredError
 from dimred.evaluate.averages import SnapshotAverages, Window
 from dimred.evaluate.classification import cross_entropy, is_correct
-from dimred.evaluate.scores import MeanScore
+from dimred.evaluate.scores import mean_of_items, means_of_samples, score_batches
 from dimred.run.device import set_up
 from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
 from dimred.run.states import RunStates, read_state
@@ -202,10 +202,8 @@ def evaluation(ranks: Ranks) -> dict:
     labels = np.zeros(23, np.int32)
     own = slice(ranks.rank, None, ranks.group_size)
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
-    return {
-        "accuracy": MeanScore(nn.Identity(), is_correct, ranks)(images),
-        "losses": MeanScore(nn.Identity(), cross_entropy, ranks).of_samples(images).tolist(),
-    }
+    metric, loss = score_batches(nn.Identity(), images, is_correct, cross_entropy)
+    return {"accuracy": mean_of_items(metric, ranks), "losses": means_of_samples(loss, ranks).tolist()}
 
 
 def averages(ranks: Ranks) -> dict:

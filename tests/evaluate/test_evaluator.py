@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -79,11 +79,26 @@ def test_too_few_training_images_for_a_batch_are_said(network: nn.Cell) -> None:
         OnSplits(network, SPLITS | {"train": Split(3, 1)}, seed=1, n_batches=2).reestimate()
 
 
+class Watched(NamedTuple):
+    """Notes each pass over a split."""
+
+    split: str
+    batches: Any
+    passes: list[str]
+
+    def create_tuple_iterator(self, num_epochs: int) -> Iterator[Any]:
+        self.passes.append(self.split)
+        yield from self.batches.create_tuple_iterator(num_epochs=num_epochs)
+
+
 def test_choosing_is_counted_and_reporting_is_not(network: nn.Cell) -> None:
     arrays = to_arrays(network.get_parameters())
     other = nn.SequentialCell(nn.BatchNorm1d(3))
     evaluator = Evaluator(OnSplits(other, SPLITS, seed=1, n_batches=2), SPLITS)
+    passes = list[str]()
+    evaluator.on._splits = {split: Watched(split, kept, passes) for split, kept in evaluator.on._splits.items()}
     found = evaluator.report(arrays)
+    assert passes == ["val", "test", "val", "test"]
     before, after = (np.zeros(3), np.ones(3)), statistics_of_two_batches()
     assert {name: value for name, value in found.items() if not name.endswith("loss")} == {
         "val": accuracy(SPLITS["val"], *before),

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
 
+from dimred.errors import ConfigError, DataError
 from dimred.evaluate.classification import cross_entropy
-from dimred.evaluate.scores import MeanScore, sums_and_counts
+from dimred.evaluate.scores import sums_and_counts
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.scoring import mean_score, sample_scores
 
 N, T = 7, 5
 RNG = np.random.default_rng(4)
@@ -30,7 +32,7 @@ def test_the_loss_of_the_samples_is_in_the_mean_the_loss_that_is_trained_by(axes
     part = (slice(None), slice(None)) if axes == (N, T) else (slice(None), 0)
     outputs, labels = OUTPUTS[part], LABELS[part]
     mean = float(nn.MSELoss(reduction="mean")(Tensor(outputs), Tensor(labels)).asnumpy())
-    of_samples = MeanScore(nn.Identity(), nn.MSELoss(reduction="none")).of_samples(batches(outputs, labels))
+    of_samples = sample_scores(nn.Identity(), nn.MSELoss(reduction="none"), batches(outputs, labels))
     by_sample = ((outputs - labels) ** 2).reshape(N, -1).mean(1)
     np.testing.assert_allclose(of_samples, by_sample, rtol=1e-5)
     assert of_samples.mean() == pytest.approx(mean, rel=1e-6)
@@ -41,7 +43,7 @@ def test_so_is_the_built_in_one_with_labels_that_are_ignored() -> None:
     labels = RNG.integers(0, 4, (N, T)).astype(np.int32)
     labels[2:, 3:] = -100
     mean = float(nn.CrossEntropyLoss()(Tensor(logits), Tensor(labels)).asnumpy())
-    assert MeanScore(nn.Identity(), cross_entropy).of_samples(batches(logits, labels)).mean() == pytest.approx(mean)
+    assert sample_scores(nn.Identity(), cross_entropy, batches(logits, labels)).mean() == pytest.approx(mean)
 
 
 def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden() -> None:
@@ -52,17 +54,36 @@ def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden(
         of_batch = np.isin(LABELS, labels.asnumpy()).all(1)
         return values[of_batch], counted[of_batch]
 
-    assert MeanScore(nn.Identity(), score)(batches(OUTPUTS, LABELS)) == pytest.approx(np.nanmean(values))
+    assert mean_score(nn.Identity(), score, batches(OUTPUTS, LABELS)) == pytest.approx(np.nanmean(values))
     counted[1, 1], values[1, 1] = True, np.nan
-    assert np.isnan(MeanScore(nn.Identity(), score)(batches(OUTPUTS, LABELS)))
+    assert np.isnan(mean_score(nn.Identity(), score, batches(OUTPUTS, LABELS)))
 
 
 def test_a_score_may_be_numpy_or_have_an_axis_of_its_own() -> None:
     """Of every item one number; an uneven last batch counts by its items."""
-    flat = MeanScore(nn.Identity(), lambda outputs, labels: np.abs((outputs - labels).asnumpy()).reshape(-1))
-    assert flat(batches(OUTPUTS, LABELS)) == pytest.approx(np.abs(OUTPUTS - LABELS).mean())
-    some = MeanScore(nn.Identity(), lambda outputs, labels: outputs.asnumpy()[labels.asnumpy() > 0])
-    assert some(batches(OUTPUTS, LABELS)) == pytest.approx(OUTPUTS[LABELS > 0].mean())
+
+    def flat(outputs: Tensor, labels: Tensor) -> np.ndarray:
+        return np.abs((outputs - labels).asnumpy()).reshape(-1)
+
+    assert mean_score(nn.Identity(), flat, batches(OUTPUTS, LABELS)) == pytest.approx(np.abs(OUTPUTS - LABELS).mean())
+
+    def some(outputs: Tensor, labels: Tensor) -> Any:
+        return outputs.asnumpy()[labels.asnumpy() > 0]
+
+    assert mean_score(nn.Identity(), some, batches(OUTPUTS, LABELS)) == pytest.approx(OUTPUTS[LABELS > 0].mean())
+
+
+def test_a_single_number_of_a_batch_is_refused() -> None:
+    """The mean of the batches' means would count the samples of a small last batch more than others."""
+    with pytest.raises(ConfigError, match="it must give one for each item"):
+        mean_score(nn.Identity(), nn.MSELoss(), batches(OUTPUTS, LABELS))
+
+
+@pytest.mark.parametrize("score", [mean_score, sample_scores])
+def test_a_split_of_which_nothing_counts_is_said(score: Any) -> None:
+    logits, ignored = RNG.normal(size=(N, 4)).astype(np.float32), np.full(N, -100, np.int32)
+    with pytest.raises(DataError, match="not one item of the split counts"):
+        score(nn.Identity(), cross_entropy, batches(logits, ignored))
 
 
 def test_the_last_column_is_the_label_of_several_inputs() -> None:
@@ -71,7 +92,7 @@ def test_the_last_column_is_the_label_of_several_inputs() -> None:
             return first + second
 
     network = Sum().set_train(True)
-    found = MeanScore(network, nn.L1Loss(reduction="none"))(batches(OUTPUTS, 2 * OUTPUTS, LABELS))
+    found = mean_score(network, nn.L1Loss(reduction="none"), batches(OUTPUTS, 2 * OUTPUTS, LABELS))
     assert found == pytest.approx(np.abs(3 * OUTPUTS - LABELS).mean())
     assert network.training
 
@@ -86,5 +107,5 @@ def test_the_metric_of_the_tutorial_is_one() -> None:
     text = (REPOSITORY / "pipelines" / "TUTORIAL.md").read_text(encoding="utf-8")
     made: dict[str, Any] = {}
     exec(text.partition("## Not a classifier?")[2].partition("```python\n")[2].partition("```")[0], made)
-    found = MeanScore(nn.Identity(), made["absolute_error"]())(batches(OUTPUTS, LABELS))
+    found = mean_score(nn.Identity(), made["absolute_error"](), batches(OUTPUTS, LABELS))
     assert found == pytest.approx(np.abs(OUTPUTS - LABELS).mean())
