@@ -55,12 +55,12 @@ class StageOneRecord:
         return [entry.epoch for entry in entries if used is None or entry.file in used]
 
     def variance_shares(self) -> np.ndarray | None:
-        """The share of the snapshots' variance along each principal direction, (N - 1,); None of fewer than two."""
+        """The share of the snapshots' variance along each principal direction, (N - 1,); None where there is none."""
         if self.snapshots is None or len(self.snapshots) < 2:
             return None
         variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(self.snapshots))))[:0:-1]
-        shares: np.ndarray = np.maximum(variances, 0.0) / variances.sum()
-        return shares
+        variances = np.maximum(variances, 0.0)
+        return variances / variances.sum() if variances.any() else None
 
 
 @dataclass(frozen=True)

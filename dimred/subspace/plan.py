@@ -163,6 +163,8 @@ def leave_one_out(gram: np.ndarray, left_out: int) -> tuple[float, np.ndarray]:
     values, vectors = np.linalg.eigh(centred)
     values, vectors = values[::-1], vectors[:, ::-1]
     usable = values > len(gram) * 1e-14 * max(values[0], 0.0)
+    if not usable.any():  # the others are all equal
+        return float(distance), np.array([distance])
     coordinates = (vectors[:, usable].T @ products) / np.sqrt(values[usable])
     return float(distance), np.maximum(distance - np.cumsum(coordinates**2), 0.0)
 
@@ -171,12 +173,13 @@ def advise(gram: np.ndarray, n_components: int) -> Advice:
     """Suggest the first snapshot to keep, then k, by leave-one-out reconstruction of the newest quarter.
 
     The first snapshot: the earliest of (up to 16) candidates from which on the error with ``n_components`` directions
-    is within 5 % of the least. Then k: the knee of the error over k.
+    is within 5 % of the least. At least ``n_components`` + 2 snapshots and two more than the newest quarter are kept.
+    Then k: the knee of the error over k.
     """
     n_snapshots = len(gram)
     newest = _spread(n_snapshots - max(n_snapshots // 4, 1), n_snapshots)
     fewest = min(n_components + 2, n_snapshots)
-    starts = _spread(0, max(n_snapshots - fewest, min(newest) - 2, 0) + 1 if fewest < n_snapshots else 1)
+    starts = _spread(0, max(min(n_snapshots - fewest, min(newest) - 2), 0) + 1)
     curves = [_mean_curve(gram, start, newest) for start in starts]
     errors = [curve[min(n_components, len(curve)) - 1] for curve in curves]
     best = next(number for number, error in enumerate(errors) if error <= _NEAR * min(errors))
@@ -193,4 +196,5 @@ def _mean_curve(gram: np.ndarray, start: int, newest: list[int]) -> np.ndarray:
     window = gram[start:, start:]
     results = [leave_one_out(window, row - start) for row in newest]
     shortest = min(len(errors) for _, errors in results)
-    return np.sum([errors[:shortest] for _, errors in results], axis=0) / sum(distance for distance, _ in results)
+    spread = sum(distance for distance, _ in results) or 1.0
+    return np.sum([errors[:shortest] for _, errors in results], axis=0) / spread

@@ -3,14 +3,17 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dimred.errors import ConfigError
 from dimred.report.record import read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.verdict import Measured
+from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, write_run
 
 MEASURED = Measured("test", reestimated=True, last=0.55)
@@ -42,6 +45,11 @@ def test_a_running_stage_1_may_be_in_the_middle_of_a_line(run: RunFiles, tmp_pat
     with (run.stage_1 / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 51, "lo')
     assert "<b>50</b><span>epochs done</span>" in stage_1_page(run, tmp_path / "out").read_text()
+
+
+def test_snapshots_that_are_equal_have_no_spectrum(run: RunFiles, tmp_path: Path) -> None:
+    equal = write_series(tmp_path / "equal", np.ones((3, 20)))
+    assert replace(read_stage_1(run.stage_1 / "checkpoint_stage_1"), snapshots=equal).variance_shares() is None
 
 
 def test_a_stage_1_before_its_first_snapshot_has_a_page(run: RunFiles, tmp_path: Path) -> None:

@@ -44,6 +44,23 @@ def test_early_snapshots_that_only_disturb_are_to_be_skipped():
     assert advice.n_components == 5 + 12 - advice.skip_first  # an early snapshot that stays costs a direction
 
 
+@pytest.mark.parametrize(("n_snapshots", "n_components"), [(40, 1), (40, 4), (40, 32), (6, 1), (4, 3)])
+def test_enough_snapshots_are_kept_for_the_directions_and_for_the_newest_quarter(n_snapshots, n_components):
+    gram = gram_of(random_walk(n_snapshots, 500))
+    advice = advise(gram, n_components)
+    kept = n_snapshots - advice.skip_first
+    assert kept >= min(max(n_components + 2, n_snapshots // 4 + 2), n_snapshots)
+    curve = [leave_one_out(gram[advice.skip_first :, advice.skip_first :], kept - 1 - back) for back in range(2)]
+    assert len(advice.errors) <= min(len(errors) for _, errors in curve)
+
+
+def test_snapshots_that_are_equal_have_a_plan_too():
+    assert advise(np.zeros((5, 5)), 2).n_components == 1
+    alone = np.zeros((6, 30))
+    alone[-1] = 1.0
+    assert advise(gram_of(alone), 2).errors.tolist() == [1.0]
+
+
 def test_a_sample_of_all_columns_is_exact_and_of_few_is_near(tmp_path, monkeypatch):
     snapshots = random_walk(8, 40_000)
     matrix = WeightMatrix(write_series(tmp_path, snapshots))
