@@ -76,10 +76,10 @@ class CheckpointSelection:
             ``{"kept": name}``, and the selection's summary.
         """
         layout, parameters = WeightLayout.from_network(network), list(network.get_parameters())
-        epochs = [one.name for one in self.selection.candidates if one.name.isdecimal()]
-        series = self._ranks.run_on_rank_zero(lambda: CheckpointSeries.open(self.folder) if epochs else None)
+        has_epochs = any(one.name.isdecimal() for one in self.selection.candidates)
+        series = self._ranks.run_on_rank_zero(lambda: CheckpointSeries.open(self.folder) if has_epochs else None)
         averages = SnapshotAverages(series, layout, self._ranks)
-        windows = {}
+        epochs, windows = [step // self._steps_per_epoch for step in averages.steps], {}
         for window, weights in averages.uniform(len(epochs), window_grid(len(epochs)).get(len(epochs), [])):
             name = f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
             windows[name] = window

@@ -64,7 +64,7 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
     The standard error is at least a millionth of the loss: a float32 network may be that far off itself.
     """
     differences = candidate.losses.astype(np.float64) - other.losses
-    return Behind(float(differences.mean()), max(_standard_error(differences), _RESOLUTION * other.loss))
+    return Behind(float(differences.mean()), max(_standard_error(differences), _RESOLUTION * abs(other.loss)))
 
 
 def _standard_error(values: np.ndarray) -> float:

@@ -88,6 +88,16 @@ def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) 
     assert [(one.name, one.width, one.loss) for one in resumed.selection.candidates] == [("start", 20, 0), ("2", 1, 2)]
 
 
+def test_a_mean_is_of_the_epochs_that_it_names_although_one_could_not_be_measured(
+    tmp_path: Path, network: nn.Cell
+) -> None:
+    made, resumed = points(tmp_path), points(tmp_path)
+    search(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
+    resumed.restore(made.state_arrays(), 1.0)
+    assert put_best(resumed, network)["kept"] == "mean of epochs 3 to 4"
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
+
+
 def _die_while_writing(target: Path) -> None:
     with open_atomic(target) as file:
         file.write(b"half")

@@ -46,6 +46,12 @@ def test_of_equally_wide_ones_the_lower_loss_of_equal_ones_the_first() -> None:
     assert made.choose().name == "b"
 
 
+def test_a_loss_below_zero_is_no_more_exact_than_one_above() -> None:
+    """A likelihood's, of which float32 has as many digits."""
+    made = selection(("lowest", 1, -100 * np.ones(400)), ("wider", 9, -99.99999 * np.ones(400)))
+    assert made.choose().name == "wider"
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_never_chosen(bad: float) -> None:
     broken = np.where(np.arange(400) == 7, bad, HARD - 1)
