@@ -11,8 +11,8 @@ import numpy as np
 from dimred.data.batches import Batches, GivenOrder
 from dimred.errors import ConfigError, DataError, shown
 
-# What has a length and gives by number: what the network is given, in one part or several, and last the label; always
-# the same for the same number.
+# Samples by number, with a length: the network's inputs, one or several, and last the label. The same number must give
+# the same sample each time.
 Source = Sequence[tuple[Any, ...]]
 Factory = Callable[..., Source]
 

@@ -92,7 +92,7 @@ class SnapshotAverages:
         return float(found.sum() ** 2 / (found**2).sum())
 
     def name(self, window: Window) -> str:
-        """What a reader is told."""
+        """Its name in the log and in the result."""
         first, last = self.steps[window.first], self.steps[window.end - 1]
         return f"{window.profile} of {window.end - window.first} snapshots, steps {first} to {last}"
 

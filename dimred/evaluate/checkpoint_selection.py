@@ -51,7 +51,7 @@ class CheckpointSelection:
         return read_checkpoint(self.path(point))
 
     def state_arrays(self) -> dict[str, np.ndarray]:
-        """The losses of every point, for the state to resume from; they say nothing where they are not finite."""
+        """The losses of every point, for the state to resume from; a point whose losses are not finite is left out."""
         measured = self.selection.candidates
         return {_LOSSES + one.name: one.losses for one in measured if np.isfinite(one.losses).all()}
 

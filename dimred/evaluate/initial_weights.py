@@ -96,9 +96,12 @@ class InitialWeights:
         self._on = on
 
     def put(self, start: str, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None) -> dict[str, Any]:
-        """``best``, ``mean``, ``last`` (the network as it is), or the path of a checkpoint; what is told of a choice.
+        """Put the network where the search begins; returns what ``result.json`` says of a choice, if one was made.
 
-        ``snapshots`` are None where there are none, and on all ranks but 0.
+        Args:
+            start: ``best``, ``mean``, ``last`` (the network as it is), or the path of a checkpoint.
+            basis: on rank 0; None elsewhere, and without directions.
+            snapshots: None where there are none, and on all ranks but 0.
 
         Raises:
             ConfigError: ``mean`` of a basis that has none.

@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.train_step.cells import places
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
-_PART_STRIDE = 0x9E3779B1  # no step in reach meets another step's number
+_PART_STRIDE = 0x9E3779B1  # so large that no part of a step has the number of another step in reach
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 

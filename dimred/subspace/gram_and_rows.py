@@ -229,7 +229,7 @@ def rows_pass(
 class NpyColumns:
     """Writes the columns of a C-ordered float32 ``.npy`` array of ``shape`` (k, M) or (M,), in any order.
 
-    The file gets its full length at once, as a hole; with ``resume`` an existing one is gone on with.
+    The file gets its full length at once, as a hole; with ``resume`` an existing one is continued.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], *, resume: bool) -> None:

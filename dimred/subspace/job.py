@@ -31,7 +31,7 @@ _REPAIRS = 3
 
 @dataclass(frozen=True)
 class Job:
-    """What to compute: k may be a share of variance; a digest is empty where nothing tells that of the snapshot."""
+    """What to compute: k may be a share of variance; the digest of a snapshot is empty where none was recorded."""
 
     matrix: WeightMatrix
     kind: str

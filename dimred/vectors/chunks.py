@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-WIDTH = 1 << 17  # numbers in a chunk: half a mebibyte of each vector; with shorter ones Python's own time shows
+WIDTH = 1 << 17  # numbers in a chunk: half a mebibyte of each vector; with shorter ones Python's overhead shows
 
 
 def parallel_for(length: int, work: Callable[[int, int], object], width: int = WIDTH) -> None:
