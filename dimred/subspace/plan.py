@@ -178,8 +178,7 @@ def advise(gram: np.ndarray, n_components: int) -> Advice:
     """
     n_snapshots = len(gram)
     newest = _spread(n_snapshots - max(n_snapshots // 4, 1), n_snapshots)
-    fewest = min(n_components + 2, n_snapshots)
-    starts = _spread(0, max(min(n_snapshots - fewest, min(newest) - 2), 0) + 1)
+    starts = _spread(0, max(min(n_snapshots - n_components, newest[0]) - 2, 0) + 1)
     curves = [_mean_curve(gram, start, newest) for start in starts]
     errors = [curve[min(n_components, len(curve)) - 1] for curve in curves]
     best = next(number for number, error in enumerate(errors) if error <= _NEAR * min(errors))
