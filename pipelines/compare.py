@@ -186,9 +186,9 @@ class Comparison(StageOneSoFar):
         super().__init__(*others)
         self.folder = folder
 
-    def entry(self, found: Found, chosen: str = "", choice: float | None = None) -> Entry:
+    def entry(self, found: Found, chosen: str = "") -> Entry:
         """A search from here as an entry."""
-        return Entry(found.arrays, self.at + found.passes, f"{chosen}{found.kept}", choice)
+        return Entry(found.arrays, self.at + found.passes, f"{chosen}{found.kept}")
 
     def last_weights(self) -> Entry:
         """Stage 1 as it is here."""

@@ -84,7 +84,7 @@ class Batches:
     def evaluation(self) -> "Readable":
         """Every sample once, over all ranks, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._evaluation_samples(order).batch(self.batch_size))
+        return Readable(self._evaluation_samples(order).batch(self.batch_size)) if len(order) else NoBatches()
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
@@ -138,6 +138,17 @@ class Readable:
             queue = self._batches.__transfer_dataset__
             queue.stop_send()
             queue.release()
+
+
+class NoBatches(Readable):
+    """What a rank reads of a split with fewer samples than there are ranks; MindSpore has no empty sampler."""
+
+    def __init__(self) -> None:
+        """Nothing to keep."""
+
+    def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
+        """None."""
+        return iter(())
 
 
 def _in_words(text: str) -> str:

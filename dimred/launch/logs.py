@@ -1,5 +1,6 @@
 """The logs of a job's ranks on this node, as the launcher sees them: shown, quoted, and taken back."""
 
+import errno
 import os
 import re
 import shutil
@@ -17,13 +18,16 @@ _TAIL_BYTES = 64_000
 
 
 def show(text: str, stream: TextIO) -> None:
-    """Write it at once. A stream that nobody reads any more is given up: ctrl-C in ``dimred train | tee`` ends tee too,
-    and the ranks are still to save."""
+    """Write it at once; a stream that nobody reads any more is given up.
+
+    Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks are still to save.
+    """
     try:
         stream.write(text)
         stream.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # of a file; what it did not take is tried again with the next text
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class LogTail:

@@ -15,18 +15,12 @@ from mindspore import communication
 from dimred.distributed.ranks import ALONE, Group, Ranks
 
 
-def set_up(
-    seed: int,
-    device_target: Literal["CPU", "Ascend"] = "CPU",
-    graph_mode: bool = True,
-    all_reduce_split: Sequence[int] = (),
-) -> Ranks:
-    """Choose the device and mode, seed MindSpore's and NumPy's global generators, and join the ranks msrun started.
+def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduce_split: Sequence[int] = ()) -> Ranks:
+    """Choose the device and graph mode, seed the global generators of MindSpore and NumPy, and join msrun's ranks.
 
     Args:
         seed: the same on all ranks, so that they start from the same weights.
         device_target: what to compute on.
-        graph_mode: or PyNative.
         all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses all of them.
             Without meaning on CPU, which does not fuse.
     """
@@ -36,7 +30,7 @@ def set_up(
     except RuntimeError:  # this process has computed already, and stays where it did
         if before != device_target:
             raise
-    ms.set_context(mode=ms.GRAPH_MODE if graph_mode else ms.PYNATIVE_MODE)
+    ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return ALONE

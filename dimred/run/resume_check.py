@@ -35,7 +35,8 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
     for key in allowed:
         if key not in known:
             raise ConfigError(f"--allow-change has an {unknown_key(key, known)}")
-    changed = [change for change in _differences(before, now) if not _is_allowed(change[0], allowed)]
+    sections = tuple(f"{key}." for key in allowed)
+    changed = [one for one in _differences(before, now) if one[0] not in allowed and not one[0].startswith(sections)]
     if changed:
         lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in changed)
         accept = " ".join(f"--allow-change {key}" for key, _, _ in changed)
@@ -54,10 +55,6 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, An
         return
     for name in dict.fromkeys([*before, *now]):
         yield from _differences(before.get(name, _ABSENT), now.get(name, _ABSENT), f"{key}.{name}".lstrip("."))
-
-
-def _is_allowed(key: str, allowed: Sequence[str]) -> bool:
-    return any(key == given or key.startswith(f"{given}.") for given in allowed)
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

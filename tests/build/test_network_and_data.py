@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.build import check_splits
+from dimred.build import build_data, check_splits
 from dimred.config import StageOneConfig
 from dimred.data.image_tree import smallest_side, write_image_tree
+from dimred.distributed.ranks import Ranks
 
 
 @pytest.fixture
@@ -31,6 +32,19 @@ def test_images_that_would_be_blown_up_are_named(data: Path, capsys: pytest.Capt
 def test_others_are_not(data: Path, changed: dict, capsys: pytest.CaptureFixture[str]) -> None:
     check_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert capsys.readouterr().err == ""
+
+
+def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:
+    class Rank(Ranks):
+        group_size = 3
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+    settings = {"image_size": 16, "batch_size": 2, "augmentation": "pad_crop", "workers": 1}
+    config = StageOneConfig.model_validate({"data": settings}).data
+    of_ranks = [build_data(config, data, "train", Rank(rank)).evaluation() for rank in range(3)]
+    assert [sum(len(labels) for _, labels in each.create_tuple_iterator()) for each in of_ranks] == [1, 1, 0]
 
 
 def test_a_damaged_image_has_no_size(data: Path) -> None:
