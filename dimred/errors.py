@@ -106,7 +106,7 @@ def check_number(
     Raises:
         ConfigError: it is not; the message says what is allowed.
     """
-    limits = [("above", above, gt), ("at least", at_least, ge), ("below", below, lt)]
+    limits = [("above", above, gt), ("of at least", at_least, ge), ("below", below, lt)]
     given = [(word, limit, holds) for word, limit, holds in limits if limit is not None]
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if is_number and abs(value) < math.inf and all(holds(value, limit) for _, limit, holds in given):

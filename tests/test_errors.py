@@ -25,7 +25,7 @@ def test_what_is_out_of_range_or_no_number(value: object) -> None:
 
 def test_whole_numbers() -> None:
     check_number("epochs", np.int64(3), at_least=3, whole=True)
-    with pytest.raises(ConfigError, match=r"^epochs is 3\.0; it must be a whole number at least 3$"):
+    with pytest.raises(ConfigError, match=r"^epochs is 3\.0; it must be a whole number of at least 3$"):
         check_number("epochs", 3.0, at_least=3, whole=True)
 
 

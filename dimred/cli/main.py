@@ -58,5 +58,5 @@ typer_app.command("eval")(evaluate)
 
 
 def app() -> None:
-    """The ``dimred`` entry point; an error of ours is one line and exit status 2."""
+    """The ``dimred`` entry point; see ``run_app``."""
     run_app(typer_app)

@@ -25,8 +25,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a basis: how many snapshots, what each direction explains, where it came from, whether it fits a
-    checkpoint.
+    """Print a basis: its snapshots, what each direction explains, whether it fits a checkpoint.
 
     The whole file is read and checked.
 

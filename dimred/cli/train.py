@@ -74,7 +74,6 @@ def train(
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
     """
-
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from dimred.errors import ConfigError, shown
 
-_LIMITS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+_LIMITS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
 
 
 def refusal(

@@ -32,7 +32,7 @@ def _number_or_share(value: Any) -> Any:
     if share and ExactFraction(share[1]) > 0:
         return f"{share[1]}%"
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("it must be a whole number at least 1, or a share of all passes, such as 10%")
+        raise ValueError("it must be a whole number of at least 1, or a share of all passes, such as 10%")
     return int(text)
 
 

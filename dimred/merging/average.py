@@ -57,25 +57,27 @@ def average(
         FaultError: ``out`` can't be written.
     """
     target = Path(out)
+    check_is_new(target)
+    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+    template = chosen[-1] if rest is None else read_one(Path(rest))
+    difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
+    if difference:
+        raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
+    check_target(target, template, dtype)
+    coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
+    record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
     with name_faults(target):
-        check_is_new(target)
-        chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
-        template = chosen[-1] if rest is None else read_one(Path(rest))
-        difference = chosen[-1].layout.misfit({name: place.shape for name, (_, place) in template.tensors.items()})
-        if difference:
-            raise ConfigError(f"WEIGHTS is {str(rest)!r}, which is not of the snapshots' network: {difference}")
-        check_target(target, template, dtype)
         remove_leftovers(target.parent)  # of a call that was killed
-        coefficients = profile_coefficients(profile, [checkpoint.step for checkpoint in chosen])
         write_network(chosen, coefficients, target, template, dtype)
-        record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
         write_record(target, record)
     return record
 
 
 def check_is_new(out: Path) -> None:
     for path in (out, record_path(out)):
-        if path.exists():
+        with name_faults(out):
+            exists = path.exists()
+        if exists:
             raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
 
 

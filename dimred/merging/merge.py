@@ -7,7 +7,9 @@ Windows and profiles, a greedy soup, and a search in the checkpoints' own coordi
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +98,20 @@ def merge(
         raise ConfigError(f"--profile is {profile!r}; with a metric, windows and profiles are chosen by it")
     if minimize == maximize:
         raise ConfigError("say which is better: --minimize or --maximize, one of them")
+    if not read_record(target).get("interrupted"):
+        check_is_new(target)
+    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+    if len(chosen) < 2:
+        raise SeriesError(f"{chosen[0].path} is the only checkpoint that is left; a search needs two or more")
+    check_target(target, chosen[-1], dtype)
+    described = {
+        "metric": _identity(metric) if metric_command is None else metric_command,
+        "better": "lower" if minimize else "higher",
+    }
+    about = described | settings._asdict() | {"dtype": dtype, "digest of the checkpoints": _digest_of(chosen)}
     work = work_folder(target)
     with contextlib.ExitStack() as held:
         held.enter_context(name_faults(target))
-        if not read_record(target).get("interrupted"):
-            check_is_new(target)
-        chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
-        if len(chosen) < 2:
-            raise SeriesError(f"{chosen[0].path} is the only checkpoint that is left; a search needs two or more")
-        check_target(target, chosen[-1], dtype)
         lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
         held.callback(lock.remove)
         judge: FunctionMetric | ProcessMetric
@@ -114,18 +121,20 @@ def merge(
             option, source = ("--metric", metric) if metric is not None else ("--metric-command", metric_command)
             judge = ProcessMetric(option, str(source), timeout, work / "metric.log")
         held.callback(judge.close)
-        described = {
-            "metric": _identity(metric) if metric_command is None else metric_command,
-            "better": "lower" if minimize else "higher",
-        }
-        about = described | settings._asdict() | {"dtype": dtype, "digest of the checkpoints": _digest_of(chosen)}
         for folder in (work, target.parent):
             remove_leftovers(folder)
         note(_order_of(chosen))
         maker = _Maker(chosen, target, dtype, judge)
         held.callback(remove, maker.path)
+        interrupts = held.enter_context(_noted_interrupts())
+
+        def after_trial(progress: Progress) -> None:
+            on_trial(progress)
+            if interrupts:
+                raise KeyboardInterrupt
+
         path, sign = work / "trials.jsonl", -1 if minimize else 1
-        trials = held.enter_context(contextlib.closing(Trials(path, about, maker.score, sign, budget, on_trial)))
+        trials = held.enter_context(contextlib.closing(Trials(path, about, maker.score, sign, budget, after_trial)))
         stopped = None
         try:
             found = _run(trials, maker, settings)
@@ -145,6 +154,29 @@ def merge(
     if stopped:
         raise stopped
     return record
+
+
+@contextlib.contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Inside the block ctrl-C raises KeyboardInterrupt as ever, and is noted in the list.
+
+    Python drops the exception where it meets a finaliser; each candidate's threads have some.
+    """
+    noted: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _order_of(checkpoints: Sequence[Checkpoint]) -> str:

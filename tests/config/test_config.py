@@ -53,11 +53,11 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
         ("rho=1", "rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
         ("sigma=0", "sigma is 0; it must be a number above 0"),
-        ("epochs=0%", "epochs is '0%'; it must be a whole number at least 1, or a share of all passes, such as 10%"),
-        ("epochs=0", "epochs is 0; it must be a whole number at least 1, or a share"),
+        ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes, such as 10%"),
+        ("epochs=0", "epochs is 0; it must be a whole number of at least 1, or a share"),
         ("residual=newton", "residual is 'newton'; allowed: off, published, continued"),
         ("n_components=0", "n_components is 0, so nothing is searched; it goes with residual continued"),
-        ("alpha=.nan", "alpha is nan; it must be a number at least 0"),
+        ("alpha=.nan", "alpha is nan; it must be a number of at least 0"),
         ("search=newton", "search is 'newton'; allowed: bfgs, sgd, average"),
         ("model=resnet50", "model is 'resnet50'; it must be a section with name, n_classes, initialisation"),
         ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, or your own"),
@@ -65,7 +65,7 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be true or false"),
         ("learning_rate=[0.1]", "learning_rate is [0.1]; it must be a number above 0"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; it must be a list of 3 numbers"),
-        ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers at least 1"),
+        ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers of at least 1"),
         (
             "precision.casts={a: int8}",
             "precision.casts is {'a': 'int8'}; it must be a section of names, each",
@@ -94,7 +94,7 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
     assert StageTwoConfig.model_validate({"n_component": 7}).n_components == 7
     with pytest.raises(ConfigError, match="unknown key 'n_component'; did you mean 'n_components'"):  # not both
         load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_component=5"])
-    with pytest.raises(ConfigError, match=r"n_components is -1; it must be a whole number at least 0"):
+    with pytest.raises(ConfigError, match=r"n_components is -1; it must be a whole number of at least 0"):
         StageTwoConfig.checked({"n_component": -1})
 
 
@@ -118,7 +118,7 @@ def test_no_words_of_pydantic_reach_the_user() -> None:
         StageOneConfig.checked(wrong | {"schedule": {"cooldown": {"epochs": 2}}})
     lines = str(refused.value).splitlines()
     assert len(lines) == len(wrong)
-    assert "schedule.cooldown.after_epoch is missing; it must be a whole number at least 1" in lines
+    assert "schedule.cooldown.after_epoch is missing; it must be a whole number of at least 1" in lines
     assert not any("nput" in line or "valid" in line or "pydantic" in line for line in lines)
 
 

@@ -215,6 +215,28 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
     assert '"failed": null' in trials.read_text().splitlines()[-1]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_that_meets_a_finaliser_is_not_lost(planted: Path) -> None:
+    """Python prints an exception of a finaliser, and goes on."""
+    calls = [0]
+
+    class Finaliser:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)
+
+    def score(candidate: str) -> float:
+        calls[0] += 1
+        if calls[0] == 4:
+            Finaliser()
+        return float(calls[0])
+
+    with pytest.raises(StoppedError, match=r"the best so far is in .*x\.safetensors"):
+        dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True, budget=20)
+    assert calls == [4]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 4)
     out = tmp_path / "best.safetensors"

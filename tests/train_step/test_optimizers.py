@@ -60,7 +60,7 @@ def test_lamb_leaves_a_weight_of_zeros_to_adam_s_step(pynative):
             {"momentum": 0.9},
             "not an option of adamw; it has beta1, beta2, eps: set it to null",
         ),
-        ("lamb", {"beta1": 1.0}, "optimizer.beta1 is 1.0; it must be a number at least 0 and below 1"),
+        ("lamb", {"beta1": 1.0}, "optimizer.beta1 is 1.0; it must be a number of at least 0 and below 1"),
         ("lamb", {"eps": 0.0}, "optimizer.eps is 0.0; it must be a number above 0"),
         ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
         ("sgd", {"weight_decay": 1.0}, "optimizer.weight_decay is 1.0"),

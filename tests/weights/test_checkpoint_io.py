@@ -7,6 +7,7 @@ from safetensors.numpy import load_file, save_file
 
 from dimred.errors import CheckpointError, ConfigError
 from dimred.weights.checkpoint_io import read_checkpoint, read_index, write_checkpoint
+from dimred.weights.stored_tensor import read_exactly
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -270,3 +271,12 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
         write_checkpoint(path, {"w": np.zeros(3, np.float32)})
     assert read_checkpoint(path)["w"].tolist() == [1, 1, 1]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fails_while_a_file_is_read_is_named(tmp_path):
+    descriptor = os.open(tmp_path, os.O_RDONLY)  # what opens, and cannot be read
+    try:
+        with pytest.raises(CheckpointError, match=r"net\.ckpt can't be read at byte 8: Is a directory"):
+            read_exactly(descriptor, np.empty(4, np.uint8), 8, "net.ckpt")
+    finally:
+        os.close(descriptor)

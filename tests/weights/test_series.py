@@ -112,7 +112,7 @@ def test_a_series_opened_for_reading_can_not_be_written(tmp_path):
 @pytest.mark.parametrize(("step", "epoch"), [(3.0, 1), (True, 1), ("3", 1), (-1, 1), (3, 1.5)])
 def test_a_step_that_the_manifest_could_not_hold_is_refused(tmp_path, step, epoch):
     series = fill(tmp_path, [1])
-    with pytest.raises(ConfigError, match="it must be a whole number at least 0"):
+    with pytest.raises(ConfigError, match="it must be a whole number of at least 0"):
         series.append(weights(2), step=step, epoch=epoch)
     assert len(CheckpointSeries.open(tmp_path)) == 1
 
