@@ -53,13 +53,24 @@ class Inbox:
         return self.connections[-1]
 
     def receive(self, timeout_seconds: float) -> Iterator[tuple[Connection, Message | None]]:
-        """All messages that arrive in time; None after the last one of a connection."""
-        for ready in wait([*self._listeners, *self.connections], timeout_seconds):
-            if isinstance(ready, Connection):
-                yield from self._read(ready)
-            elif isinstance(ready, socket.socket):
-                with suppress(OSError):
-                    self.add(ready.accept()[0])
+        """All messages that arrive in time; None after the last one of a connection.
+
+        Newer connections are read first. So what a program says before it ends comes before the news of its end, which
+        the process around it sends through an older connection.
+        """
+        ready = wait([*self._listeners, *self.connections], timeout_seconds)
+        accepted = [self._accept(listener) for listener in self._listeners if listener in ready]
+        known = [connection for connection in reversed(self.connections) if connection in ready]
+        for connection in [*(new for news in accepted for new in wait(news, 0)), *known]:
+            yield from self._read(connection)
+
+    def _accept(self, listener: socket.socket) -> list[Connection]:
+        """All connections that wait to be accepted, the newest first."""
+        found: list[Connection] = []
+        with suppress(OSError):
+            while wait([listener], 0):
+                found.insert(0, self.add(listener.accept()[0]))
+        return found
 
     def _read(self, connection: Connection) -> Iterator[tuple[Connection, Message | None]]:
         try:

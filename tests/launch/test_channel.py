@@ -63,6 +63,18 @@ def test_whoever_sends_something_else_is_dropped_alone(inbox: Inbox, address: st
         assert received(inbox) == [{"kind": "at"}]
 
 
+def test_what_a_program_says_comes_before_the_news_of_its_end(inbox: Inbox, address: str) -> None:
+    with Client(address) as around:
+        around.send_bytes(b'{"kind": "hello"}')
+        assert received(inbox) == [{"kind": "hello"}]
+        for name in ("a", "b"):
+            with Client(address) as program:
+                program.send_bytes(b'{"kind": "refused", "by": "%s"}' % name.encode())
+        around.send_bytes(b'{"kind": "ended"}')
+        arrived = [message for _, message in inbox.receive(5) if message]
+        assert [message["kind"] for message in arrived] == ["refused", "refused", "ended"]
+
+
 def test_half_a_message_is_not_waited_for_long(inbox: Inbox, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dimred.launch.channel._SECONDS_FOR_A_MESSAGE", 1)
     with socket.socket(socket.AF_UNIX) as stranger:
