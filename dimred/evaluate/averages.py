@@ -110,7 +110,7 @@ class SnapshotAverages:
             return (total / length).astype(np.float32)
 
         for length in sorted(lengths):
-            yield Window(end - length, end), self._shared(self._on_rank_zero(grow))
+            yield Window(end - length, end), shared(self._on_rank_zero(grow), self._layout, self._ranks)
             taken = length
 
     def of(self, windows: Sequence[Window]) -> Iterator[np.ndarray]:
@@ -122,15 +122,16 @@ class SnapshotAverages:
         rows = np.array([self.coefficients(window) for window in windows])
         means = self._on_rank_zero(lambda series: combine_snapshots(series, self._layout, rows))
         for number in range(len(windows)):
-            yield self._shared(None if means is None else means[number])
+            yield shared(None if means is None else means[number], self._layout, self._ranks)
 
     def _on_rank_zero(self, work: Callable[[CheckpointSeries], np.ndarray]) -> np.ndarray | None:
         series = self._series
         return self._ranks.run_on_rank_zero(lambda: None if series is None else work(series))
 
-    def _shared(self, vector: np.ndarray | None) -> np.ndarray:
-        """Rank 0's vector (M,), on every rank."""
-        return self._ranks.sum(np.zeros(self._layout.size, np.float32) if vector is None else vector)
+
+def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
+    """Rank 0's vector (M,), on every rank."""
+    return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 
 def _vector(path: Path, layout: WeightLayout) -> np.ndarray:

@@ -9,7 +9,7 @@ from mindspore import nn
 
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, shown
-from dimred.evaluate.averages import SnapshotAverages
+from dimred.evaluate.averages import SnapshotAverages, shared
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.window_search import ChosenWeights, search_windows
 from dimred.subspace.basis import SubspaceBasis
@@ -110,7 +110,7 @@ class InitialWeights:
         if start == "best":
             return self._best(basis, snapshots)
         if start == "mean":
-            self._on.put(self._of_first(self._ranks.run_on_rank_zero(lambda: _mean(basis))))
+            self._on.put(shared(self._ranks.run_on_rank_zero(lambda: _mean(basis)), self._layout, self._ranks))
         elif start != "last":
             parameters = list(self._network.get_parameters())
             self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
@@ -124,16 +124,12 @@ class InitialWeights:
         mean = None if basis is None else basis.mean
         n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
         if n_in_mean and not averages.steps:
-            others.append(("mean", n_in_mean, self._of_first(mean)))
+            others.append(("mean", n_in_mean, shared(mean, self._layout, self._ranks)))
         losses, reestimates = partial(self._on.losses, "val"), self._on.has_batch_norm
         found = _put_best(self._network, averages, self._on.put, losses, others, reestimates=reestimates)
         found.selection.tell("start")
         chosen = found.candidate
         return {"started_from": chosen.name, "start_width": chosen.width} | found.selection.summary("start")
-
-    def _of_first(self, vector: np.ndarray | None) -> np.ndarray:
-        """Rank 0's vector (M,), on every rank."""
-        return self._ranks.sum(np.zeros(self._layout.size, np.float32) if vector is None else vector)
 
 
 def _mean(basis: SubspaceBasis | None) -> np.ndarray:

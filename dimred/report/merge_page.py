@@ -70,9 +70,14 @@ def plot_windows(trials: Sequence[Trial], steps: Sequence[int], lower: bool) -> 
     figure.colorbar(colours, ax=axes, label="score on search")
     for axis, label in ((axes.xaxis, "step of the first checkpoint"), (axes.yaxis, "step of the last checkpoint")):
         axis.set_label_text(label)
-        axis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.set_major_formatter(lambda place, _: str(steps[int(place)]) if 0 <= place < len(steps) else "")
+        _label_by_step(axis, steps, 5)
     return figure
+
+
+def _label_by_step(axis: Any, steps: Sequence[int], n_labels: int) -> None:
+    """Label places along an axis by the steps of the checkpoints there."""
+    axis.set_major_locator(MaxNLocator(n_labels, integer=True))
+    axis.set_major_formatter(lambda place, _: str(steps[int(place)]) if 0 <= place < len(steps) else "")
 
 
 def plot_coefficients(coefficients: np.ndarray, steps: Sequence[int]) -> Figure:
@@ -80,10 +85,8 @@ def plot_coefficients(coefficients: np.ndarray, steps: Sequence[int]) -> Figure:
     figure, axes = new_figure()
     axes.bar(range(len(steps)), coefficients / coefficients.sum(), color=AVERAGE)
     axes.axhline(0, color=PLAIN, lw=0.8)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(lambda place, _: str(steps[int(place)]) if 0 <= place < len(steps) else "")
-    axes.set_xlabel("step of the checkpoint")
-    axes.set_ylabel("coefficient")
+    _label_by_step(axes.xaxis, steps, 6)
+    axes.set(xlabel="step of the checkpoint", ylabel="coefficient")
     return figure
 
 
@@ -100,8 +103,7 @@ def plot_history(trials: Sequence[Trial], lower: bool) -> Figure:
     if len(values):
         low, high = np.percentile(values, [0, 90] if lower else [10, 100])
         axes.set_ylim(low - 0.1 * (high - low) - 1e-12, high + 0.1 * (high - low) + 1e-12)
-    axes.set_xlabel("evaluation")
-    axes.set_ylabel("score on search")
+    axes.set(xlabel="evaluation", ylabel="score on search")
     legend_below(figure, axes, 3)
     return figure
 
@@ -127,7 +129,6 @@ def plot_trials(trials: Sequence[Trial], gram: np.ndarray, kept: np.ndarray, low
             drawn = axes.scatter(*points, c=values[chosen], marker=marker, s=28, label=kind, **style)
     axes.plot(*(to_plane @ (kept / kept.sum())), "*", color=STAGE_2, ms=14, mec="white", label="kept")
     figure.colorbar(drawn, ax=axes, label="score on search")
-    axes.set_xlabel("first direction")
-    axes.set_ylabel("second direction")
+    axes.set(xlabel="first direction", ylabel="second direction")
     legend_below(figure, axes, 3)
     return figure

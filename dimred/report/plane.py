@@ -9,6 +9,8 @@ from scipy.interpolate import RectBivariateSpline
 from dimred.report.plots import AVERAGE, PLAIN, STAGE_2, legend_below, new_figure, whole_numbers
 from dimred.subspace.basis import SubspaceBasis
 
+_MARGIN = 0.15  # of a grid, as a share of its points' spread
+
 
 class PlanePoints(NamedTuple):
     """Points of weight space, seen from the plane through the snapshots' mean."""
@@ -49,22 +51,22 @@ def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> 
     return along, float(np.linalg.norm(away - along @ plane))
 
 
-def grid_around(points: np.ndarray, n: int, margin: float = 0.15) -> tuple[np.ndarray, np.ndarray]:
+def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates of the columns and of the rows of an n x n grid around ``points`` (m, 2), with a margin."""
     low, high = points.min(0), points.max(0)
-    wider = margin * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
+    wider = _MARGIN * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
     first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
     return first, second
 
 
-def refined(surface: Surface, times: int = 4) -> Surface:
-    """The surface on a finer grid, by a cubic spline; as it is where a loss is not finite."""
+def refined(surface: Surface) -> Surface:
+    """The surface on a grid four times as fine, by a cubic spline; as it is where a loss is not finite."""
     if not np.isfinite(surface.loss).all():
         return surface
     order = min(3, len(surface.first) - 1)
     spline = RectBivariateSpline(surface.second, surface.first, surface.loss, kx=order, ky=order)
     first, second = (
-        np.linspace(side[0], side[-1], times * (len(side) - 1) + 1) for side in (surface.first, surface.second)
+        np.linspace(side[0], side[-1], 4 * (len(side) - 1) + 1) for side in (surface.first, surface.second)
     )
     return Surface(first, second, spline(second, first))
 

@@ -10,6 +10,10 @@ import numpy as np
 
 from dimred.search.direction import Proposal
 
+# A pair is used where y's > 0.01 |y| |s|. One update multiplies H's largest eigenvalue by up to about 1 / 0.01^2, and a
+# noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c, y's >= 2 |y| |s| / sqrt(c), so
+# no true pair is refused up to c = 40,000.
+_GUARD = 0.01
 _POWELL_SHARE = 0.2
 _LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # of a pair; its square must not underflow
@@ -46,9 +50,6 @@ class InverseBFGS:
             every pair with s'B s > 0 can be used.
         initial_scaling: before the first pair, H = (y's / y'y) I (Nocedal & Wright, equation 6.20). With damping, that
             first pair must pass the guard as it is: a damped one would only repeat the H it was damped with.
-        guard: a pair is used where y's > guard |y| |s|. One update multiplies H's largest eigenvalue by up to about
-            1 / guard^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c,
-            y's >= 2 |y| |s| / sqrt(c), so 0.01 refuses no true pair up to c = 40,000.
     """
 
     def __init__(
@@ -57,13 +58,11 @@ class InverseBFGS:
         curvature_pair: str = "consecutive",
         damping: bool = False,
         initial_scaling: bool = False,
-        guard: float = 0.01,
     ):
         self.n_components = n_components
         self.wants_end_gradient = curvature_pair == "same_batch"
         self.damping = damping
         self.initial_scaling = initial_scaling
-        self.guard = guard
 
     def initial(self) -> CurvatureState:
         """H = I and no pair yet."""
@@ -122,11 +121,11 @@ class InverseBFGS:
         return state._replace(inverse_hessian=updated, scaled=True), curvature, True
 
     def _passes(self, grad_diff: np.ndarray, step_diff: np.ndarray) -> bool:
-        """y's > guard |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
+        """y's > 0.01 |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
         grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
         if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
             return False
-        return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > self.guard
+        return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > _GUARD
 
 
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:

@@ -91,11 +91,13 @@ def telemetry(found: SearchResult) -> dict[str, Any]:
 
 def search_line(records: Sequence[dict[str, Any]]) -> str:
     """What the search did in an epoch of records, in one line."""
-    inside = np.array([record["captured_share"] for record in records], dtype=float)
+    shares = np.array([record["captured_share"] for record in records], dtype=float)
+    shares = shares[np.isfinite(shares)]  # a skipped step has none
+    inside = f"{100 * shares.mean():.1f} %" if shares.size else "unknown"
     return (
         f"  accepted {_n_accepted(records)} of {len(records)} steps, "
         f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
-        f"{100 * np.nanmean(inside):.1f} % of the gradient inside the subspace; moved "
+        f"{inside} of the gradient inside the subspace; moved "
         f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
         f"{sum(record['moved_outside'] for record in records):.3g} outside"
     )

@@ -67,8 +67,10 @@ class GroupGradient:
 
     loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
 
-    The sums are float32. BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group
-    (see ``GroupStatistics``). The host calls one small graph for each micro-batch.
+    That is exact for a loss that is a mean over the rows. One that divides by another count, such as that of the labels
+    which are not ignored, is weighted by rows all the same. The sums are float32. BatchNorm normalises each micro-batch
+    by itself; its moving statistics move once for the group (see ``GroupStatistics``). The host calls one small graph
+    for each micro-batch.
 
     Args:
         gradient: loss and gradient of a micro-batch.

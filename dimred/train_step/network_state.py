@@ -4,7 +4,8 @@ from mindspore import Parameter, Tensor, mint, nn
 
 from dimred.vectors.base import make_vectors
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+# Those that have statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:

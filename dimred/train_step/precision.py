@@ -63,8 +63,9 @@ def with_precision(
         _convert([place for place in places(network) if isinstance(place.cell, tuple(white))], dtype)
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
-        standard = [kind for kind in amp.get_black_list() if kind not in BATCH_NORMS] if level == "O2" else []
-        black = [*standard, *(BATCH_NORMS if keep else ()), *listed]
+        norms = (*BATCH_NORMS, nn.BatchNorm3d)
+        standard = [kind for kind in amp.get_black_list() if kind not in norms] if level == "O2" else []
+        black = [*standard, *(norms if keep else ()), *listed]
         network = amp.custom_mixed_precision(network, black_list=black, dtype=HALF_TYPES[dtype])
     for pattern, name in casts.items():
         fitting = [place for place in places(network) if fnmatch(place.path, pattern)]

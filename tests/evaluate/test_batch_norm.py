@@ -9,6 +9,7 @@ from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
 from dimred.evaluate.batch_norm import reestimate_batch_norm
+from dimred.train_step.network_state import moving_statistics
 
 
 @pytest.fixture
@@ -77,6 +78,16 @@ def test_statistics_that_training_leaves_alone_stay(options: dict[str, Any]) -> 
     assert network[0].moving_mean.asnumpy().tolist() == [0, 0, 0]
     assert network[0].moving_variance.asnumpy().tolist() == [1, 1, 1]
     assert np.all(network[1].moving_variance.asnumpy() != 1)
+
+
+def test_three_dimensions_have_statistics_too() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.SequentialCell(nn.BatchNorm3d(3))
+    x = np.random.default_rng(5).normal(2.0, 3.0, (8, 3, 2, 4, 4)).astype(np.float32)
+    assert reestimate_batch_norm(network, [(Tensor(x), Tensor(0))]) == 1
+    mean, variance = moving_statistics(network)
+    np.testing.assert_allclose(mean.asnumpy(), x.mean((0, 2, 3, 4)), rtol=1e-5)
+    np.testing.assert_allclose(variance.asnumpy(), x.var((0, 2, 3, 4), ddof=1), rtol=1e-3)
 
 
 def test_the_mode_is_put_back_after_a_fault(network: nn.Cell) -> None:

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search.line_search import LineSearchResult
-from dimred.search.result import Outcome, state_arrays, state_from_arrays
+from dimred.search.result import Outcome, search_line, state_arrays, state_from_arrays, telemetry
 from dimred.search.step import SubspaceTrainStep
 from tests.helpers.networks import (
     BatchNormNet,
@@ -197,6 +197,7 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step(poison, mode):
     assert (found.n_trials, found.step_size, found.moved_outside, found.decayed) == (0, 0.0, 0.0, 0.0)
     assert state_bytes(network) == before
     assert step.state == memory._replace(n_steps=2, n_rejected_in_a_row=1)
+    assert "accepted 0 of 1 steps, 0.0 trials a step; unknown of the gradient" in search_line([telemetry(found)])
     assert step(good).accepted
     assert step.state.n_rejected_in_a_row == 0
 
