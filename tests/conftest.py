@@ -1,5 +1,6 @@
 """Which tests are quick: ``-m quick`` takes them, and ends in under two minutes on two idle cores."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ LONGER = (
     "merging/test_average.py", "merging/test_merge.py", "run/test_every_write_event.py", "search/test_against_twin.py",
     "search/test_dropout.py", "search/test_safety.py", "search/test_use.py", "subspace/test_resume.py",
 )  # fmt: skip
+
+# What a script runs in its background, or nohup, ignores these signals, and so do its children. Tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)
