@@ -138,7 +138,7 @@ OPTIONS = [
     ({"learning_rate": 0}, "learning_rate is 0; it must be a number above 0"),
     (
         {"learning_rate": []},
-        "learning_rate is []; it must be a number above 0, a non-empty list of numbers at least 0",
+        "learning_rate is []; it must be a number above 0, a non-empty list of numbers of at least 0",
     ),
     ({"learning_rate": [0.1, -1]}, "learning_rate is [0.1, -1]; it must be"),
     ({"learning_rate": "fast"}, "learning_rate is 'fast'"),

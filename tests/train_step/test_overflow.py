@@ -63,9 +63,11 @@ def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happ
 @pytest.mark.parametrize(
     ("level", "optimizer", "rows"),
     [
-        ("O1", "sgd", None),
         ("O2", "adamw", 4),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("O2", "momentum", None), ("O3", "lamb", None))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("O1", "sgd", None), ("O2", "momentum", None), ("O3", "lamb", None))
+        ),
     ],
 )
 def test_in_graph_mode_too(level, optimizer, rows):
