@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
@@ -22,6 +23,9 @@ LONGER = (
 # What a script runs in its background, or nohup, ignores these signals, and so do its children. Tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+settings.register_profile("untimed", deadline=None)  # no test asserts a time
+settings.load_profile("untimed")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.files.digest import CHUNK, chunk_digests, digest_of_chunks, vector_digest
@@ -19,7 +19,6 @@ def test_the_values_are_those_of_the_first_version():
     assert digest_of_chunks(chunk_digests(rows)) == "3140eebaeb8c85d63498765b4a9b32ebffa7bd1ab8de013eacefbcb3fd5e9a69"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, len(VECTOR)), max_size=6))
 def test_the_parts_of_a_vector_do_not_matter(cuts):
     assert vector_digest(np.split(VECTOR, sorted(cuts))) == vector_digest([VECTOR])

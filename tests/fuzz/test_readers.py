@@ -62,7 +62,7 @@ def changed(whole: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 @EVERY_READER
 @pytest.mark.parametrize("forged", [False, True], ids=["as it is", "checksum put right"])
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(changes=edits())
 @example(changes=[("cut", 0.0, b"\1")])
 def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, changes, tmp_path_factory) -> None:
@@ -74,7 +74,7 @@ def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, chan
 
 
 @EVERY_READER
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=300) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_at_all(reader, content, tmp_path_factory) -> None:
     path = tmp_path_factory.getbasetemp() / reader.name

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
@@ -46,7 +46,6 @@ def test_another_start_another_basis_and_a_step_that_was_not_taken_are_refused(s
         path.weights_at(1, start, SubspaceBasis(basis.components[:2]))
 
 
-@settings(deadline=None)  # each example is flushed to a disk that may be busy
 @given(
     content=st.recursive(
         st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),

@@ -128,7 +128,7 @@ def test_a_gradient_of_zeros_is_clipped_to_zeros(pynative):
 
 
 @given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_dynamic_scale_is_its_twin(finite, window, factor):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     scale = DynamicLossScale(16.0, factor, window, smallest=4.0, largest=128.0)
