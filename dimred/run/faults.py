@@ -2,6 +2,7 @@
 
 import errno
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,8 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
         states: of the run, on rank 0; None elsewhere.
 
     Raises:
-        FaultError: in place of an OSError or a DataError; a FaultError gets the last good state added.
+        FaultError: in place of an OSError, a DataError, or what MindSpore raises where its memory is not enough; a
+            FaultError gets the last good state added.
         StoppedError: as it is, with the last good state added.
     """
     try:
@@ -37,10 +39,19 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
         raise FaultError(f"{describe_os_error(error)}. {_sentence(states)}: {remedy}, and {_GO_ON}") from error
     except (DataError, FaultError) as error:
         raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
+    except RuntimeError as error:
+        if not (told := _NO_MEMORY.search(str(error))):
+            raise
+        raise FaultError(
+            f"a step needs more memory than there is ({told[0].strip()}). {_sentence(states)}: lower "
+            "data.batch_size, and raise accumulation by the same factor to train as before"
+        ) from error
     except StoppedError as stop:
         raise StoppedError(stop.number, f"{_kept(states)}; {_GO_ON}") from None
 
 
+# MindSpore's words, on CPU and on devices: of its many lines the one that has the size.
+_NO_MEMORY = re.compile(r"^.*(memory isn't enough|out of memory).*$", re.IGNORECASE | re.MULTILINE)
 _GO_ON = "run the same command with --resume"
 
 

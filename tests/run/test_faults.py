@@ -42,3 +42,13 @@ def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
     with pytest.raises(FaultError, match=r"^gone\. Rank 0 has the last good state, if any: .*--resume"), \
             translate_errors(None):  # fmt: skip
         raise DataError("gone")
+
+
+def test_too_little_memory_is_one_line_that_says_what_to_lower() -> None:
+    told = "Memory isn't enough and alloc failed, kernel name: Conv2D-op0, alloc size: 205520896B."
+    with pytest.raises(FaultError, match=r"more memory.*205520896B.*lower data\.batch_size.*accumulation") as found, \
+            translate_errors(None):  # fmt: skip
+        raise RuntimeError(f"\n-----\n- Memory not enough:\n-----\n{told}\n\n-----\n- C++ Call Stack\n")
+    assert "\n" not in str(found.value)
+    with pytest.raises(RuntimeError, match="another"), translate_errors(None):
+        raise RuntimeError("another")
