@@ -105,14 +105,8 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     note(f"seed {seed}: stage 1, see {run}.log")
     doing(f"seed {seed}: stage 1")
     run.parent.mkdir(exist_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "dimred.pipelines.stage_1",
-        data.replace("{seed}", str(seed)),
-        "--config",
-        str(config),
-    ]
+    own = data.replace("{seed}", str(seed))
+    command = [sys.executable, "-m", "dimred.pipelines.stage_1", own, "--config", str(config)]
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
