@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,8 @@ def evaluate(
 ) -> None:
     """Accuracy, or your own metric, as the statistics are, and with BatchNorm's re-estimated on training batches.
 
-    How many batches stage 2's reestimate_batches says. --json prints accuracies as fractions.
+    How many batches stage 2's reestimate_batches says. A merge of snapshots has no statistics, and gets them here.
+    --json prints accuracies as fractions.
 
     Example: dimred eval ./digits average.ckpt --config pipelines/configs/digits_stage_2.yaml
     """
@@ -42,6 +43,7 @@ def evaluate(
     from dimred.build import build_data, build_network, build_scores, check_scores, check_splits
     from dimred.evaluate.evaluator import OnSplits
     from dimred.run.device import set_up
+    from dimred.train_step.network_state import moving_statistics
     from dimred.vectors.parameters import from_arrays, to_arrays
     from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 
@@ -49,16 +51,23 @@ def evaluate(
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
-    from_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
+    statistics = {value.name for value in moving_statistics(network)}
+    without = bool(statistics) and statistics.isdisjoint(arrays)
+    needed = [value for value in network.get_parameters() if not (without and value.name in statistics)]
+    from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
     images = {name: build_data(settings.data, data, name) for name in {"train", split}}
     scores, name = build_scores(settings), settings.metric_name
     check_scores(settings, network, scores, images)
     on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)
-    found, told = {"split": split, name: on.metric(split)}, ""
+    found: dict[str, Any] = {"split": split}
+    told = []
+    if not without:
+        found |= {name: on.metric(split)}
+        told.append(f"{found[name]:.4f}")
     if on.has_batch_norm:
         found |= {"batches": on.reestimate(), f"{name}_reestimated": on.metric(split)}
-        told = (
-            f", with BatchNorm statistics re-estimated over {found['batches']} training batches "
+        told.append(
+            f"with BatchNorm statistics re-estimated over {found['batches']} training batches "
             f"{found[f'{name}_reestimated']:.4f}"
         )
     if save is not None:
@@ -66,7 +75,7 @@ def evaluate(
     if as_json:
         print(json.dumps(found))
         return
-    print(f"{name} on {split} {found[name]:.4f}{told}")
+    print(f"{name} on {split} {', '.join(told)}")
 
 
 def average(

@@ -8,10 +8,12 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -121,8 +123,17 @@ def _load(file: Path, name: str) -> FunctionMetric:
     return FunctionMetric(function, getattr(module, "reestimate", None))
 
 
+def _end_with(connection: Connection) -> None:
+    """Once the other side is gone, end this process and all it started, whatever the metric is doing."""
+    other_side = select.poll()
+    other_side.register(connection.fileno(), 0)  # that it hung up is always told
+    other_side.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
 def _serve(connection: Connection, source: str, name: str = "") -> None:
     """Load the metric, say what it can, and answer questions until the other side goes away."""
+    threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
     def answer(**content: Any) -> None:
         connection.send_bytes(json.dumps(content).encode())

@@ -179,6 +179,10 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
     assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
+    merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
+    assert dimred("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
+    done = dimred("eval", two_stages.data, merged, "--config", STAGE_2, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {key: average[key] for key in ("split", "batches", "accuracy_reestimated")}
 
 
 def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_needs_no_basis(
