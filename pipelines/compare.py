@@ -178,17 +178,23 @@ class Comparison(StageOneSoFar):
     """The methods.
 
     Args:
+        data, run, one, two, at: as ``StageOneSoFar``; where ``two`` has no directions, rows with directions have as
+            many as are usual.
         folder: where the results of this seed at this epoch are.
-        others: as ``StageOneSoFar``.
     """
 
-    def __init__(self, *others: Any, folder: Path):
-        super().__init__(*others)
-        self.folder = folder
+    def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
+        n_components = two.n_components or StageTwoConfig().n_components
+        super().__init__(data, run, one, two.model_copy(update={"n_components": n_components}), at)
+        self.folder, self.has_directions = folder, two.n_components > 0
 
-    def entry(self, found: Found, chosen: str = "") -> Entry:
-        """A search from here as an entry."""
-        return Entry(found.arrays, self.at + found.passes, f"{chosen}{found.kept}")
+    def entry(self, found: Found, chosen: str) -> Entry:
+        """A search from here as an entry; ``chosen``: where it began, or at what rate."""
+        return Entry(found.arrays, self.at + found.passes, f"{chosen}: {found.kept}")
+
+    def last_start(self) -> Start:
+        """The last weights, to begin from."""
+        return Start("last", 1.0, self.last, Cost())
 
     def last_weights(self) -> Entry:
         """Stage 1 as it is here."""
@@ -218,24 +224,25 @@ class Comparison(StageOneSoFar):
         rates, window = [factor * self.two.learning_rate for factor in RATE_FACTORS], self.chosen_window()
         tried = [self.search(window, PUBLISHED | {"search": search, "learning_rate": rate}) for rate in rates]
         best = int(np.argmin([found.val_loss for found in tried]))
-        return self.entry(tried[best], f"rate {rates[best]:g}, ")
+        return self.entry(tried[best], f"rate {rates[best]:g}")
 
     def published(self) -> Entry:
         """The published search on train."""
-        return self.entry(self.search(self.chosen_window(), PUBLISHED))
+        window = self.chosen_window()
+        return self.entry(self.search(window, PUBLISHED), f"from {window.name}")
 
     def search_on_val(self) -> Entry:
         """The same on val, which sees as many images as a search on train."""
         n_epochs = max(1, round(self.two.n_epochs * self.train.n_images / self.val.n_images))
-        options = PUBLISHED | {"search_split": "val", "epochs": n_epochs}
-        return self.entry(self.search(self.chosen_window(), options))
+        window, options = self.chosen_window(), PUBLISHED | {"search_split": "val", "epochs": n_epochs}
+        return self.entry(self.search(window, options), f"from {window.name}")
 
     def continued(self, basis: Basis | None = None, **options: Any) -> Entry:
-        """The search with the continued residual, from the best window."""
-        window = self.chosen_window()
-        factor = self.two.residual_factor_from(window.name)
+        """The search with the continued residual, from the last weights or the best window as configured."""
+        window, last = self.chosen_window(), self.last_start()
+        start = last if self.two.start == last.name else window
         options = {"residual": "continued", "search_split": "train"} | options
-        return self.entry(self.search(window, options, factor=factor, basis=basis), f"{window.name}, ")
+        return self.entry(self.search(start, options, basis), f"from {start.name}")
 
     def continued_random(self) -> Entry:
         """The same in random directions."""
@@ -245,9 +252,11 @@ class Comparison(StageOneSoFar):
         """A plain cooldown that costs as much, from the start and at the rate that ``val`` chooses."""
         window, tried = self.chosen_window(), {}
         options = {"residual": "continued", "n_components": 0, "search_split": "train", "epochs": self.equal_passes()}
-        for start in {"last": Start("last", 1.0, self.last, Cost()), window.name: window}.values():
+        for start in {"last": self.last_start(), window.name: window}.values():
             for factor in COOLDOWN_FACTORS:
-                tried[f"{start.name}, {factor:.2g} of the rate, "] = self.search(start, options, factor=factor)
+                tried[f"from {start.name}, {factor:.2g} of the rate"] = self.search(
+                    start, options | {"residual_factor": factor}
+                )
         best = min(tried, key=lambda name: tried[name].val_loss)
         return self.entry(tried[best], best)
 
@@ -265,9 +274,9 @@ class Comparison(StageOneSoFar):
         return Entry(found.arrays, self.at + found.passes)
 
     def equal_passes(self) -> int:
-        """Epochs of ordinary training that cost what ``continued`` cost here, rounded up; stage 2's without it."""
+        """Epochs of ordinary training that cost what stage 2 cost here: with directions ``continued``'s, rounded up."""
         path = self.folder / "continued.json"
-        if not path.exists():
+        if not self.has_directions or not path.exists():
             return self.two.n_epochs
         return math.ceil(json.loads(path.read_text(encoding="utf-8"))["passes"] - self.at - 1e-9)
 

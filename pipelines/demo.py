@@ -124,7 +124,7 @@ class _Demo:
             return float(json.loads(self.phases.printed[f"evaluate {name}"])["accuracy_reestimated"])
 
         yield _row("stage 1 at a constant rate", self.epochs, reestimated("device0_stage_1"))
-        yield _row("  the average that stage 2 starts from", self.epochs, found["accuracy_start"])
+        yield _row("  the best average of its snapshots", self.epochs, found["accuracy_average"])
         yield _row("  stage 2", self.epochs + passes_of(found, found["epochs"]), found["accuracy_reestimated"])
         for total in (self.total, 2 * self.total):
             yield _row(f"plain training, schedule made for {total}", total, reestimated(f"plain_{total}"))

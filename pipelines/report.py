@@ -21,11 +21,14 @@ from dimred.report.run_page import make_report_folder, write_report, write_stage
 from dimred.report.verdict import Measured
 from dimred.run.device import set_up
 from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
+
+_DIRECTIONS = 2  # of the plane
 
 
 def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
@@ -59,6 +62,8 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     measured = _measure(run, settings, network)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane, basis = None, run.basis
+    if not run.result["basis"] and snapshots is not None and len(snapshots) > _DIRECTIONS:
+        basis = fit_basis(snapshots, _DIRECTIONS, network=network)
     if basis is not None and basis.mean is not None and len(basis.components) > 1 and snapshots and not run.gone:
         plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
     return write_report(out, run, measured, plane, summary)
@@ -123,11 +128,13 @@ def _view(
         for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")
     }
     stops = points(list(found), found.values())
-    search = stops.along[0] + run.coordinates()[:, :2]
+    search = stops.along[0] + run.coordinates()[:, :_DIRECTIONS] if run.basis is not None else stops.along
 
     train = build_data(settings.data, Path(run.result["sources"]["data"]), "train").training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
-    loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(basis.components[:2], np.float64))
+    loss = loss_in_plane(
+        build_loss(settings, network), batches, mean, np.asarray(basis.components[:_DIRECTIONS], np.float64)
+    )
 
     def surface(points: np.ndarray) -> Surface:
         first, second = grid_around(points, grid)

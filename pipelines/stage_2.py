@@ -41,7 +41,10 @@ def stage_2(
     device_target: DeviceTarget = "CPU",
     overrides: Overrides = None,
 ) -> None:
-    """Search in the subspace of stage 1's snapshots, from their best mean or from stage 1's last weights."""
+    """Bring stage 1's training to its end, or search in the subspace of its snapshots; keep the best network.
+
+    Among what may be kept are averages of the snapshots; the split val chooses.
+    """
     place = checkpoint_place(weights)
     settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)
     ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
@@ -66,7 +69,7 @@ def stage_2(
             optimizer = build_continued_optimizer(continuation, settings, network, per_epoch, ranks)
         step = build_search_step(settings, network, shared, per_epoch, ranks, optimizer)
         sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
-        taken_over = {} if continuation is None else continuation.summary()
+        taken_over = {} if continuation is None else continuation.summary(settings.residual_factor)
         search = Search(
             session, settings, network, step, images, scores, basis, sources, taken_over, SEARCH_EPOCHS_FROM
         )

@@ -37,9 +37,9 @@ class Continuation(NamedTuple):
     source: str
     state: Mapping[str, np.ndarray] | None = None
 
-    def summary(self) -> dict[str, Any]:
-        """For ``result.json``."""
-        return {"optimizer": self.optimizer.name, "rate": self.rate, "taken_from": self.source}
+    def summary(self, factor: float) -> dict[str, Any]:
+        """For ``result.json``; ``factor`` of the rate is where stage 2's begins."""
+        return {"optimizer": self.optimizer.name, "rate": self.rate, "factor": factor, "taken_from": self.source}
 
 
 def read_continuation(
@@ -140,9 +140,9 @@ def share_continuation(found: Continuation | None, ranks: Ranks) -> Continuation
 def build_continued_optimizer(
     continuation: Continuation, settings: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE
 ) -> nn.Optimizer:
-    """Stage 1's optimizer with its state, and with rates that fall from the one it ended with to 0 over stage 2."""
+    """Stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0 over stage 2."""
     n_updates, n_steps = continuation.n_updates, settings.n_epochs * steps_per_epoch
-    constant = np.full(n_updates + 1, continuation.rate)
+    constant = np.full(n_updates + 1, settings.residual_factor * continuation.rate)
     rates = with_cooldown(constant, n_updates, n_steps, settings.residual_schedule)
     optimizer = build_optimizer(continuation.optimizer, network, rates.tolist())
     state = state_parameters(optimizer)

@@ -29,7 +29,6 @@ from dimred.run.training import parameters_to_save
 from dimred.search.basis_check import Basis
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
-from dimred.train_step.optimizers import scale_rates
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
@@ -113,7 +112,7 @@ class StageOneSoFar:
         return float(self.losses(self.with_weights(vector)).mean())
 
     def best(self, points: Mapping[str, Arrays], passes: float, start: Start | None = None) -> Found:
-        """The point, or the mean of the latest, that ``Selection`` chooses as stage 2 does; ``start`` is one too."""
+        """What ``Selection`` chooses as stage 2 does; with ``start`` also from it and the best average."""
         newest, selection, widths = list(points.values()), Selection(), dict.fromkeys(points, 1.0)
         candidates = dict(points)
         for length in window_grid(len(newest)).get(len(newest), []):
@@ -121,7 +120,9 @@ class StageOneSoFar:
             candidates[name] = {key: np.mean([point[key] for point in newest[-length:]], axis=0) for key in newest[0]}
             widths[name] = length
         if start is not None:
-            candidates["the start"], widths["the start"] = start.arrays, start.width
+            others = {self.window.name: self.window, start.name: start}
+            candidates |= {name: other.arrays for name, other in others.items()}
+            widths |= {name: other.width for name, other in others.items()}
         for name, arrays in candidates.items():
             selection.measure(name, widths[name], self.losses, arrays)
         kept = selection.choose()
@@ -133,15 +134,12 @@ class StageOneSoFar:
         self.evaluator.cost.backward += cost.backward
         return (cost.forward + cost.backward) / (2 * self.train.n_images)
 
-    def search(
-        self, start: Start, options: Mapping[str, Any], *, factor: float = 1.0, basis: Basis | None = None
-    ) -> Found:
+    def search(self, start: Start, options: Mapping[str, Any], basis: Basis | None = None) -> Found:
         """Stage 2 with some options changed; where ``keep_best`` is set, ``val`` chooses among start and epochs.
 
         Args:
             start: where it begins.
             options: name -> value.
-            factor: of the continued residual: where its rate begins, times stage 1's last.
             basis: in place of the snapshots'.
         """
         settings, cost, optimizer = self.two.model_copy(update=dict(options)), Cost(), None
@@ -154,7 +152,6 @@ class StageOneSoFar:
         if settings.residual == "continued":
             continuation = read_continuation(settings, network, self.checkpoint, self.saved)
             optimizer = build_continued_optimizer(continuation, settings, network, images.steps_per_epoch)
-            scale_rates(optimizer, factor)
         if basis is None and settings.n_components > 0:
             basis = self.basis(basis_kind(settings))
         step = build_search_step(settings, network, basis, images.steps_per_epoch, optimizer=optimizer)

@@ -85,7 +85,8 @@ def check_stage_2(
 
     def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:
         is_fitted = pca_mat is None and settings.n_components > 0
-        is_read = is_fitted or settings.start == "best"
+        is_candidate = settings.keep_best and settings.residual == "continued"
+        is_read = is_fitted or is_candidate or settings.start == "best"
         snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
@@ -219,11 +220,11 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
 
 
 def _stage_2_disk(config: StageTwoConfig, network: nn.Cell, fits_basis: bool) -> int:
-    """Bytes of a whole stage 2: a checkpoint of the start, of each epoch and of the end, states, the basis it fits."""
+    """Bytes of a whole stage 2: checkpoints of start, average, epochs and end, states, the basis it fits."""
     weights, everything = _sizes(network)
     state = 2 * everything + (2 if config.residual == "continued" else 1) * weights  # LAMB keeps two moments
     basis = (config.n_components + 2) * weights if fits_basis else 0
-    return _FLOAT * ((config.n_epochs + 3) * 2 * everything + _STATES * state + basis)
+    return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 
 
 def stage_2_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:

@@ -147,7 +147,8 @@ class StageTwoConfig(SearchOptions, StageConfig):
     search_split: Literal["train", "val"] = "train"
     """The split that gives directions and line-search losses."""
     keep_best: bool = True
-    """Keep the best of the start, every epoch and the mean of the latest epochs on the val split, not the last."""
+    """Keep the best of the start, every epoch and means of the latest ones on the val split, not the last; with
+    residual continued, averages of the snapshots too."""
     n_components: Annotated[int, Field(ge=0)] = Field(
         default=32, validation_alias=AliasChoices("n_components", "n_component")
     )
@@ -155,9 +156,8 @@ class StageTwoConfig(SearchOptions, StageConfig):
     for a plain cooldown, which needs no basis."""
     residual_schedule: Literal["linear", "sqrt"] = "linear"
     """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
-    residual_factor: Positive | None = None
-    """Of residual continued: its rate begins at this multiple of stage 1's last; null for 1 where stage 2 starts from
-    last, and a third elsewhere."""
+    residual_factor: Positive = 1 / 3
+    """Of residual continued: its rate begins at this multiple of stage 1's last."""
     residual_rate: Positive | None = None
     """Of residual continued: in place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
     optimizer: OptimizerConfig | None = None
@@ -179,13 +179,6 @@ class StageTwoConfig(SearchOptions, StageConfig):
     def n_epochs(self) -> int:
         """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""
         return int(self.epochs)
-
-    def residual_factor_from(self, start: str) -> float:
-        """``residual_factor``, or where that is null its default for this start: an average is nearer to the end than
-        the last weights are, and takes a smaller rate."""
-        if self.residual_factor is not None:
-            return self.residual_factor
-        return 1.0 if start == "last" else 1 / 3
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
         """The same with ``epochs`` as a number: of a share s, ceil(s / (1 - s) stage_1_epochs).

@@ -23,8 +23,8 @@ _LOSSES = "val_loss:"  # begins the names of the losses in a state
 class CheckpointSelection:
     """Checkpoints of the points of a search, each with the losses that it is chosen by.
 
-    A point is ``start``, the number of an epoch, or ``final``; its file is ``{prefix}-{point}.ckpt``, that of an epoch
-    ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
+    A point is ``start``, ``average``, the number of an epoch, or ``final``; its file is ``{prefix}-{point}.ckpt``, that
+    of an epoch ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
 
     Args:
         folder: of the checkpoints; made when missing.
@@ -55,11 +55,11 @@ class CheckpointSelection:
         measured = self.selection.candidates
         return {_LOSSES + one.name: one.losses for one in measured if np.isfinite(one.losses).all()}
 
-    def restore(self, arrays: Mapping[str, np.ndarray], start_width: float) -> None:
-        """Take the losses up from a state's arrays."""
+    def restore(self, arrays: Mapping[str, np.ndarray], widths: Mapping[str, float]) -> None:
+        """Take the losses up from a state's arrays; ``widths`` of the points that are averages."""
         points = {name.removeprefix(_LOSSES): losses for name, losses in arrays.items() if name.startswith(_LOSSES)}
         self.selection.candidates = [
-            Candidate(point, start_width if point == "start" else 1.0, losses) for point, losses in points.items()
+            Candidate(point, widths.get(point, 1.0), losses) for point, losses in points.items()
         ]
 
     def put_best(

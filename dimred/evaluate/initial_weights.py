@@ -108,7 +108,7 @@ class InitialWeights:
             CheckpointError: a checkpoint that can't be read, or is of another network.
         """
         if start == "best":
-            return self._best(basis, snapshots)
+            return self._best(basis, snapshots, "start", "started_from")
         if start == "mean":
             self._on.put(shared(self._ranks.run_on_rank_zero(lambda: _mean(basis)), self._layout, self._ranks))
         elif start != "last":
@@ -117,7 +117,14 @@ class InitialWeights:
             self._ranks.broadcast(parameters)
         return {}
 
-    def _best(self, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None) -> dict[str, Any]:
+    def put_average(self, snapshots: CheckpointSeries | None) -> dict[str, Any]:
+        """Put the network where ``best`` would; returns the same by other names, and nothing where there are none."""
+        n_snapshots = self._ranks.sum([0 if snapshots is None else len(snapshots)])[0]
+        return self._best(None, snapshots, "average", "average_of") if n_snapshots else {}
+
+    def _best(
+        self, basis: SubspaceBasis | None, snapshots: CheckpointSeries | None, what: str, chosen_as: str
+    ) -> dict[str, Any]:
         """Of the averages of the snapshots and the last weights; where there are no snapshots, of the basis' mean."""
         others: list[tuple[str, float, np.ndarray]] = []
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
@@ -127,9 +134,9 @@ class InitialWeights:
             others.append(("mean", n_in_mean, shared(mean, self._layout, self._ranks)))
         losses, reestimates = partial(self._on.losses, "val"), self._on.has_batch_norm
         found = _put_best(self._network, averages, self._on.put, losses, others, reestimates=reestimates)
-        found.selection.tell("start")
+        found.selection.tell(what)
         chosen = found.candidate
-        return {"started_from": chosen.name, "start_width": chosen.width} | found.selection.summary("start")
+        return {chosen_as: chosen.name, f"{what}_width": chosen.width} | found.selection.summary(what)
 
 
 def _mean(basis: SubspaceBasis | None) -> np.ndarray:

@@ -116,11 +116,11 @@ def plot_metric(
     return figure
 
 
-def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
-    """Stage 1's training loss, that of the last step of each epoch."""
+def plot_loss(numbers: Sequence[int], losses: Sequence[float], unit: str = "epoch") -> Figure:
+    """The training loss over steps, or over epochs, of which it is that of the last step."""
     figure, axes = new_figure()
-    axes.plot(epochs, losses, color=PLAIN, lw=1)
-    axes.set(xlabel="epoch", ylabel="training loss, last step")
+    axes.plot(numbers, losses, color=PLAIN, lw=1)
+    axes.set(xlabel=unit, ylabel="training loss" + ", last step" * (unit == "epoch"))
     whole_numbers(axes.xaxis)
     return figure
 
@@ -173,7 +173,7 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str
     label, factor = metric_axis(metric)
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):
-        colour = STAGE_2 if "P-BFGS" in name else PLAIN
+        colour = STAGE_2 if name.startswith("stage 2") else PLAIN
         bar = None if spread is None else factor * spread
         axes.errorbar(factor * mean, place, xerr=bar, fmt="o", color=colour, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)

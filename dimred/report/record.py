@@ -92,11 +92,11 @@ class StageTwoRecord:
 
     @property
     def stage_1_epochs(self) -> int:
-        """How many epochs stage 1 made; 0 where that is not known."""
-        if self.stage_1 is not None:
-            return self.stage_1.last_epoch
+        """How many epochs stage 1 had made, which may have gone on since; 0 where that is not known."""
         place = checkpoint_place(Path(self.result["sources"]["weights"]))
-        return place.epoch if place else 0
+        if place is not None:
+            return place.epoch
+        return self.stage_1.last_epoch if self.stage_1 is not None else 0
 
     @property
     def final_weights(self) -> Path:
@@ -106,7 +106,7 @@ class StageTwoRecord:
     @property
     def seconds(self) -> float:
         """What it took: choosing the start, the search, choosing what is kept."""
-        return float(sum(self.result.get(f"{part}_seconds", 0.0) for part in ("start", "search", "kept")))
+        return float(sum(self.result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "search", "kept")))
 
     def coordinates(self) -> np.ndarray:
         """Where the steps of the search led, relative to its start, (n_steps + 1, k) float64."""

@@ -57,7 +57,10 @@ def write_report(
         if measured.reestimated and measured.last is not None:
             again = {run.stage_1_epochs: measured.last, max(searched): run.kept_metric}
         _add_curves(page, stage_1, run.metric, stage_1.snapshot_epochs(run.basis), searched, again)
-    _add_spectrum(page, None if run.basis is None else run.basis.explained_variance_ratio)
+    if run.basis is not None:
+        _add_spectrum(page, run.basis.explained_variance_ratio)
+    elif stage_1 is not None:
+        _add_spectrum(page, stage_1.variance_shares())
     if plane is not None:
         _add_plane(page, plane)
     _add_search(page, run)
@@ -98,15 +101,16 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
         facts.append((metric_text(metric, measured.last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
     facts.append((metric_text(metric, run.by_point[0]), f"where stage 2 began: {start_in_words(result)}"))
     facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
-    facts.append((f"{result['accepted_steps']} of {result['steps']}", "steps accepted"))
     if basis := result["basis"]:
+        facts.append((f"{result['accepted_steps']} of {result['steps']}", "steps accepted"))
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
     words, residual = [], result.get("residual", {})
     if residual.get("kind") == "continued":
+        place = "outside the subspace " if basis else ""
+        inside = f", those of the search inside to {result['moved_inside']:.3g}" if basis else ""
         words.append(
-            f"Outside the subspace {residual['optimizer']} went on, from {residual['factor']:.3g} of stage 1's last "
-            f"rate, {residual['rate']:.3g}, to 0. Its steps add up to {result['moved_outside']:.3g}, those of the "
-            f"search inside to {result['moved_inside']:.3g}."
+            f"Stage 1's optimizer, {residual['optimizer']}, went on {place}from {residual['factor']:.3g} of its last "
+            f"rate, {residual['rate']:.3g}, to 0. Its steps add up to {result['moved_outside']:.3g}{inside}."
         )
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
@@ -135,6 +139,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
     parts = []
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
+        ("average", "Averages of the snapshots", result.get("average_of")),
         ("kept", "Which of its points could have been kept", result.get("kept")),
     ):
         if f"{what}_candidates" not in result:
@@ -163,7 +168,8 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
 
 
 def _point(name: str) -> str:
-    return f"epoch {name}" if name.isdecimal() else {"last": "last", "start": "the start"}.get(name, name)
+    points = {"start": "the start", "average": "the best average"}
+    return f"epoch {name}" if name.isdecimal() else points.get(name, name)
 
 
 def _add_curves(
@@ -244,6 +250,12 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
 def _add_search(page: Page, run: StageTwoRecord) -> None:
     result, shares = run.result, [share for step in run.steps if (share := step["captured_share"]) is not None]
     mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
+    if not result["basis"]:
+        drawn = plots.plot_loss([step["step"] for step in run.steps], [step["loss"] for step in run.steps], "step")
+        page.add("Stage 2, step by step", [Picture(
+            "steps", drawn, f"Loss of each of {result['steps']} batches.", "The loss of each batch, before its step."
+        )])  # fmt: skip
+        return
     page.add("The search, step by step", [
         Picture(
             "steps", plots.plot_steps(run.steps),

@@ -36,7 +36,8 @@ def start_in_words(result: dict[str, Any]) -> str:
 def kept_in_words(result: dict[str, Any]) -> str:
     """Which point of stage 2 the network is."""
     kept = str(result.get("kept", "its end"))
-    return f"epoch {kept}" if kept.isdecimal() else {"start": "its start"}.get(kept, kept)
+    points = {"start": "its start", "average": "the best average of the snapshots"}
+    return f"epoch {kept}" if kept.isdecimal() else points.get(kept, kept)
 
 
 def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
@@ -46,6 +47,8 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
     others = {"the last weights of stage 1 (": measured.last}
     if result.get("start_width", 1.0) > 1 or result["start"] == "mean":
         others[f"the average that it started from ({start_in_words(result)}, "] = run.by_point[0]
+    if f"{metric}_average" in result:
+        others[f"the best average of the snapshots ({result['average_of']}, "] = result[f"{metric}_average"]
     gains = [
         f"{_gain(ours - other) if metric == ACCURACY else 'beside'} {what}{metric_text(metric, other)})"
         for what, other in others.items()
@@ -57,8 +60,8 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
         said.append(f"That is {' and '.join(gains)}.")
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
     said.append(f"Stage 2 cost {passes_of(result):.1f} passes{of_stage_1}, and {duration(run.seconds)}.")
-    if result.get("kept") == "start":
-        said.append("The val split preferred its start to every point of the search, so none of its steps is in it.")
+    if result.get("kept") in ("start", "average"):
+        said.append(f"The val split preferred {kept_in_words(result)} to every step of stage 2, so none is in it.")
     return said
 
 

@@ -30,7 +30,7 @@ from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate, scale_rates, state_parameters
+from dimred.train_step.optimizers import last_rate, state_parameters
 from dimred.vectors.parameters import preserved, to_arrays
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
@@ -110,8 +110,8 @@ class Search(Observer):
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
         self.step.state = state_from_arrays(searched, self.step.state)
         self.result |= found.progress["result"]
-        self.points.restore(found.arrays, self.result["start_width"])
-        self._begin_residual()
+        widths = {point: self.result.get(f"{point}_width", 1.0) for point in ("start", "average")}
+        self.points.restore(found.arrays, widths)
         return True
 
     def _parameters(self) -> list[Parameter]:
@@ -123,28 +123,30 @@ class Search(Observer):
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where the search begins; rank 0 has the snapshots, if there are any."""
         start = InitialWeights(self.network, self.ranks, self.on)
+        if self.settings.keep_best and self.settings.residual == "continued" and self.settings.start != "best":
+            self._add_average(start, snapshots)
         self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:
             self.step.ema.restart()
             self.result[f"ema_{self.metric}_by_point"] = {}
-        if self.step.optimizer is not None:
-            started_from = self.result.get("started_from", self.settings.start)
-            self.result["residual"]["factor"] = self.settings.residual_factor_from(started_from)
-        self._begin_residual()
 
-    def _begin_residual(self) -> None:
-        """Let the rate of a continued residual begin at its share of the one that stage 1 ended with."""
-        if self.step.optimizer is None:
-            return
-        residual = self.result["residual"]
-        scale_rates(self.step.optimizer, residual["factor"])
-        say(
-            f"residual: {residual['optimizer']} at {residual['factor']:.3g} of stage 1's rate {residual['rate']:.4g}, "
-            f"{self.settings.residual_schedule} to 0 ({residual['taken_from']})"
-        )
+    def _add_average(self, start: InitialWeights, snapshots: CheckpointSeries | None) -> None:
+        """Make the best average of the snapshots a point that may be kept; the network stays as it is."""
+        with preserved(list(self.network.get_parameters())):
+            if found := start.put_average(snapshots):
+                self.result |= found
+                self.points.save("average", self._parameters())
+                self.points.selection.measure("average", found["average_width"], self._val_losses)
+                self.result[f"{self.metric}_average"] = self._evaluate()
 
     def run(self) -> None:
         """Search the epochs that are left, keep the best point, and write the result."""
+        if self.step.optimizer is not None:
+            residual = self.result["residual"]
+            say(
+                f"residual: {residual['optimizer']} at {residual['factor']:.3g} of stage 1's rate "
+                f"{residual['rate']:.4g}, {self.settings.residual_schedule} to 0 ({residual['taken_from']})"
+            )
         self.session.write_configuration()
         with self.session.open_metrics() as self.metrics:
             self.records = read_metrics(self.session.metrics_file)
@@ -172,7 +174,8 @@ class Search(Observer):
         """Evaluate and save the point that was reached."""
         loss = self.records[-1]["loss_after"]
         say(published_epoch_line(place.epoch, self.per_epoch, loss))
-        say(search_line(self.records[-self.per_epoch :]))
+        if self.settings.n_components > 0:
+            say(search_line(self.records[-self.per_epoch :]))
         self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = value = self._record_point(str(place.epoch))
         measured = f"{self.settings.data.eval_split} {metric_text(self.metric, value, 1)}"
         rate = None if self.step.optimizer is None else last_rate(self.step.optimizer)

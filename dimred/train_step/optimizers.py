@@ -5,7 +5,6 @@ from fnmatch import fnmatch
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.config import NO_DECAY_PATTERNS
@@ -165,10 +164,3 @@ def last_rate(optimizer: nn.Optimizer) -> float:
     rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])
-
-
-def scale_rates(optimizer: nn.Optimizer, factor: float) -> None:
-    """Multiply all learning rates of an optimizer from ``make_optimizer``."""
-    for parameter in optimizer.get_parameters():
-        if parameter.name == "learning_rate":
-            parameter.set_data(Tensor(parameter.asnumpy() * np.float32(factor)))

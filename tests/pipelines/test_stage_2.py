@@ -77,14 +77,20 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, tmp_pat
     assert f"start: {result['started_from']}, the widest within one standard error of the lowest" in done.stdout
     assert result["kept_candidates"][0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
     start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
+    assert _is_average(two_stages, start, result["started_from"])
+
+
+def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str) -> bool:
+    """Whether they are what the name says: "last", or "uniform of 5 snapshots, steps 10 to 50"."""
+    if name == "last":
+        last = read_checkpoint(two_stages.weights)
+        return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
     layout = load_basis(two_stages.matrix).layout
     assert layout is not None
-    if result["started_from"] != "last":
-        steps = [int(step) for step in re.findall(r"steps (\d+) to (\d+)", result["started_from"])[0]]
-        averages = SnapshotAverages(CheckpointSeries.open(two_stages.weights.parent / "checkpoint_pca"), layout)
-        first, last = (averages.steps.index(step) for step in steps)
-        [expected] = averages.of([Window(first, last + 1, result["started_from"].partition(" ")[0])])
-        np.testing.assert_array_equal(layout.flatten(start), expected)
+    averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
+    first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
+    [expected] = averages.of([Window(first, last + 1, name.partition(" ")[0])])
+    return np.array_equal(layout.flatten(weights), expected)
 
 
 def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
@@ -191,13 +197,12 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     out = tmp_path / "out"
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
-        "--set=n_components=0", "--set=start=last", "--set=reestimate_batches=3", "--set=data.eval_split=val",
-        cwd=tmp_path,
+        "--set=reestimate_batches=3", "--set=data.eval_split=val", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((out / "result.json").read_text())
     residual = result["residual"]
-    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 1.0)
+    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 1 / 3)
     assert residual["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
     assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 74, 0)  # 10 % of all passes
     assert "stopped" not in result
@@ -205,7 +210,12 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     assert result["basis"] is None
     assert not (out / "pca_mat.npy").exists()
     losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
+    assert list(losses) == ["average", "start", "1"]  # wherever it begins, the best average may be kept
     assert losses["1"] < losses["start"]
+    averages = {record["name"]: record["loss"] for record in result["average_candidates"]}
+    assert losses["average"] == pytest.approx(averages[result["average_of"]], rel=1e-5)
+    average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")
+    assert _is_average(two_stages, average, result["average_of"])
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True), None, None)
-    assert "Outside the subspace momentum went on, from 1 of stage 1" in page.read_text()
+    assert "momentum, went on from 0.333 of its last rate" in page.read_text()

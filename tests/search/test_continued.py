@@ -8,7 +8,7 @@ from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search.result import Outcome
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
-from dimred.train_step.optimizers import make_optimizer, scale_rates, state_parameters
+from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import (
@@ -137,10 +137,8 @@ def test_what_does_not_go_together_is_refused() -> None:
             SubspaceTrainStep(network, **arguments)
 
 
-def test_rates_are_scaled_and_the_state_is_neither_rates_nor_weights() -> None:
+def test_the_state_is_neither_rates_nor_weights() -> None:
     optimizer = make_optimizer("momentum", TanhMLP().trainable_params(), [0.4, 0.2], weight_decay=0.01)
-    scale_rates(optimizer, 0.5)
-    np.testing.assert_allclose(optimizer.get_lr().asnumpy(), 0.2)
     names = [parameter.name for parameter in state_parameters(optimizer)]
     assert names[0] == "global_step"
     assert sum(name.startswith("moments.") for name in names) == 4
