@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.build import check_splits
-from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, Start, checkpoint_of
+from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, checkpoint_of
 from dimred.build.preflight import basis_kind
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import doing, note
@@ -36,6 +36,7 @@ from dimred.weights.checkpoint_io import write_checkpoint
 RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
 COOLDOWN_FACTORS = (1 / 3, 1.0)  # of the rate that stage 1 ended with
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
+USUAL = StageTwoConfig().n_components
 PUBLISHED: dict[str, Any] = {"residual": "published", "search": "bfgs", "search_split": "train"}
 
 
@@ -178,23 +179,18 @@ class Comparison(StageOneSoFar):
     """The methods.
 
     Args:
-        data, run, one, two, at: as ``StageOneSoFar``; where ``two`` has no directions, rows with directions have as
-            many as are usual.
+        data, run, one, two, at: as ``StageOneSoFar``; without directions in ``two``, rows with them have the usual.
         folder: where the results of this seed at this epoch are.
     """
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
-        n_components = two.n_components or StageTwoConfig().n_components
-        super().__init__(data, run, one, two.model_copy(update={"n_components": n_components}), at)
         self.folder, self.has_directions = folder, two.n_components > 0
+        usual = two if self.has_directions else two.model_copy(update={"n_components": USUAL})
+        super().__init__(data, run, one, usual, at)
 
     def entry(self, found: Found, chosen: str) -> Entry:
         """A search from here as an entry; ``chosen``: where it began, or at what rate."""
         return Entry(found.arrays, self.at + found.passes, f"{chosen}: {found.kept}")
-
-    def last_start(self) -> Start:
-        """The last weights, to begin from."""
-        return Start("last", 1.0, self.last, Cost())
 
     def last_weights(self) -> Entry:
         """Stage 1 as it is here."""
@@ -239,8 +235,8 @@ class Comparison(StageOneSoFar):
 
     def continued(self, basis: Basis | None = None, **options: Any) -> Entry:
         """The search with the continued residual, from the last weights or the best window as configured."""
-        window, last = self.chosen_window(), self.last_start()
-        start = last if self.two.start == last.name else window
+        window = self.chosen_window()
+        start = self.last_start() if self.two.start == "last" else window
         options = {"residual": "continued", "search_split": "train"} | options
         return self.entry(self.search(start, options, basis), f"from {start.name}")
 
@@ -254,9 +250,8 @@ class Comparison(StageOneSoFar):
         options = {"residual": "continued", "n_components": 0, "search_split": "train", "epochs": self.equal_passes()}
         for start in {"last": self.last_start(), window.name: window}.values():
             for factor in COOLDOWN_FACTORS:
-                tried[f"from {start.name}, {factor:.2g} of the rate"] = self.search(
-                    start, options | {"residual_factor": factor}
-                )
+                found = self.search(start, options | {"residual_factor": factor})
+                tried[f"from {start.name}, {factor:.2g} of the rate"] = found
         best = min(tried, key=lambda name: tried[name].val_loss)
         return self.entry(tried[best], best)
 

@@ -209,6 +209,10 @@ class StageOneSoFar:
         self.seconds_shared += time.perf_counter() - started
         return found
 
+    def last_start(self) -> Start:
+        """The last weights, to begin from."""
+        return Start("last", 1.0, self.last, Cost())
+
     def chosen_window(self) -> Start:
         """``window``; whoever asks pays for the choice in passes."""
         self.evaluator.cost.forward += self.window.cost.forward

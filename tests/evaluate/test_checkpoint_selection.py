@@ -84,7 +84,7 @@ def test_start_epochs_and_their_means_are_candidates(
 def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
     search(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
-    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, 20.0)
+    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, {"start": 20.0})
     assert [(one.name, one.width, one.loss) for one in resumed.selection.candidates] == [("start", 20, 0), ("2", 1, 2)]
 
 
@@ -93,7 +93,7 @@ def test_a_mean_is_of_the_epochs_that_it_names_although_one_could_not_be_measure
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
     search(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
-    resumed.restore(made.state_arrays(), 1.0)
+    resumed.restore(made.state_arrays(), {})
     assert put_best(resumed, network)["kept"] == "mean of epochs 3 to 4"
     np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
 

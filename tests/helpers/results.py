@@ -11,7 +11,8 @@ from dimred.run.metrics import read_metrics
 from dimred.run.states import RunStates
 
 TIMES = (
-    "seconds", "evaluation_seconds", "averaged_seconds", "search_seconds", "start_seconds", "kept_seconds", "sources"
+    "seconds", "evaluation_seconds", "averaged_seconds", "search_seconds", "start_seconds", "average_seconds",
+    "kept_seconds", "sources",
 )  # fmt: skip
 
 # Made of differences of losses, of which a millionth of a loss may be a large part.

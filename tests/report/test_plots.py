@@ -61,8 +61,8 @@ def test_a_skipped_step_without_numbers_is_drawn_around() -> None:
 
 
 def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
-    axes = plot_comparison([("last", 0.8, None), ("P-BFGS", 0.9, 0.01)]).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["P-BFGS", "last"]
+    axes = plot_comparison([("last", 0.8, None), ("stage 2", 0.9, 0.01)]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 2", "last"]
     points = [tuple(container[0].get_xydata()[0]) for container in axes.containers]
     np.testing.assert_allclose(points, [(90, 0), (80, 1)])
 

@@ -87,7 +87,7 @@ def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
     if settings.residual == "continued":
         continuation = read_continuation(settings, network, weights, start)
         optimizer = build_continued_optimizer(continuation, settings, network, per_epoch)
-        taken_over = continuation.summary()
+        taken_over = continuation.summary(settings.residual_factor)
     step = build_search_step(settings, network, basis, per_epoch, optimizer=optimizer)
     first = step.state
     remembered = [] if optimizer is None else list(optimizer.get_parameters())  # the rates too
