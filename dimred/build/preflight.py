@@ -90,6 +90,11 @@ def check_stage_2(
         snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
+        if pca_mat is not None and settings.n_components == 0:
+            raise ConfigError(
+                f"PCA_MAT is {str(pca_mat)!r}, but n_components is 0, so it has no use; leave PCA_MAT out, or set "
+                "n_components, such as --set n_components=32"
+            )
         if pca_mat is not None:
             return load_basis(pca_mat, network=network), snapshots
         return (snapshots if is_fitted else None), snapshots

@@ -69,10 +69,12 @@ def test_a_callback_that_is_not_there(data: Path, network: nn.Cell) -> None:
     assert "callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't be imported" in said
 
 
-def refusal_of_stage_2(data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None) -> str:
+def refusal_of_stage_2(
+    data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None, settings: StageTwoConfig = TWO
+) -> str:
     out, before = data.parent / "out", [parameter.asnumpy().tobytes() for parameter in network.get_parameters()]
     with pytest.raises(DimredError) as refused:
-        check_stage_2(TWO, network, data, weights, pca_mat, out, False, ALONE)
+        check_stage_2(settings, network, data, weights, pca_mat, out, False, ALONE)
     assert refused.value.exit_status == 2
     assert not out.exists()
     assert [parameter.asnumpy().tobytes() for parameter in network.get_parameters()] == before
@@ -109,6 +111,13 @@ def test_one_snapshot_where_33_are_needed(data: Path, network: nn.Cell, weights:
     said = refusal_of_stage_2(data, network, weights, None)
     assert "33" in said
     assert " 1 " in said
+
+
+def test_a_matrix_without_use(data: Path, network: nn.Cell, weights: Path) -> None:
+    settings = TWO.model_copy(update={"n_components": 0})
+    said = refusal_of_stage_2(data, network, weights, data.parent / "pca_mat.npy", settings)
+    assert "PCA_MAT is" in said
+    assert "n_components is 0, so it has no use; leave PCA_MAT out, or set n_components, such as --set" in said
 
 
 @pytest.mark.parametrize(("shape", "said"), [((32, 19953), ["19,953", "19,954"]), ((19954,), ["(19954,)"])])

@@ -25,8 +25,9 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
     assert verdict(page) == (
         "After 70 epochs of stage 1 the val split takes: stage 2 with the directions of the snapshots, which has "
         "88.00 ± 2.83 % on test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights "
-        "of stage 1 and 3.00 ± 2.83 points below SWA, all snapshots (uniform soup). It cost "
-        "2.0 passes after stage 1, 3.8 with those for choosing, and 10 s. The best on test would have been: SWA, all snapshots (uniform soup), 91.00 %."
+        "of stage 1 and 3.00 ± 2.83 points below SWA, all snapshots (uniform soup). It cost 2.0 passes after stage 1, "
+        "3.8 with those for choosing, and 10 s. The best on test would have been: SWA, all snapshots (uniform soup), "
+        "91.00 %."
     )
     text = page.read_text()
     assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"comparison", "curve"}
