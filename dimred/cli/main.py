@@ -19,7 +19,8 @@ from dimred.console import run_app, show_tracebacks
 typer_app = typer.Typer(
     help="""Two-stage dimension-reduction training on MindSpore.
 
-    Stage 1 trains and keeps snapshots; a PCA of them gives 32 directions; stage 2 searches in these.
+    Stage 1 trains and keeps snapshots. Stage 2 makes the best network of them: by averages, a cooldown, or a search in
+    the directions that a PCA of them gives.
 
     Exit status: 0 done; 1 a check said no (show --checkpoint, data check), or an error that nobody foresaw; 2 wrong
     input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143 SIGTERM).

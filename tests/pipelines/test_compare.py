@@ -71,6 +71,15 @@ def test_methods_from_one_stage_1(folder: Path, capsys: pytest.CaptureFixture[st
     assert rows["cooldown"]["backward_epochs"] == n_starts * 2 * equal  # at two rates
 
 
+def test_without_directions_stage_2_costs_its_epochs_and_begins_as_configured(folder: Path) -> None:
+    config = folder / "cooldown.yaml"
+    config.write_text(yaml.safe_dump(TASK | STAGE_TWO | {"n_components": 0, "start": "last"}))
+    methods = ["continued_alone", "cooldown"]
+    rows = library.compare("nowhere", [folder / "run_3"], config, folder / "cooldowns", methods=methods)["rows"]
+    assert [row["passes"] for row in rows] == [AT + PASSES, AT + PASSES]
+    assert rows[0]["chosen"][0].startswith("from last: ")
+
+
 def test_what_is_there_is_not_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = folder / "out" / "seed_3" / f"at_{AT}"
     before = {path: path.stat().st_mtime_ns for path in seed.glob("*.json")}
