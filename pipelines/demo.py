@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dimred.config import StageTwoConfig, load_config
 from dimred.console import note, run_program
 from dimred.errors import ConfigError, DimredError, RunError, StoppedError
 from dimred.files.atomic import atomic_write
@@ -32,8 +33,7 @@ from dimred.run.signals import StopSignals
 _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
 PLAIN = _CONFIGS / "digits_stage_1.yaml"
-_SNAPSHOTS = 40  # at least; 32 directions need 33
-_SHARE_OF_STAGE_2 = 0.25  # of stage 1's epochs: what its 10 % of all epochs cost with their trials, or a little more
+_SNAPSHOTS = 40  # at least
 
 
 def demo(
@@ -59,7 +59,7 @@ class _Demo:
         self.phases = _Phases(out, {"seed": seed, "epochs": epochs})
         self.seed = ["--set", f"seed={seed}"]
         self.resume = ["--resume"] if resume else []
-        self.total = epochs + math.ceil(_SHARE_OF_STAGE_2 * epochs)
+        self.total = epochs + load_config(StageTwoConfig, STAGE_2).with_epochs_after(epochs).n_epochs
 
     def run(self) -> None:
         """Run what is not done yet, and show what was found."""
@@ -138,7 +138,9 @@ class _Demo:
             int(epoch): value for epoch, value in found["accuracy_by_epoch"].items()
         }
         searched = [_row("", self.epochs + passes_of(found, epoch), value) for epoch, value in points.items()]
+        average = [_row("", self.epochs, found["accuracy_average"])]
         curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
+        curves["best average of stage 1's snapshots"] = average
         return {
             name: [
                 {"passes": row["passes"], "test_reestimated": {"mean": row["accuracy"], "spread": None}}
