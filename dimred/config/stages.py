@@ -156,7 +156,7 @@ class StageTwoConfig(SearchOptions, StageConfig):
     for a plain cooldown, which needs no basis."""
     residual_schedule: Literal["linear", "sqrt"] = "linear"
     """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
-    residual_factor: Positive = 1 / 3
+    residual_factor: Positive = 0.5
     """Of residual continued: its rate begins at this multiple of stage 1's last."""
     residual_rate: Positive | None = None
     """Of residual continued: in place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""

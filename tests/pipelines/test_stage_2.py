@@ -202,7 +202,7 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     assert done.returncode == 0, done.stderr
     result = json.loads((out / "result.json").read_text())
     residual = result["residual"]
-    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 1 / 3)
+    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 0.5)
     assert residual["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
     assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 74, 0)  # 10 % of all passes
     assert "stopped" not in result
@@ -218,4 +218,4 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     assert _is_average(two_stages, average, result["average_of"])
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True), None, None)
-    assert "momentum, went on from 0.333 of its last rate" in page.read_text()
+    assert "momentum, went on from 0.5 of its last rate" in page.read_text()
