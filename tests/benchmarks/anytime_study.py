@@ -31,7 +31,7 @@ LIBRARY = Path(sysconfig.get_path("stdlib"))
 DATA: dict[str, Callable[[Path, int], Any]] = TASKS | {"source_code": lambda out, seed: out.symlink_to(LIBRARY)}
 RECIPES = dict.fromkeys(TASKS, (CONFIGS / "digits_anytime_1.yaml", CONFIGS / "digits_anytime_2.yaml"))
 RECIPES["source_code"] = (HERE / "source_code_1.yaml", HERE / "source_code_2.yaml")
-AGAINST = ("plain_for_total", "best_window", "cooldown", "continued_alone", "continued_random")
+OURS, AGAINST = "continued_alone", ("plain_for_total", "best_window", "cooldown", "continued", "continued_random")
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def paired(found: dict[str, list[dict[str, Any]]], at: list[int]) -> str:
         for method in AGAINST:
             gains = []
             for runs in found.values():
-                ours, theirs = scores_of(runs, "continued", epoch), scores_of(runs, method, epoch)
+                ours, theirs = scores_of(runs, OURS, epoch), scores_of(runs, method, epoch)
                 seeds, lower = sorted(ours.keys() & theirs.keys()), is_loss(runs)
                 gains.append(
                     [100 * (1 - ours[seed] / theirs[seed]) if lower else ours[seed] - theirs[seed] for seed in seeds]
