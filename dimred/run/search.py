@@ -80,6 +80,7 @@ class Search(Observer):
         )  # fmt: skip
         self.per_epoch, self.statistics = searched.steps_per_epoch, own_statistics(network, step)
         self.place = Place(epoch=0)  # 0: the start is not recorded yet
+        self.snapshots: CheckpointSeries | None = None  # on rank 0, of a run that begins
         self.on = OnSplits(
             network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks
         )
@@ -122,18 +123,16 @@ class Search(Observer):
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where the search begins; rank 0 has the snapshots, if there are any."""
-        start = InitialWeights(self.network, self.ranks, self.on)
-        if self.settings.keep_best and self.settings.residual == "continued" and self.settings.start != "best":
-            self._add_average(start, snapshots)
+        start, self.snapshots = InitialWeights(self.network, self.ranks, self.on), snapshots
         self.result |= {"start_width": 1.0} | start.put(self.settings.start, self.basis, snapshots)
         if self.step.ema is not None:
             self.step.ema.restart()
             self.result[f"ema_{self.metric}_by_point"] = {}
 
-    def _add_average(self, start: InitialWeights, snapshots: CheckpointSeries | None) -> None:
+    def _add_average(self) -> None:
         """Make the best average of the snapshots a point that may be kept; the network stays as it is."""
         with preserved(list(self.network.get_parameters())):
-            if found := start.put_average(snapshots):
+            if found := InitialWeights(self.network, self.ranks, self.on).put_average(self.snapshots):
                 self.result |= found
                 self.points.save("average", self._parameters())
                 self.points.selection.measure("average", found["average_width"], self._val_losses)
@@ -152,6 +151,8 @@ class Search(Observer):
             self.records = read_metrics(self.session.metrics_file)
             self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(len(self.records)))
             if self.place.epoch == 0:
+                if self.settings.keep_best and self.settings.residual == "continued" and self.settings.start != "best":
+                    self._add_average()
                 self.result[f"{self.metric}_start"] = start = self._record_point("start")
                 say(f"stage 2 starts from {self.settings.start!r}: {self.metric} {start:.4f}")
                 self.place.next_epoch()
