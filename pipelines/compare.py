@@ -185,8 +185,8 @@ class Comparison(StageOneSoFar):
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
         self.folder, self.has_directions = folder, two.n_components > 0
-        usual = two if self.has_directions else two.model_copy(update={"n_components": USUAL})
-        super().__init__(data, run, one, usual, at)
+        searching = two if self.has_directions else two.model_copy(update={"n_components": USUAL})
+        super().__init__(data, run, one, searching, at)
 
     def entry(self, found: Found, chosen: str) -> Entry:
         """A search from here as an entry; ``chosen``: where it began, or at what rate."""

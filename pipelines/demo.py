@@ -138,9 +138,8 @@ class _Demo:
             int(epoch): value for epoch, value in found["accuracy_by_epoch"].items()
         }
         searched = [_row("", self.epochs + passes_of(found, epoch), value) for epoch, value in points.items()]
-        average = [_row("", self.epochs, found["accuracy_average"])]
         curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
-        curves["best average of stage 1's snapshots"] = average
+        curves["best average of stage 1's snapshots"] = [_row("", self.epochs, found["accuracy_average"])]
         return {
             name: [
                 {"passes": row["passes"], "test_reestimated": {"mean": row["accuracy"], "spread": None}}

@@ -28,8 +28,6 @@ from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
-_DIRECTIONS = 2  # of the plane
-
 
 def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run as far as it is.
@@ -61,11 +59,11 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     network = build_network(settings)
     measured = _measure(run, settings, network)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
-    plane, basis = None, run.basis
-    if not run.result["basis"] and snapshots is not None and len(snapshots) > _DIRECTIONS:
-        basis = fit_basis(snapshots, _DIRECTIONS, network=network)
-    if basis is not None and basis.mean is not None and len(basis.components) > 1 and snapshots and not run.gone:
-        plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
+    plane = None
+    if snapshots and not run.gone:
+        basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
+        if basis is not None and basis.mean is not None and len(basis.components) > 1:
+            plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
     return write_report(out, run, measured, plane, summary)
 
 
@@ -128,13 +126,11 @@ def _view(
         for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")
     }
     stops = points(list(found), found.values())
-    search = stops.along[0] + run.coordinates()[:, :_DIRECTIONS] if run.basis is not None else stops.along
+    search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 
     train = build_data(settings.data, Path(run.result["sources"]["data"]), "train").training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
-    loss = loss_in_plane(
-        build_loss(settings, network), batches, mean, np.asarray(basis.components[:_DIRECTIONS], np.float64)
-    )
+    loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(basis.components[:2], np.float64))
 
     def surface(points: np.ndarray) -> Surface:
         first, second = grid_around(points, grid)

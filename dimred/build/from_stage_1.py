@@ -120,9 +120,8 @@ class StageOneSoFar:
             candidates[name] = {key: np.mean([point[key] for point in newest[-length:]], axis=0) for key in newest[0]}
             widths[name] = length
         if start is not None:
-            others = {self.window.name: self.window, start.name: start}
-            candidates |= {name: other.arrays for name, other in others.items()}
-            widths |= {name: other.width for name, other in others.items()}
+            for other in (self.window, start):
+                candidates[other.name], widths[other.name] = other.arrays, other.width
         for name, arrays in candidates.items():
             selection.measure(name, widths[name], self.losses, arrays)
         kept = selection.choose()

@@ -85,8 +85,7 @@ def check_stage_2(
 
     def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:
         is_fitted = pca_mat is None and settings.n_components > 0
-        is_candidate = settings.keep_best and settings.residual == "continued"
-        is_read = is_fitted or is_candidate or settings.start == "best"
+        is_read = is_fitted or settings.start == "best" or settings.adds_average
         snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)

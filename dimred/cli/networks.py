@@ -52,8 +52,8 @@ def evaluate(
     set_up(settings.seed)
     network = build_network(settings)
     statistics = {value.name for value in moving_statistics(network)}
-    without = bool(statistics) and statistics.isdisjoint(arrays)
-    needed = [value for value in network.get_parameters() if not (without and value.name in statistics)]
+    absent = statistics if statistics.isdisjoint(arrays) else set()
+    needed = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
     images = {name: build_data(settings.data, data, name) for name in {"train", split}}
     scores, name = build_scores(settings), settings.metric_name
@@ -61,7 +61,7 @@ def evaluate(
     on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)
     found: dict[str, Any] = {"split": split}
     told = []
-    if not without:
+    if not absent:
         found |= {name: on.metric(split)}
         told.append(f"{found[name]:.4f}")
     if on.has_batch_norm:

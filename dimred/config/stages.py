@@ -180,6 +180,11 @@ class StageTwoConfig(SearchOptions, StageConfig):
         """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""
         return int(self.epochs)
 
+    @property
+    def adds_average(self) -> bool:
+        """Whether the best average of the snapshots is a candidate of ``keep_best`` beside the start."""
+        return self.keep_best and self.residual == "continued" and self.start != "best"
+
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
         """The same with ``epochs`` as a number: of a share s, ceil(s / (1 - s) stage_1_epochs).
 

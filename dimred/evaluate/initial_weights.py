@@ -118,7 +118,7 @@ class InitialWeights:
         return {}
 
     def put_average(self, snapshots: CheckpointSeries | None) -> dict[str, Any]:
-        """Put the network where ``best`` would; returns the same by other names, and nothing where there are none."""
+        """Put the network where ``best`` would; returns the same by other names, and nothing without snapshots."""
         n_snapshots = self._ranks.sum([0 if snapshots is None else len(snapshots)])[0]
         return self._best(None, snapshots, "average", "average_of") if n_snapshots else {}
 

@@ -120,7 +120,7 @@ def plot_loss(numbers: Sequence[int], losses: Sequence[float], unit: str = "epoc
     """The training loss over steps, or over epochs, of which it is that of the last step."""
     figure, axes = new_figure()
     axes.plot(numbers, losses, color=PLAIN, lw=1)
-    axes.set(xlabel=unit, ylabel="training loss" + ", last step" * (unit == "epoch"))
+    axes.set(xlabel=unit, ylabel="training loss, last step" if unit == "epoch" else "training loss")
     whole_numbers(axes.xaxis)
     return figure
 

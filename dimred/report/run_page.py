@@ -248,14 +248,15 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
 
 
 def _add_search(page: Page, run: StageTwoRecord) -> None:
-    result, shares = run.result, [share for step in run.steps if (share := step["captured_share"]) is not None]
-    mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
+    result = run.result
     if not result["basis"]:
         drawn = plots.plot_loss([step["step"] for step in run.steps], [step["loss"] for step in run.steps], "step")
         page.add("Stage 2, step by step", [Picture(
             "steps", drawn, f"Loss of each of {result['steps']} batches.", "The loss of each batch, before its step."
         )])  # fmt: skip
         return
+    shares = [share for step in run.steps if (share := step["captured_share"]) is not None]
+    mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
     page.add("The search, step by step", [
         Picture(
             "steps", plots.plot_steps(run.steps),

@@ -151,7 +151,7 @@ class Search(Observer):
             self.records = read_metrics(self.session.metrics_file)
             self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(len(self.records)))
             if self.place.epoch == 0:
-                if self.settings.keep_best and self.settings.residual == "continued" and self.settings.start != "best":
+                if self.settings.adds_average:
                     self._add_average()
                 self.result[f"{self.metric}_start"] = start = self._record_point("start")
                 say(f"stage 2 starts from {self.settings.start!r}: {self.metric} {start:.4f}")

@@ -62,7 +62,7 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
         rates.append(float(optimizer.get_lr().asnumpy()))
         optimizer.global_step.set_data(optimizer.global_step + 1)
         assert int(optimizer.global_step.asnumpy()[0]) == 13 + step
-    assert rates == pytest.approx([0.2 * (1 - np.sqrt(step / 4)) for step in range(4)])
+    assert rates == pytest.approx([0.5 * 0.2 * (1 - np.sqrt(step / 4)) for step in range(4)])
     assert all((value.asnumpy() == 0.5).all() for value in state_parameters(optimizer) if "moments" in value.name)
 
 
