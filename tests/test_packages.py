@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,10 @@ def test_importing_does_not_load_mindspore(packages):
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_no_module_is_longer_than_300_lines(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig):
+    """Whatever its name is: pytest leaves out folders such as ``build``, unless norecursedirs says otherwise."""
+    folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}
+    left_out = {name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)}
+    assert len(folders) > 15 and not left_out
