@@ -114,4 +114,5 @@ def test_every_folder_of_tests_is_collected(pytestconfig):
     """Whatever its name is: pytest leaves out folders such as ``build``, unless norecursedirs says otherwise."""
     folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}
     left_out = {name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)}
-    assert len(folders) > 15 and not left_out
+    assert len(folders) > 15
+    assert not left_out
