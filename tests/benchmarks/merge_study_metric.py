@@ -1,6 +1,6 @@
 """The metric of ``merge_study.py``: which images a network gets right, its BatchNorm statistics re-estimated.
 
-``STUDY_DATA``, ``STUDY_RUN`` and ``STUDY_IMAGES`` in the environment name the data, the folder of stage 1, and how many
+``STUDY_DATA``, ``STUDY_RUN`` and ``STUDY_COUNT`` in the environment name the data, the folder of stage 1, and how many
 images of ``val`` the splits ``search`` and ``select`` have each; ``test`` is the whole split.
 """
 
@@ -30,7 +30,7 @@ def _prepared():
     batches = list(islice(build_data(config.data, data, "train").spare_batches(config.seed), _BATCHES))
     images = {split: _all(build_data(config.data, data, split)) for split in ("val", "test")}
     order = np.random.default_rng(0).permutation(len(images["val"][1]))
-    count = int(os.environ["STUDY_IMAGES"])
+    count = int(os.environ["STUDY_COUNT"])
     parts = {"search": order[:count], "select": order[count : 2 * count]}
     splits = {split: tuple(values[part] for values in images["val"]) for split, part in parts.items()}
     return network, batches, splits | {"test": images["test"]}

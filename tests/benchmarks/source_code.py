@@ -28,7 +28,7 @@ from dimred.evaluate.scores import Score
 CONTEXT = 128  # bytes
 EPOCH = 672  # windows
 MEASURED = 256  # windows of val and of test
-_LAYERS, _WIDTH, _HEADS = 3, 96, 4
+_LAYERS, _WIDTH, HEADS = 3, 96, 4
 _NOT_CODE = {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
 _IN_256 = {"val": range(12), "test": range(12, 24)}  # of the first byte of a name's hash
 
@@ -50,7 +50,7 @@ class Windows:
 
 def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Windows:
     """See ``dimred.data.own_dataset``; without an epoch the first windows of the fixed order."""
-    text = _text(folder, split)
+    text = text_of(folder, split)
     order = np.random.default_rng(0).permutation((len(text) - 1) // CONTEXT)
     if split != "train":
         return Windows(text, order[:MEASURED])
@@ -65,7 +65,7 @@ def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Wi
 
 
 @cache
-def _text(folder: Path, split: str) -> np.ndarray:
+def text_of(folder: Path, split: str) -> np.ndarray:
     """The split's files, one after another with a 0 behind each, uint8."""
     found = []
     for path in sorted(folder.rglob("*.py")):
@@ -93,12 +93,12 @@ class _Attention(nn.Cell):
         self.inputs = _dense(_WIDTH, 3 * _WIDTH)
         self.outputs = _dense(_WIDTH, _WIDTH)
         self.mask = Tensor(np.triu(np.full((CONTEXT, CONTEXT), -1e9, np.float32), 1))
-        self.scale = (_WIDTH // _HEADS) ** -0.5
+        self.scale = (_WIDTH // HEADS) ** -0.5
 
     def construct(self, x: Tensor) -> Tensor:
         n, length, width = x.shape
-        heads = self.inputs(x).reshape(n, length, 3 * _HEADS, width // _HEADS).swapaxes(1, 2)
-        query, key, value = mint.split(heads, _HEADS, 1)
+        heads = self.inputs(x).reshape(n, length, 3 * HEADS, width // HEADS).swapaxes(1, 2)
+        query, key, value = mint.split(heads, HEADS, 1)
         weights = mint.matmul(query * self.scale, key.swapaxes(2, 3)) + self.mask[:length, :length]
         mixed = mint.matmul(mint.softmax(weights, -1), value)
         return self.outputs(mixed.swapaxes(1, 2).reshape(n, length, width))
