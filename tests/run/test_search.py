@@ -1,5 +1,6 @@
 """Stage 2's run goes on over bad batches, and only with what it was begun with."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
 from dimred.run.metrics import read_metrics
+from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points
@@ -65,6 +68,44 @@ def test_a_run_does_not_go_on_with_weights_of_another_epoch(checkpoints: Path, t
     with pytest.raises(ConfigError, match=r"WEIGHTS: .*4 updates.* -> .*8 updates"):
         stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(out, True)
     assert not differences(results(out), before)
+
+
+def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    """From weights that are so far off that the average of the snapshots is better than all that follows."""
+    shutil.copytree(checkpoints.parent, tmp_path / "one")
+    weights, out = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt", tmp_path / "two"
+    arrays, rng = read_checkpoint(weights), np.random.default_rng(0)
+    trained = list(read_checkpoint(weights.parent / "checkpoint_pca" / weights.name))
+    noise = {name: 5 * rng.normal(size=arrays[name].shape).astype(np.float32) for name in trained}
+    write_checkpoint(weights, arrays | {name: arrays[name] + noise[name] for name in trained})
+    run = stage_2_run(settings(), weights)
+    run(out, False)
+    begun, found, result = read_checkpoint(weights), points(out), read_checksummed(out / "result.json")
+    assert set(found) == {"average", "start", "1_4", "final"}
+    assert all(np.array_equal(found["start"][name], begun[name]) for name in found["final"])  # statistics too
+    series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
+    assert result["average_of"] == "uniform of 2 snapshots, steps 4 to 8"
+    for name in trained:
+        mean = np.mean([read_checkpoint(path)[name] for path in series.paths], axis=0, dtype=np.float64)
+        np.testing.assert_array_equal(found["average"][name], mean.astype(np.float32))
+        np.testing.assert_array_equal(found["final"][name], found["average"][name])
+    assert [(one["name"], one["width"]) for one in result["kept_candidates"]] == [
+        ("average", 2),
+        ("start", 1),
+        ("1", 1),
+    ]
+    assert result["kept"] == "average"
+    before = results(out)
+    run(out, True)  # the last epoch is recorded again
+    assert not differences(results(out), before)
+
+
+def points(out: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The checkpoints of a run by point."""
+    folder = out / "checkpoint_stage_2"
+    return {path.stem.partition("-")[2]: read_checkpoint(path) for path in folder.glob("*.ckpt")}
 
 
 def test_of_one_snapshot_there_is_no_average_that_could_be_kept(tmp_path: Path) -> None:
