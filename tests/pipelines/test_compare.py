@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from mindspore import nn
 
 import dimred as library
+from dimred.build import from_stage_1
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
@@ -78,6 +80,22 @@ def test_without_directions_stage_2_costs_its_epochs_and_begins_as_configured(fo
     rows = library.compare("nowhere", [folder / "run_3"], config, folder / "cooldowns", methods=methods)["rows"]
     assert [row["passes"] for row in rows] == [AT + PASSES, AT + PASSES]
     assert rows[0]["chosen"][0].startswith("from last: ")
+
+
+def test_what_was_compiled_for_a_training_is_freed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[nn.Cell] = []
+    for name in ("build_search_step", "build_train_step"):
+        build = getattr(from_stage_1, name)
+
+        def remembered(*arguments: Any, build: Any = build, **options: Any) -> nn.Cell:
+            steps.append(build(*arguments, **options))
+            return steps[-1]
+
+        monkeypatch.setattr(from_stage_1, name, remembered)
+    methods = ["continued_alone", "plain_to_the_end"]
+    library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "freed", methods=methods)
+    assert len(steps) == 2
+    assert not any(cell.compile_cache for step in steps for _, cell in step.cells_and_names())
 
 
 def test_what_is_there_is_not_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
