@@ -60,6 +60,15 @@ def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | Non
     return path
 
 
+def check_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """The same of an argument or option that names a file."""
+    check_there(parameter, path)
+    if path is not None and path.is_dir():
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+        raise ConfigError(f"{name} is {str(path)!r}, which is a folder; name a file")
+    return path
+
+
 def say(text: str) -> None:
     """Print a line of the log at once."""
     _print(text, sys.stdout)

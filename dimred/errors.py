@@ -75,11 +75,11 @@ class NothingAcceptedError(SearchError):
 
 
 def shown(value: Any, longest: int = 80) -> str:
-    """``repr(value)`` for an error text: short, whatever the value is and however it is nested."""
+    """``repr(value)`` for an error text: short and on one line, whatever the value is and however it is nested."""
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 2, longest, longest
     try:
-        return brief.repr(value)
+        return " ".join(line.strip() for line in brief.repr(value).splitlines())
     except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
         return "a number of thousands of digits"
 

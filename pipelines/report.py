@@ -48,6 +48,11 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         ConfigError: the run is not finished, or ``out`` holds something else.
     """
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
+        if comparison is not None:
+            raise ConfigError(
+                f"--compare is {str(comparison)!r}, but RUN is {str(folder)!r}, a stage 1; give the folder of a stage "
+                "2, or open compare.html"
+            )
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG).metric_name)

@@ -45,7 +45,7 @@ def stage_1(
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     usual = StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:
-        say(f"this run keeps {n_snapshots} snapshots; {usual} directions, stage 2's default, need {usual + 1}")
+        say(f"this run keeps {n_snapshots} snapshots; the published search in {usual} directions needs {usual + 1}")
     ranks.broadcast(
         list(network.get_parameters())
     )  # somebody's own network may draw its weights from another generator

@@ -36,3 +36,7 @@ def test_the_middle_of_a_long_message_is_left_out() -> None:
     assert said.endswith("x end")
     assert "[... 96,010 characters ...]" in said
     assert len(shown({"a": ["x" * 1000] * 1000})) < 1000
+
+
+def test_what_is_shown_is_one_line() -> None:
+    assert shown(np.ones((2, 2))) == "array([[1., 1.], [1., 1.]])"

@@ -29,6 +29,7 @@ from dimred.run.training import parameters_to_save
 from dimred.search.basis_check import Basis
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
+from dimred.train_step.cells import free_graphs
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.layout import WeightLayout
@@ -166,6 +167,7 @@ class StageOneSoFar:
             loop.run(Place(), CountPasses(cost, keep_epoch))
         except NothingAcceptedError as stop:
             note(f"the search ends: {stop}")
+        free_graphs(step)
         if settings.keep_best:
             return self.best(points, self.epochs_of(cost), start)
         return self.best({"the end": to_arrays(network.get_parameters())}, self.epochs_of(cost))
@@ -273,4 +275,5 @@ def _train(
         from_arrays(parameters_to_save(step), begin, "the full checkpoint")
     loop = EpochLoop("plain", step, images, seed=settings.seed, n_epochs=settings.epochs)
     loop.run(Place(after_epoch + 1), CountPasses(cost))
+    free_graphs(step)
     return to_arrays(network.get_parameters())

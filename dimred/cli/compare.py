@@ -19,7 +19,7 @@ def compare(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
     ],
-    config: Annotated[Path, typer.Option(help="Stage 2's YAML file.")],
+    config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished stage 1 runs, one a seed.")
     ] = None,
@@ -29,7 +29,7 @@ def compare(
     seeds: Annotated[
         str | None, typer.Option(help="Instead of RUN: train stage 1 for each of these seeds, such as 1,2,3.")
     ] = None,
-    stage_1_config: Annotated[Path | None, typer.Option(help="With --seeds: stage 1's YAML file.")] = None,
+    stage_1_config: Annotated[Path | None, typer.Option(help="With --seeds: stage 1's YAML file, or a recipe.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these, such as swa,continued,cooldown. A wrong name shows all.")
     ] = None,
@@ -45,14 +45,11 @@ def compare(
     every row. The same call goes on where an earlier one was cut off. Ends with a table, or with --json what
     OUT/compare.json holds; OUT/compare.html is the page, with test accuracy over passes.
 
-    Example: dimred compare ./digits device0_stage_1 --config pipelines/configs/digits_stage_2.yaml
+    Example: dimred compare ./digits device0_stage_1 --config digits
 
-    Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config one.yaml --config two.yaml
+    Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config digits --config digits
     """
     from dimred.config import StageOneConfig, StageTwoConfig, load_config
-    from dimred.pipelines.compare import check_choice, claim_folder
-    from dimred.pipelines.compare import compare as make_comparison
-    from dimred.report.comparison import markdown
 
     two = load_config(StageTwoConfig, config, overrides or [])
     chosen = None if methods is None else [name.strip() for name in methods.split(",")]
@@ -62,6 +59,10 @@ def compare(
         raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
     epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
+    from dimred.pipelines.compare import check_choice, claim_folder
+    from dimred.pipelines.compare import compare as make_comparison
+    from dimred.report.comparison import markdown
+
     check_choice(chosen, epochs)
     found = list(runs or [])
     with heartbeat("preparing the comparison"):

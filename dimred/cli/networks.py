@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, Overrides, check_new_file, check_there
+from dimred.console import AsJson, Overrides, check_file, check_new_file
 from dimred.errors import ConfigError
+from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import SNAPSHOTS, named_weights
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def evaluate(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and test/<class>/ images.")],
     weights: Annotated[
         Path,
-        typer.Argument(metavar="WEIGHTS", help="A checkpoint of stage 1 or 2, or an average.", callback=check_there),
+        typer.Argument(metavar="WEIGHTS", help="A checkpoint of stage 1 or 2, or an average.", callback=check_file),
     ],
     config: Annotated[Path, typer.Option(help="A stage's YAML file, or a recipe; data.eval_split names the split.")],
     save: Annotated[
@@ -30,10 +31,10 @@ def evaluate(
 ) -> None:
     """Accuracy, or your own metric, as the statistics are, and with BatchNorm's re-estimated on training batches.
 
-    How many batches stage 2's reestimate_batches says. A merge of snapshots has no statistics, and gets them here.
+    Stage 2's reestimate_batches says how many batches. A merge of snapshots has no statistics, and gets them here.
     --json prints accuracies as fractions.
 
-    Example: dimred eval ./digits average.ckpt --config pipelines/configs/digits_stage_2.yaml
+    Example: dimred eval ./digits average.ckpt --config digits
     """
     from dimred.config import StageTwoConfig, load_any_config
 
@@ -63,19 +64,19 @@ def evaluate(
     told = []
     if not absent:
         found |= {name: on.metric(split)}
-        told.append(f"{found[name]:.4f}")
+        told.append(metric_text(name, found[name]))
     if on.has_batch_norm:
         found |= {"batches": on.reestimate(), f"{name}_reestimated": on.metric(split)}
         told.append(
-            f"with BatchNorm statistics re-estimated over {found['batches']} training batches "
-            f"{found[f'{name}_reestimated']:.4f}"
+            f"{metric_text(name, found[f'{name}_reestimated'])} with BatchNorm statistics re-estimated over "
+            f"{found['batches']} training batches"
         )
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
         print(json.dumps(found))
         return
-    print(f"{name} on {split} {', '.join(told)}")
+    print(f"{name} on {split!r}: {'; '.join(told)}")
 
 
 def average(
@@ -84,7 +85,7 @@ def average(
     ],
     weights: Annotated[
         Path,
-        typer.Argument(metavar="WEIGHTS", help="A full checkpoint, for all that isn't averaged.", callback=check_there),
+        typer.Argument(metavar="WEIGHTS", help="A full checkpoint, for all that isn't averaged.", callback=check_file),
     ],
     out: Annotated[
         Path,
@@ -123,11 +124,11 @@ def rebuild(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.", callback=check_there
+            metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.", callback=check_file
         ),
     ],
-    start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.", callback=check_there)],
-    basis: Annotated[Path, typer.Option(help="The pca_mat.npy that it searched in.", callback=check_there)],
+    start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.", callback=check_file)],
+    basis: Annotated[Path, typer.Option(help="The pca_mat.npy that it searched in.", callback=check_file)],
     out: Annotated[Path, typer.Option(help="The checkpoint to write; must not exist yet.", callback=check_new_file)],
     step: Annotated[int | None, typer.Option(help="0 is the start; default the last step.")] = None,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import psutil
 import typer
@@ -34,7 +34,8 @@ def pca(
         typer.Option(help="How many directions, or the share of variance to explain, such as 0.95; default 32."),
     ] = None,
     basis: Annotated[
-        str, typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging.")
+        Literal["pca", "snapshots"],
+        typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
     ] = "pca",
     skip_first: Annotated[int, typer.Option(help="Leave out the first N snapshots.")] = 0,
     last: Annotated[int | None, typer.Option(help="Of these, take the last N only.")] = None,

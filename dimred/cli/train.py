@@ -66,11 +66,10 @@ def train(
 ) -> None:
     """Run a stage on one device or many, on one host or several.
 
-    Stage 1 trains, and keeps a rolling series of weight snapshots for the PCA. Stage 2 searches in the subspace of the
-    snapshots beside WEIGHTS, from their mean or from stage 1's last weights.
+    Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
+    or searches in the subspace of the snapshots beside WEIGHTS. It keeps the network that the val split prefers.
 
-    Example: dimred train stage-1 ./digits --config pipelines/configs/digits_stage_1.yaml --device-target CPU
-    --devices 1
+    Example: dimred train stage-1 ./digits --config digits --device-target CPU --devices 1
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
     """

@@ -67,7 +67,8 @@ class SearchOptions(Strict):
     def _residual_fits(self) -> "SearchOptions":
         if self.n_components == 0 and self.residual != "continued":
             raise ValueError(
-                "n_components is 0, so nothing is searched; it goes with residual continued, as a plain cooldown"
+                "n_components is 0, so nothing is searched; it goes with residual continued, as a plain cooldown, but "
+                f"residual is {self.residual!r}; change one of them, such as n_components=32"
             )
         if self.residual == "continued" and np.any(self.weight_decay):
             raise ValueError(

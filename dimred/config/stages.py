@@ -32,7 +32,7 @@ def _number_or_share(value: Any) -> Any:
     if share and ExactFraction(share[1]) > 0:
         return f"{share[1]}%"
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("it must be a whole number of at least 1, or a share of all passes, such as 10%")
+        raise ValueError("it must be a whole number of at least 1, or a share of all passes below 100%, such as 10%")
     return int(text)
 
 
@@ -174,6 +174,22 @@ class StageTwoConfig(SearchOptions, StageConfig):
     """Show the metric with re-estimated BatchNorm statistics too."""
     reestimate_batches: Count = 50
     """Training batches for that."""
+
+    @field_validator("start")
+    @classmethod
+    def _start_is_a_name_or_a_file(cls, value: str) -> str:
+        if value not in ("best", "mean", "last") and not value.endswith((".ckpt", ".safetensors")):
+            raise ValueError("allowed: best, mean, last, or the path of a .ckpt or .safetensors file")
+        return value
+
+    @model_validator(mode="after")
+    def _mean_has_a_basis(self) -> "StageTwoConfig":
+        if self.start == "mean" and self.n_components == 0:
+            raise ValueError(
+                "start is 'mean', which a basis has, but n_components is 0; use start=best, which measures averages of "
+                "the snapshots, or set n_components, such as n_components=32"
+            )
+        return self
 
     @property
     def n_epochs(self) -> int:

@@ -4,24 +4,29 @@ Averaging or searching moves the weights without the forward passes that would c
 (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.train_step.network_state import BATCH_NORMS
+from dimred.train_step.network_state import batch_norms
+
+_FAR = float(2**20)  # a start so far from 0 that the statistics of a batch are small beside it
 
 
 def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:
     """Set every BatchNorm's moving mean and variance to the plain average over some training batches.
 
     For each batch the statistics start from 0, so that one forward pass leaves a known share of the batch's own; the
-    average over batches is taken in float64. The result does not depend on the statistics from before. Dropout and
-    every other layer are as they are outside training, because the statistics are used there (Li et al., Understanding
-    the Disharmony between Dropout and Batch Normalization by Variance Shift, 2019). A BatchNorm that never moves its
-    statistics (``use_batch_statistics=False``, or ``momentum=1``) keeps them.
+    average over batches is taken in float64. Where a pass runs a layer n times, each of which moves the statistics by
+    u, that share is 1 - (1 - u)^n; a second pass over the first batch, from another start, tells n. The result does
+    not depend on the statistics from before. Dropout and every other layer are as they are outside training, because
+    the statistics are used there (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by
+    Variance Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
+    ``momentum=1``), or that no pass runs, keeps them.
 
     Args:
         network: changed in place; its training mode is put back afterwards.
@@ -31,38 +36,54 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
         The number of batches used; none in a network without BatchNorm.
 
     Raises:
-        ConfigError: there were no batches.
+        ConfigError: there were no batches, or a BatchNorm is one of ``mint``.
     """
-    cells = [cell for _, cell in network.cells_and_names()]
     # MindSpore keeps 1 - momentum in ``momentum``.
-    layers = [
-        cell
-        for cell in cells
-        if isinstance(cell, BATCH_NORMS) and cell.use_batch_statistics is not False and cell.momentum > 0
-    ]
+    layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
     if not layers:
         return 0
-    moving = [(layer, value) for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
-    totals = [np.zeros(value.shape, np.float64) for _, value in moving]
+    moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
+    before = [value.asnumpy().copy() for value in moving]
+    totals = [np.zeros(value.shape) for value in moving]
+    shares: list[float] = []  # of the batch in what a pass leaves of each of them
     was_training = network.training
     network.set_train(True)
-    for cell in cells:
+    for _, cell in network.cells_and_names():
         if cell not in layers and not cell.name_cells():
             cell.set_train(False)
     network.phase = "train_statistics"  # a graph of its own: one that was compiled in training has dropout in it
     n_batches = 0
     try:
         for *inputs, _ in batches:
-            for _, value in moving:
-                value.set_data(Tensor(np.zeros(value.shape, np.float32)))
-            network(*inputs)
-            for total, (layer, value) in zip(totals, moving, strict=True):
-                total += value.asnumpy().astype(np.float64) / layer.momentum
+            left = _pass_from(0.0, network, inputs, moving)
+            if not shares:
+                far = _pass_from(_FAR, network, inputs, moving)
+                for layer, mean, far_mean in zip(layers, left[::2], far[::2], strict=True):
+                    shares += [_share(layer.momentum, float(np.median(far_mean - mean)) / _FAR)] * 2
+            for total, values in zip(totals, left, strict=True):
+                total += values
             n_batches += 1
     finally:
         network.set_train(was_training)
     if n_batches == 0:
         raise ConfigError("there are no training batches to re-estimate BatchNorm with; lower data.batch_size")
-    for total, (_, value) in zip(totals, moving, strict=True):
-        value.set_data(Tensor((total / n_batches).astype(np.float32), ms.float32))
+    for value, total, share, old in zip(moving, totals, shares, before, strict=True):
+        value.set_data(Tensor((total / n_batches / share).astype(np.float32) if share else old, ms.float32))
     return n_batches
+
+
+def _pass_from(
+    start: float, network: nn.Cell, inputs: Sequence[Tensor], moving: Sequence[Parameter]
+) -> list[np.ndarray]:
+    """What a forward pass leaves of the statistics if all of them are ``start`` before it."""
+    for value in moving:
+        value.set_data(Tensor(np.full(value.shape, start, np.float32)))
+    network(*inputs)
+    return [value.asnumpy().astype(np.float64) for value in moving]
+
+
+def _share(move: float, kept: float) -> float:
+    """1 - (1 - move)^n, where (1 - move)^n was ``kept`` of the start; 0 for a layer that did not run."""
+    log_kept_each = math.log1p(-min(move, 1 - 1e-9))
+    n_runs = round(math.log(max(kept, 1e-9)) / log_kept_each) if math.isfinite(kept) else 1
+    return -math.expm1(n_runs * log_kept_each)

@@ -175,7 +175,8 @@ class Evaluator:
     def reestimated(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """The same weights with BatchNorm statistics re-estimated on training batches."""
         self._put(arrays)
-        self.cost.forward += self._train.batch_size * self.on.reestimate()
+        n_batches = self.on.reestimate()
+        self.cost.forward += self._train.batch_size * (n_batches + (n_batches > 0))  # the first batch goes twice
         return to_arrays(self.on.network.get_parameters())
 
     def report(self, arrays: Arrays) -> dict[str, float]:

@@ -134,11 +134,11 @@ class Selection:
     def tell(self, what: str) -> None:
         """Say what was chosen, by which rule, among which candidates, and what that cost."""
         chosen = self.choose().name
-        say(f"{what}: {chosen}, the widest within one standard error of the lowest loss on 'val'")
+        say(f"{what}: {_told(chosen)}, the widest within one standard error of the lowest loss on 'val'")
         for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
             if place < _TOLD or record["name"] == chosen:
                 error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
-                say(f"  {record['name']}: loss {record['loss']:.4f}, {error}, width {record['width']:.3g}")
+                say(f"  {_told(record['name'])}: loss {record['loss']:.4f}, {error}, width {record['width']:.3g}")
         n, reestimations = self._cost().values()
         again = f", {reestimations} re-estimations of BatchNorm" if reestimations else ""
         say(f"  {n} passes over 'val'{again}, {self.seconds:.1f} s")
@@ -146,3 +146,8 @@ class Selection:
     def _cost(self) -> dict[str, int]:
         n = len(self.candidates)
         return {"val_passes": n, "reestimations": n if self._reestimates else 0}
+
+
+def _told(name: str) -> str:
+    """A candidate for a reader; the points of a search have the numbers of their epochs as names."""
+    return f"epoch {name}" if name.isdecimal() else name

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.train_step.network_state import BATCH_NORMS
+from dimred.train_step.network_state import batch_norms
 from dimred.vectors.parameters import from_arrays
 from dimred.weights.layout import WeightLayout
 
@@ -29,9 +29,8 @@ def loss_in_plane(
     layout = WeightLayout.from_network(loss)
     parameters = loss.trainable_params()
     loss.set_train(False)
-    for _, cell in loss.cells_and_names():
-        if isinstance(cell, BATCH_NORMS):
-            cell.set_train(True)
+    for norm in batch_norms(loss):
+        norm.set_train(True)
 
     def at(x: float, y: float) -> float:
         weights = (origin + x * directions[0] + y * directions[1]).astype(np.float32)

@@ -55,8 +55,8 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 for never.
 
     Returns:
-        0, or the status of a job that a signal stopped: the one its ranks ended with after saving, or
-        128 + signal.
+        0, or the status of a job that a signal stopped: 128 + signal, or what its ranks ended with where that says
+        more than that they were stopped.
 
     Raises:
         ConfigError: there are earlier results, or the devices are missing; nothing was started.
@@ -124,7 +124,7 @@ class _Watch:
         own_log.show(to_the_end=True)
         if self._stopped_by is not None:
             self._nodes.tell_failure(f"node {self._job.node_rank} was stopped")
-            own = set(self._statuses.values())
+            own = set(self._statuses.values()) - {128 + signal.SIGTERM}  # which the ranks get, whatever came here
             return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self._stopped_by
         if self._failure is not None:
             self._nodes.tell_failure(str(self._failure).splitlines()[0], self._failure.refused)

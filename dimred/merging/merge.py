@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import ConfigError, SeriesError, StoppedError, check_number
+from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.files.atomic import open_atomic, remove, remove_leftovers, rename_durably
 from dimred.files.lock import FolderLock
 from dimred.merging.average import average, check_is_new, record_of, write_record
@@ -138,6 +138,8 @@ def merge(
         stopped = None
         try:
             found = _run(trials, maker, settings)
+        except SearchError as error:
+            raise SearchError(str(error) if callable(metric) else f"{error} (see {work / 'metric.log'})") from None
         except KeyboardInterrupt:
             best = trials.best()
             if best is None:

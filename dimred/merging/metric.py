@@ -96,7 +96,7 @@ def _failures() -> Iterator[None]:
         raise
     except Exception as error:
         traceback.print_exc()
-        raise MetricError(f"{type(error).__name__}: {error}") from None
+        raise MetricError(" ".join(f"{type(error).__name__}: {error}".split())) from None
 
 
 def _tensors(candidate: Path) -> dict[str, np.ndarray]:

@@ -152,7 +152,9 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """
     path = folder / RESULT
     if not path.is_file():
-        raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; give the folder of a stage 1 or stage 2 run")
+        is_unfinished = (folder / STAGE_2_CHECKPOINTS).is_dir()
+        remedy = "finish stage 2 by its --resume" if is_unfinished else "give the folder of a stage 1 or stage 2 run"
+        raise ConfigError(f"RUN is {str(folder)!r}, which has no {RESULT}; {remedy}")
     try:
         result = read_checksummed(path)
     except ValueError as error:

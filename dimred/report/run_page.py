@@ -99,7 +99,9 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
     facts = [(ours, f"{metric} on {measured.split} of the network to use: {kept_in_words(result)}")]
     if measured.last is not None:
         facts.append((metric_text(metric, measured.last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
-    facts.append((metric_text(metric, run.by_point[0]), f"where stage 2 began: {start_in_words(result)}"))
+    # The last weights have one figure; their other one, with the statistics as trained, would need its reason told.
+    if result.get("started_from", result["start"]) != "last" or measured.last is None:
+        facts.append((metric_text(metric, run.by_point[0]), f"where stage 2 began: {start_in_words(result)}"))
     facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
     if basis := result["basis"]:
         facts.append((f"{result['accepted_steps']} of {result['steps']}", "steps accepted"))
@@ -110,7 +112,8 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
         inside = f", those of the search inside to {result['moved_inside']:.3g}" if basis else ""
         words.append(
             f"Stage 1's optimizer, {residual['optimizer']}, went on {place}from {residual['factor']:.3g} of its last "
-            f"rate, {residual['rate']:.3g}, to 0. Its steps add up to {result['moved_outside']:.3g}{inside}."
+            f"rate, {residual['rate']:.3g}, to 0. The lengths of its steps add up to {result['moved_outside']:.3g}"
+            f"{inside}."
         )
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
@@ -140,7 +143,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
         ("average", "Averages of the snapshots", result.get("average_of")),
-        ("kept", "Which of its points could have been kept", result.get("kept")),
+        ("kept", "What stage 2 could have kept", result.get("kept")),
     ):
         if f"{what}_candidates" not in result:
             continue
@@ -195,9 +198,8 @@ def _add_curves(
         if taken:
             says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
         drawn = plots.plot_metric(metric, plain, searched, taken, reestimated)
-        caption = (
-            f"{metric.capitalize()} over epochs; lines with the statistics of the moment. Single collapses are cut."
-        )
+        caption = f"{metric.capitalize()} over epochs; lines with the statistics of the moment. "
+        caption += "The axis leaves out single collapses."
         if reestimated:
             caption += " Crosses: stage 1's last weights and the network to use, BatchNorm re-estimated."
         pictures.append(Picture("metric", drawn, f"{says}.", caption))

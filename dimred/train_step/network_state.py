@@ -2,16 +2,32 @@
 
 from mindspore import Parameter, Tensor, mint, nn
 
+from dimred.errors import ConfigError
 from dimred.vectors.base import make_vectors
 
 # Those that have statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+# Of Ascend alone, with statistics of other names and another momentum.
+_OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.nn.SyncBatchNorm)
+
+
+def batch_norms(network: nn.Cell) -> list[nn.Cell]:
+    """Every BatchNorm in the network; ConfigError for one of ``mint``."""
+    found = []
+    for name, layer in network.cells_and_names():
+        if isinstance(layer, _OTHERS):
+            kind = type(layer).__name__
+            raise ConfigError(
+                f"{name!r} of the network is a mint.nn.{kind}, whose statistics dimred does not know; use nn.{kind}"
+            )
+        if isinstance(layer, BATCH_NORMS):
+            found.append(layer)
+    return found
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
     """Moving mean and variance of every BatchNorm in the network."""
-    layers = [layer for _, layer in network.cells_and_names() if isinstance(layer, BATCH_NORMS)]
-    return [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
+    return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]
 
 
 class GroupStatistics:

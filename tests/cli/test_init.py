@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from dimred.cli.init import commented_configuration
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, load_config
 from tests.helpers.commands import dimred
 
 
@@ -19,9 +19,22 @@ def test_it_reads_back_to_the_defaults(stage: str, model: type[StageConfig], tmp
     assert load_config(model, file) == model()
 
 
+@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
+def test_it_reads_back_to_a_recipe_and_names_other_defaults(
+    stage: str, model: type[StageConfig], tmp_path: Path
+) -> None:
+    file = tmp_path / "made.yaml"
+    done = dimred("init", stage, file, "--config", "digits")
+    assert done.returncode == 0, done.stderr
+    assert load_config(model, file) == load_config(model, config_file(model, Path("digits")))
+    named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 2)\nepochs: 10%\n"}
+    assert named[stage] in file.read_text()
+    assert file.read_text().count("(default: ") < 20
+
+
 @pytest.mark.parametrize("model", [StageOneConfig, StageTwoConfig])
 def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
-    lines = commented_configuration(model, 1).splitlines()
+    lines = commented_configuration(model(), 1).splitlines()
     keys = [number for number, line in enumerate(lines) if re.match(r" *\w+:", line)]
     assert len(keys) > 20
     for number in keys:
@@ -29,7 +42,7 @@ def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
 
 
 def test_values_and_ranges_allowed_are_named() -> None:
-    text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig, 2))
+    text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig(), 2))
     assert re.search(r"# .*\[bfgs, sgd, average\]\nsearch: bfgs\n", text)
     assert re.search(r"# .*\[> 0 and < 1\]\nrho: 0.55\n", text)
 
@@ -47,8 +60,8 @@ def test_a_meaning_belongs_to_its_own_key() -> None:
 def _body(model: type[BaseModel]) -> list[str]:
     from dimred.cli.init import _lines
 
-    schema = model.model_json_schema()
-    return [line for line in _lines(schema, {}, model().model_dump(), "") if line]
+    schema, values = model.model_json_schema(), model().model_dump()
+    return [line for line in _lines(schema, {}, values, values, "") if line]
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("train", "stage-2", ".", ".", "--device-target", "CPU"), "WEIGHTS is '.', which is a folder; give a full"),
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
         (("eval", ".", "gone.ckpt", "--config", "digits"), "WEIGHTS is 'gone.ckpt', which is not found"),
+        (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is a folder; name a file"),
         (("average", "nowhere", "here.txt", "out.ckpt"), "nowhere"),
         (("average", "nowhere", "here.txt", "out.ckpt", "--decay", "1"), "--decay is 1.0"),
         (("average", "nowhere", "here.txt", "here.txt"), "OUT is 'here.txt', which exists already"),

@@ -134,7 +134,7 @@ def test_one_snapshot_where_33_are_needed(series, tmp_path):
         (("--max-memory", "lots"), "--max-memory is 'lots'"),
         (("--max-memory", "80MB"), "max_memory leaves"),
         (("--every", "0"), "every is 0"),
-        (("--basis", "ica"), "kind is 'ica'"),
+        (("--basis", "ica"), "--basis is 'ica'; allowed: 'pca', 'snapshots'"),
         (("--out", "a.txt"), "must end in .npy"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor, mint, nn
 
 from dimred.errors import ConfigError
 from dimred.evaluate.batch_norm import reestimate_batch_norm
@@ -90,8 +90,47 @@ def test_three_dimensions_have_statistics_too() -> None:
     np.testing.assert_allclose(variance.asnumpy(), x.var((0, 2, 3, 4), ddof=1), rtol=1e-3)
 
 
+def test_those_of_mint_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'0' of the network is a mint\.nn\.BatchNorm2d.*; use nn\.BatchNorm2d"):
+        reestimate_batch_norm(nn.SequentialCell(mint.nn.BatchNorm2d(3), nn.ReLU()), batches(1))
+
+
 def test_the_mode_is_put_back_after_a_fault(network: nn.Cell) -> None:
     network.set_train(False)
     with pytest.raises(ValueError, match="unpack"):
         reestimate_batch_norm(network, [()])
     assert not network.training
+
+
+class Several(nn.Cell):
+    """A BatchNorm that a pass runs n times, on x, 2 x, ..., and one that it does not run."""
+
+    def __init__(self, n_runs: int, momentum: float):
+        super().__init__()
+        self.n_runs, self.norm, self.idle = n_runs, nn.BatchNorm2d(3, momentum=momentum), nn.BatchNorm2d(3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        total = self.norm(x)
+        for factor in range(2, self.n_runs + 1):
+            total = total + self.norm(factor * x)
+        return total
+
+
+@pytest.mark.parametrize(("n_runs", "momentum"), [(1, 0.9), (2, 0.9), (3, 0.99), (2, 0.0)])
+@pytest.mark.parametrize("scale", [1e-3, 1e5])
+def test_a_layer_that_runs_several_times_has_the_mean_that_training_would_weigh_so(
+    n_runs: int, momentum: float, scale: float
+) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = Several(n_runs, momentum)
+    network.idle.moving_variance.set_data(Tensor(np.full(3, 7, np.float32)))
+    drawn = [(images * scale, labels) for images, labels in batches(2)]
+    reestimate_batch_norm(network, drawn)
+    weights = momentum ** np.arange(n_runs)[::-1]  # of the runs: a later one moves what an earlier one left
+    factors = np.arange(1, n_runs + 1)
+    pixels = [images.asnumpy().astype(np.float64) for images, _ in drawn]
+    mean = np.mean([x.mean((0, 2, 3)) for x in pixels], axis=0) * np.average(factors, weights=weights)
+    variance = np.mean([x.var((0, 2, 3), ddof=1) for x in pixels], axis=0) * np.average(factors**2, weights=weights)
+    np.testing.assert_allclose(network.norm.moving_mean.asnumpy(), mean, rtol=1e-5)
+    np.testing.assert_allclose(network.norm.moving_variance.asnumpy(), variance, rtol=1e-3)
+    assert network.idle.moving_variance.asnumpy().tolist() == [7, 7, 7]

@@ -69,6 +69,15 @@ def test_the_log_says_rule_candidates_and_cost(capsys: pytest.CaptureFixture[str
     assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
     assert "0.0100 +- 0.0000 behind, width 2" in lines[1]
     assert "8 passes over 'val', 8 re-estimations of BatchNorm" in cost
+    made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
+    made.tell("kept")
+    rule, first, *_ = capsys.readouterr().out.splitlines()
+    assert rule.startswith("kept: epoch 2, the widest")
+    assert first.startswith("  epoch 2: loss")
+
+
+def test_the_record_has_all_candidates() -> None:
+    made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
     summary = made.summary("start")
     assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
     assert summary["start_cost"] == {"val_passes": 8, "reestimations": 8}

@@ -8,7 +8,7 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``follow``: rank 1 does not begin, because rank 0 has a fault, which ends with status 3 a little later
 - ``begin and refuse``: in the first step
 - ``wait``
-- ``save``: waits; on SIGTERM it says so, takes a second to save, and ends with status 75
+- ``save STATUS``: waits; on SIGTERM it says so, takes a second to save, and ends with that status
 - ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
@@ -37,7 +37,7 @@ def main(how: str, *rest: str) -> None:
         tell_position(COMPUTING, 1)
         refuse("too late")
     if how == "save":
-        signal.signal(signal.SIGTERM, lambda *_: save(folder))
+        signal.signal(signal.SIGTERM, lambda *_: save(folder, int(rest[0])))
     if how != "refuse":
         note_process(folder.parent / "pids", rank)
     if how == "fail" and rank == rest[0]:
@@ -56,11 +56,11 @@ def refuse(why: str) -> None:
     sys.exit(2)
 
 
-def save(folder: Path) -> None:
+def save(folder: Path, status: int) -> None:
     print("saving", flush=True)
     time.sleep(1)
     (folder / "saved").touch()
-    sys.exit(75)
+    sys.exit(status)
 
 
 def note_process(pids: Path, rank: str) -> None:

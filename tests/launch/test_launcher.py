@@ -156,7 +156,7 @@ def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
 
 
 def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
-    launcher = Launcher(tmp_path, "save", devices=2)
+    launcher = Launcher(tmp_path, "save", "75", devices=2)
     launcher.pids(2)
     launcher.process.terminate()
     status, out, err = launcher.end()
@@ -165,15 +165,18 @@ def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, number):
-    """Ctrl-C ends ``tee`` in ``dimred train | tee`` too; where the terminal ends, both pipes do."""
-    launcher = Launcher(tmp_path, "save", devices=1)
+@pytest.mark.parametrize(("number", "saved", "status"), [(signal.SIGINT, "143", 130), (signal.SIGHUP, "75", 75)])
+def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, number, saved, status):
+    """Ctrl-C ends ``tee`` in ``dimred train | tee`` too; where the terminal ends, both pipes do.
+
+    The rank, which gets SIGTERM, ends with 143 when all is well: the job's status is that of the signal that came.
+    """
+    launcher = Launcher(tmp_path, "save", saved, devices=1)
     launcher.pids(1)
     launcher.process.stdout.close()
     launcher.process.stderr.close()
     launcher.process.send_signal(number)
-    assert launcher.process.wait(timeout=60) == 75
+    assert launcher.process.wait(timeout=60) == status
     assert (tmp_path / "device0_stage_1" / "saved").exists()
 
 

@@ -38,7 +38,7 @@ def samples(tensors):
 
 
 def raises(candidate):
-    raise RuntimeError("no such data set")
+    raise RuntimeError("no such\n\tdata set")  # as load_state_dict's
 
 
 def text(candidate):

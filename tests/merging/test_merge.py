@@ -282,6 +282,7 @@ def test_a_metric_that_always_fails_ends_it(planted: Path, name: str) -> None:
         dimred.merge(planted / "run", out, metric=f"{METRICS}:{name}", maximize=True)
     assert str(failed.value).startswith("the metric failed on the first 3 candidates: ")
     assert "\n" not in str(failed.value)
+    assert str(failed.value).endswith(f" (see {planted / 'x.safetensors.merge' / 'metric.log'})")
     assert not out.exists()
     # the same command, with the metric mended, begins anew
     with pytest.raises(SearchError):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from mindspore import nn
 
 import dimred as library
-from dimred.build.from_stage_1 import StageOneSoFar
+from dimred.build import from_stage_1
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
@@ -82,6 +83,22 @@ def test_without_directions_stage_2_costs_its_epochs_and_begins_as_configured(fo
     assert rows[0]["chosen"][0].startswith("from last: ")
 
 
+def test_what_was_compiled_for_a_training_is_freed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[nn.Cell] = []
+    for name in ("build_search_step", "build_train_step"):
+        build = getattr(from_stage_1, name)
+
+        def remembered(*arguments: Any, build: Any = build, **options: Any) -> nn.Cell:
+            steps.append(build(*arguments, **options))
+            return steps[-1]
+
+        monkeypatch.setattr(from_stage_1, name, remembered)
+    methods = ["continued_alone", "plain_to_the_end"]
+    library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "freed", methods=methods)
+    assert len(steps) == 2
+    assert not any(cell.compile_cache for step in steps for _, cell in step.cells_and_names())
+
+
 def test_what_is_there_is_not_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = folder / "out" / "seed_3" / f"at_{AT}"
     before = {path: path.stat().st_mtime_ns for path in seed.glob("*.json")}
@@ -119,7 +136,7 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pyt
 
 def test_a_peak_at_which_plain_training_diverges_is_not_chosen(folder: Path) -> None:
     one, two = StageOneConfig.model_validate(TASK | STAGE_ONE), StageTwoConfig.model_validate(TASK | STAGE_TWO)
-    so_far = StageOneSoFar(Path("nowhere"), folder / "run_3", one, two, 2)
+    so_far = from_stage_1.StageOneSoFar(Path("nowhere"), folder / "run_3", one, two, 2)
     peak, found = so_far.plain(1, [1e30, 0.1])
     assert (peak, found.kept) == (0.1, "epoch 1")
     assert np.isfinite(found.val_loss)

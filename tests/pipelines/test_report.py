@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.errors import ConfigError
+from dimred.pipelines.report import report as make_report
 from dimred.report.record import read_stage_2
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import STAGE_2, TwoStages, dimred, run
@@ -144,6 +146,8 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
     assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3, statistics as trained" in text
     assert "<b>36</b><span>snapshots kept" in text
     assert "all together 100.00 %" in text
+    with pytest.raises(ConfigError, match=r"a stage 1; give the folder of a stage 2, or open compare\.html"):
+        make_report(two_stages.stage_1, tmp_path / "other", tmp_path / "compare.json", 2, 1)
 
 
 @pytest.mark.browser
