@@ -13,7 +13,7 @@ from dimred.build.continuation import Continuation, check_same_loss, read_contin
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
-from dimred.errors import CheckpointError, ConfigError, DimredError
+from dimred.errors import ConfigError, DimredError
 from dimred.files.run_names import BASIS, SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
 from dimred.run.folder import check_run_folder
@@ -100,16 +100,8 @@ def check_stage_2(
 
     def read_start() -> None:
         start, begins = settings.start, not (resume and (out / STATES).is_dir())
-        if start == "mean" and settings.n_components == 0:
-            raise ConfigError("start is 'mean', that of a basis, but n_components is 0; set start to best or last")
         if begins and start not in ("best", "mean", "last"):
-            try:
-                check_arrays(network.get_parameters(), read_checkpoint(start), "it")
-            except CheckpointError as error:
-                raise ConfigError(
-                    f"start is {start!r}; allowed: best, mean, last, or the path of a full checkpoint of this network "
-                    f"({error})"
-                ) from None
+            check_arrays(network.get_parameters(), read_checkpoint(start), f"start {start!r}")
 
     problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
     problems.collect(lambda: ranks.run_on_rank_zero(read_start))
