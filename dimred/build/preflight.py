@@ -81,6 +81,10 @@ def check_stage_2(
             continuation = read_continuation(settings, network, weights, arrays)
         check_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
         check_same_loss(settings, weights)
+        if settings.start not in ("best", "mean", "last") and not Path(settings.start).is_file():
+            raise ConfigError(
+                f"start is {settings.start!r}, which is not found; name a checkpoint, or best, mean or last"
+            )
         return arrays, continuation
 
     def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:

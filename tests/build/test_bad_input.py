@@ -120,6 +120,11 @@ def test_a_matrix_without_use(data: Path, network: nn.Cell, weights: Path) -> No
     assert "n_components is 0, so it has no use; leave PCA_MAT out, or set n_components, such as --set" in said
 
 
+def test_a_start_that_is_not_there(data: Path, network: nn.Cell, weights: Path) -> None:
+    settings = TWO.model_copy(update={"start": "gone.ckpt"})
+    assert "start is 'gone.ckpt', which is not found" in refusal_of_stage_2(data, network, weights, None, settings)
+
+
 @pytest.mark.parametrize(("shape", "said"), [((32, 19953), ["19,953", "19,954"]), ((19954,), ["(19954,)"])])
 def test_a_matrix_of_the_wrong_shape(
     data: Path, network: nn.Cell, weights: Path, shape: tuple[int, ...], said: list[str]
