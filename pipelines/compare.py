@@ -259,9 +259,8 @@ class Comparison(StageOneSoFar):
         """Plain training whose schedule was made for the same total; the peak that ``val`` chose on the first seed."""
         total, kept = self.at + self.equal_passes(), self.earlier_choice("plain_for_total")
         peaks = [factor * self.one.schedule.peak for factor in PEAK_FACTORS] if kept is None else [kept]
-        tried = [self.plain(total, peak) for peak in peaks]
-        best = int(np.argmin([found.val_loss for found in tried]))
-        return Entry(tried[best].arrays, tried[best].passes, f"peak {peaks[best]:g}", peaks[best])
+        peak, found = self.plain(total, peaks)
+        return Entry(found.arrays, found.passes, f"peak {peak:g}", peak)
 
     def plain_to_the_end(self) -> Entry:
         """Plain training to the end of stage 1's own schedule, optimizer state included."""

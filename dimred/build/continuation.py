@@ -39,7 +39,10 @@ class Continuation(NamedTuple):
 
     def summary(self, factor: float) -> dict[str, Any]:
         """For ``result.json``; ``factor`` of the rate is where stage 2's begins."""
-        return {"optimizer": self.optimizer.name, "rate": self.rate, "factor": factor, "taken_from": self.source}
+        return {
+            "optimizer": self.optimizer.name, "updates": self.n_updates, "rate": self.rate, "factor": factor,
+            "taken_from": self.source,
+        }  # fmt: skip
 
 
 def read_continuation(

@@ -1,7 +1,7 @@
 """Trainings and searches from one stage 1, in memory: what the methods of a comparison are made of."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.console import note
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.distributed.ranks import ALONE
-from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.errors import ConfigError, FaultError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator, OnSplits
 from dimred.evaluate.selection import Selection
@@ -172,8 +172,25 @@ class StageOneSoFar:
             return self.best(points, self.epochs_of(cost), start)
         return self.best({"the end": to_arrays(network.get_parameters())}, self.epochs_of(cost))
 
-    def plain(self, total: int, peak: float) -> Found:
-        """Training from the beginning, with a linear schedule made for ``total`` epochs."""
+    def plain(self, total: int, peaks: Sequence[float]) -> tuple[float, Found]:
+        """Training from the beginning, with a linear schedule made for ``total`` epochs; the peak that ``val`` chooses.
+
+        Raises:
+            FaultError: it diverges, with each of the peaks.
+        """
+        tried: dict[float, Found] = {}
+        for peak in peaks:
+            try:
+                tried[peak] = self._plain(total, peak)
+            except FaultError as fault:
+                note(f"plain training with the peak {peak:g} diverged: {fault}")
+        if not tried:
+            raise FaultError(
+                f"plain training diverged with each of the peaks {', '.join(f'{peak:g}' for peak in peaks)}"
+            )
+        return min(tried.items(), key=lambda one: one[1].val_loss)
+
+    def _plain(self, total: int, peak: float) -> Found:
         warmup = min(self.one.schedule.warmup_epochs, total - 1)
         made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total, "cooldown": None}
         schedule, cost = self.one.schedule.model_copy(update=made | {"milestones": ()}), Cost()

@@ -13,7 +13,7 @@ from dimred.build.continuation import Continuation, check_same_loss, read_contin
 from dimred.build.network_and_data import check_splits
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import CheckpointError, ConfigError, DimredError
 from dimred.files.run_names import BASIS, SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
 from dimred.run.folder import check_run_folder
@@ -81,10 +81,6 @@ def check_stage_2(
             continuation = read_continuation(settings, network, weights, arrays)
         check_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
         check_same_loss(settings, weights)
-        if settings.start not in ("best", "mean", "last") and not Path(settings.start).is_file():
-            raise ConfigError(
-                f"start is {settings.start!r}, which is not found; name a checkpoint, or best, mean or last"
-            )
         return arrays, continuation
 
     def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:
@@ -102,7 +98,21 @@ def check_stage_2(
             return load_basis(pca_mat, network=network), snapshots
         return (snapshots if is_fitted else None), snapshots
 
+    def read_start() -> None:
+        start, begins = settings.start, not (resume and (out / STATES).is_dir())
+        if start == "mean" and settings.n_components == 0:
+            raise ConfigError("start is 'mean', that of a basis, but n_components is 0; set start to best or last")
+        if begins and start not in ("best", "mean", "last"):
+            try:
+                check_arrays(network.get_parameters(), read_checkpoint(start), "it")
+            except CheckpointError as error:
+                raise ConfigError(
+                    f"start is {start!r}; allowed: best, mean, last, or the path of a full checkpoint of this network "
+                    f"({error})"
+                ) from None
+
     problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
+    problems.collect(lambda: ranks.run_on_rank_zero(read_start))
     arrays, continuation = problems.collect(lambda: ranks.run_on_rank_zero(read_weights)) or (None, None)
     read = problems.collect(lambda: ranks.run_on_rank_zero(read_basis))
     basis, snapshots = read or (None, None)
@@ -123,7 +133,7 @@ def snapshots_until(weights: Path, needed: bool = False) -> CheckpointSeries | N
         SeriesError: they can't be read; or there must be some, and all are later.
     """
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
-    if not needed and not folder.is_dir():
+    if not needed and not (folder.is_dir() and any(folder.iterdir())):  # stage 1 ended before the first of them
         return None
     series = CheckpointSeries.open(folder)
     if place is None or not len(series):

@@ -119,6 +119,8 @@ class SnapshotAverages:
         Raises:
             CheckpointError: as ``uniform``.
         """
+        if not windows:
+            return
         rows = np.array([self.coefficients(window) for window in windows])
         means = self._on_rank_zero(lambda series: combine_snapshots(series, self._layout, rows))
         for number in range(len(windows)):

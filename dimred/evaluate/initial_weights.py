@@ -111,7 +111,8 @@ class InitialWeights:
             return self._best(basis, snapshots, "start", "started_from")
         if start == "mean":
             self._on.put(shared(self._ranks.run_on_rank_zero(lambda: _mean(basis)), self._layout, self._ranks))
-        elif start != "last":
+            return {"start_width": self._n_in_mean(basis)}
+        if start != "last":
             parameters = list(self._network.get_parameters())
             self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
             self._ranks.broadcast(parameters)
@@ -128,8 +129,7 @@ class InitialWeights:
         """Of the averages of the snapshots and the last weights; where there are no snapshots, of the basis' mean."""
         others: list[tuple[str, float, np.ndarray]] = []
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
-        mean = None if basis is None else basis.mean
-        n_in_mean = float(self._ranks.sum([0 if basis is None or mean is None else len(basis.snapshots)])[0])
+        mean, n_in_mean = None if basis is None else basis.mean, self._n_in_mean(basis)
         if n_in_mean and not averages.steps:
             others.append(("mean", n_in_mean, shared(mean, self._layout, self._ranks)))
         losses, reestimates = partial(self._on.losses, "val"), self._on.has_batch_norm
@@ -137,6 +137,11 @@ class InitialWeights:
         found.selection.tell(what)
         chosen = found.candidate
         return {chosen_as: chosen.name, f"{what}_width": chosen.width} | found.selection.summary(what)
+
+    def _n_in_mean(self, basis: SubspaceBasis | None) -> float:
+        """Of how many snapshots the mean is, on every rank; 0 where there is none."""
+        own = 0 if basis is None or basis.mean is None else len(basis.snapshots)
+        return float(self._ranks.sum([own])[0])
 
 
 def _mean(basis: SubspaceBasis | None) -> np.ndarray:

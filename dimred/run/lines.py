@@ -17,6 +17,11 @@ def published_epoch_line(epoch: int, n_steps: int, loss: float | None) -> str:
     return f"epoch: {epoch} step: {n_steps} loss is {loss}"
 
 
+def loss_text(loss: float | None) -> str:
+    """A loss as a record has it; None where it was not finite."""
+    return "nan" if loss is None else f"{loss:.4f}"
+
+
 def epoch_line(
     place: str, n_steps: int, loss: float | None, rate: float | None, measured: str | None, seconds: float
 ) -> str:
@@ -30,8 +35,7 @@ def epoch_line(
         measured: the split and its value; None where nothing was measured.
         seconds: of its steps.
     """
-    loss_text = "nan" if loss is None else f"{loss:.4f}"
-    parts = [f"epoch {place}", f"step {n_steps}", f"loss {loss_text}", rate and f"lr {rate:.3g}", measured]
+    parts = [f"epoch {place}", f"step {n_steps}", f"loss {loss_text(loss)}", rate and f"lr {rate:.3g}", measured]
     return "  ".join([*(part for part in parts if part), f"{seconds:.1f} s"])
 
 

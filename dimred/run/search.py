@@ -20,7 +20,7 @@ from dimred.files.checksummed_json import write_checksummed
 from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
-from dimred.run.lines import epoch_line, metric_line, published_epoch_line, say_end
+from dimred.run.lines import epoch_line, loss_text, metric_line, published_epoch_line, say_end
 from dimred.run.loop import EpochLoop, Observer, Place
 from dimred.run.metrics import finite, read_metrics
 from dimred.run.session import Session
@@ -102,6 +102,10 @@ class Search(Observer):
         }
         session.identity["DATA"] = f"{searched.n_images} images in {len(searched.classes)} classes"
         session.identity["PCA_MAT"] = basis.digest if basis else None
+        if taken_over:
+            session.identity["WEIGHTS"] = "{updates} updates by {optimizer}, at the rate {rate:g}".format_map(
+                taken_over
+            )
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; whether there is one."""
@@ -110,7 +114,8 @@ class Search(Observer):
             return False
         searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
         self.step.state = state_from_arrays(searched, self.step.state)
-        self.result |= found.progress["result"]
+        configured = {key: self.result[key] for key in ("epochs", "residual")}  # which may have been allowed to change
+        self.result |= found.progress["result"] | configured
         widths = {point: self.result.get(f"{point}_width", 1.0) for point in ("start", "average")}
         self.points.restore(found.arrays, widths)
         return True
@@ -134,6 +139,8 @@ class Search(Observer):
         with preserved(list(self.network.get_parameters())):
             if found := InitialWeights(self.network, self.ranks, self.on).put_average(self.snapshots):
                 self.result |= found
+                if found["average_of"] == "last":  # no average is better than the start
+                    return
                 self.points.save("average", self._parameters())
                 self.points.selection.measure("average", found["average_width"], self._val_losses)
                 self.result[f"{self.metric}_average"] = self._evaluate()
@@ -191,7 +198,7 @@ class Search(Observer):
         """The last step's loss, and the metric that was measured last."""
         name = self.metric
         value = [self.result[f"{name}_start"], *self.result[f"{name}_by_epoch"].values()][-1]
-        return f"loss {self.records[-1]['loss_after']:.4f}, {name} {metric_text(name, value, 1)}"
+        return f"loss {loss_text(self.records[-1]['loss_after'])}, {name} {metric_text(name, value, 1)}"
 
     def _record_point(self, point: str) -> float:
         """Save a point, measure it on ``val``, which may choose it; return its metric on the evaluation split."""

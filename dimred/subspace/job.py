@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dimred.errors import ConfigError, DimredError, SeriesError
+from dimred.errors import ConfigError, DimredError, SeriesError, StoppedError
 from dimred.files.atomic import rename_durably
 from dimred.files.digest import digest_of_chunks
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, block_width, gram_pass, rows_pass
@@ -72,8 +72,9 @@ def run_job(job: Job, target: Path, max_memory: int, progress: Progress, note: C
                 _check_space(target, scratch, result_bytes(n_columns, least))
                 gram, digests = _gram(job, width, scratch, progress)
                 write_metadata(scratch.metadata, _rows(job, width, scratch, progress, gram, digests))
-            except (DimredError, BadSnapshotError):
-                scratch.remove()
+            except (DimredError, BadSnapshotError) as error:
+                if not isinstance(error, StoppedError):  # by a signal, after which the same run goes on
+                    scratch.remove()
                 raise
             _publish(scratch, target)
     except OSError as error:

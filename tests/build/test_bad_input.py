@@ -120,9 +120,21 @@ def test_a_matrix_without_use(data: Path, network: nn.Cell, weights: Path) -> No
     assert "n_components is 0, so it has no use; leave PCA_MAT out, or set n_components, such as --set" in said
 
 
-def test_a_start_that_is_not_there(data: Path, network: nn.Cell, weights: Path) -> None:
-    settings = TWO.model_copy(update={"start": "gone.ckpt"})
-    assert "start is 'gone.ckpt', which is not found" in refusal_of_stage_2(data, network, weights, None, settings)
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("lst", "start is 'lst'; allowed: best, mean, last, or the path of"),
+        ("nowhere.ckpt", "nowhere.ckpt is not found"),
+        ("{snapshot}", "moving_mean'; it belongs to another network"),
+        ("mean", "start is 'mean', that of a basis, but n_components is 0"),
+    ],
+)
+def test_a_start_that_can_not_be(start: str, said: str, data: Path, network: nn.Cell, weights: Path) -> None:
+    (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
+    options = {"start": start.format(snapshot=snapshot), "n_components": 0, "residual": "continued",
+               "optimizer": {"name": "momentum"}, "residual_rate": 0.1}  # fmt: skip
+    settings = StageTwoConfig.model_validate(TWO.model_dump() | options)
+    assert said.format(snapshot=snapshot) in refusal_of_stage_2(data, network, weights, None, settings)
 
 
 @pytest.mark.parametrize(("shape", "said"), [((32, 19953), ["19,953", "19,954"]), ((19954,), ["(19954,)"])])

@@ -56,6 +56,8 @@ def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
 
 def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp_path: Path) -> None:
     assert snapshots_until(tmp_path / "net-2_5.ckpt") is None
+    (tmp_path / "checkpoint_pca").mkdir()
+    assert snapshots_until(tmp_path / "net-2_5.ckpt") is None
     series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)

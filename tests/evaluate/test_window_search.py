@@ -53,6 +53,13 @@ def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) ->
     assert (found.candidate.name, found.weights is last) == ("last", True)
 
 
+@pytest.mark.parametrize(("count", "windows"), [(1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
+def test_of_so_few_snapshots_there_are_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
+    averages = SnapshotAverages(snapshots(tmp_path, 0, N).select(last=count), LAYOUT)
+    found = search_windows(averages, squares, [("last", 1.0, np.full(M, 9, np.float32))])
+    assert [one.name for one in found.selection.candidates] == ["last", *windows]
+
+
 def test_the_last_weights_alone_where_there_are_no_snapshots() -> None:
     found = search_windows(SnapshotAverages(None, LAYOUT), squares, [("last", 1.0, np.ones(M, np.float32))])
     assert [one.name for one in found.selection.candidates] == ["last"]

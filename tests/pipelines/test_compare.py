@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from mindspore import nn
@@ -12,8 +13,8 @@ from mindspore import nn
 import dimred as library
 from dimred.build import from_stage_1
 from dimred.cli.compare import compare
-from dimred.config import StageOneConfig
-from dimred.errors import ConfigError
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError, FaultError
 from dimred.report.comparison import TITLES
 from dimred.run.device import set_up
 from dimred.weights.checkpoint_io import read_checkpoint
@@ -131,6 +132,16 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pyt
     total = 2 + 1  # without the continued search beside it, stage 2's own length is the budget
     assert [run["backward_epochs"] for run in runs] == [3 * total, total]
     assert {run["passes"] for run in runs} == {total}
+
+
+def test_a_peak_at_which_plain_training_diverges_is_not_chosen(folder: Path) -> None:
+    one, two = StageOneConfig.model_validate(TASK | STAGE_ONE), StageTwoConfig.model_validate(TASK | STAGE_TWO)
+    so_far = from_stage_1.StageOneSoFar(Path("nowhere"), folder / "run_3", one, two, 2)
+    peak, found = so_far.plain(1, [1e30, 0.1])
+    assert (peak, found.kept) == (0.1, "epoch 1")
+    assert np.isfinite(found.val_loss)
+    with pytest.raises(FaultError, match=r"diverged with each of the peaks 1e\+30"):
+        so_far.plain(1, [1e30])
 
 
 def test_from_python_it_is_the_same(folder: Path) -> None:

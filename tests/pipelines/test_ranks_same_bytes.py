@@ -33,7 +33,7 @@ ONE_OPTIONS = [
 ]  # fmt: skip
 TWO_OPTIONS = [
     "epochs=2", "data.batch_size=5", "n_components=4", "save_every_steps=3", "start=mean", "reestimate_batches=2",
-    "data.eval_split=val",
+    "data.eval_split=val", "residual=continued", "optimizer.name=momentum", "residual_rate=0.05",
 ]  # fmt: skip
 
 
@@ -95,6 +95,8 @@ def test_rank_0_alone_saves(job_1: RanksJob, job_2: RanksJob) -> None:
     result = json.loads((job_2.folder / "device0_stage_2" / "result.json").read_text())
     assert result["steps"] == 2 * 20
     assert result["accepted_steps"] > 0
+    assert result["moved_outside"] > 0
+    assert len(result["average_candidates"]) > 10
 
 
 def test_a_second_run_asks_for_resume_or_another_folder(job_1: RanksJob) -> None:
@@ -186,7 +188,7 @@ def wait_for_a_state(process: subprocess.Popen[bytes], folder: Path) -> None:
 def test_two_hosts_give_the_bytes_of_one(
     stage: int, by: str, two_stages: TwoStages, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Both on loopback, each in a folder of its own; the second finds neither weights nor basis."""
+    """Both on loopback, each in a folder of its own; the second finds neither weights, snapshots nor basis."""
     job: RanksJob = request.getfixturevalue(f"job_{stage}")
     paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
     command = [paths.get(word, word) for word in job.command]
@@ -201,6 +203,7 @@ def test_two_hosts_give_the_bytes_of_one(
     for host in hosts:
         host.mkdir()
     (hosts[0] / "weights.ckpt").symlink_to(two_stages.weights)
+    (hosts[0] / "checkpoint_pca").symlink_to(two_stages.snapshots)
     for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
         (hosts[0] / file.name).symlink_to(file)
     with ExitStack() as stack:

@@ -14,20 +14,11 @@ from typing import Any
 import mindspore as ms
 import pytest
 
-from dimred.build import build_data, build_network, build_search_step
-from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.distributed.ranks import ALONE
-from dimred.evaluate.scores import CLASSIFICATION
-from dimred.run.search import Search
-from dimred.run.session import open_session
-from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.vectors.parameters import from_arrays, to_arrays
-from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
 from tests.helpers.write_events import WriteEvents
 
@@ -80,30 +71,7 @@ def pca(finished: Path) -> Run:
 
 def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
-    network = build_network(settings)
-    images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
-    basis = load_basis(finished.parent / "pca_mat.npy", network=network)
-    per_epoch, start, optimizer, taken_over = images["train"].steps_per_epoch, read_checkpoint(weights), None, {}
-    if settings.residual == "continued":
-        continuation = read_continuation(settings, network, weights, start)
-        optimizer = build_continued_optimizer(continuation, settings, network, per_epoch)
-        taken_over = continuation.summary(settings.residual_factor)
-    step = build_search_step(settings, network, basis, per_epoch, optimizer=optimizer)
-    first = step.state
-    remembered = [] if optimizer is None else list(optimizer.get_parameters())  # the rates too
-    begin = to_arrays(remembered)
-
-    def run(out: Path, resume: bool) -> None:
-        from_arrays(remembered, begin, "the beginning")
-        from_arrays(network.get_parameters(), start, "WEIGHTS")
-        step.state = first
-        with open_session(out, settings, ALONE, resume=resume) as session:
-            search = Search(session, settings, network, step, images, CLASSIFICATION, basis, {}, taken_over, 1_000_000)
-            if not search.restore([]):
-                search.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
-            search.run()
-
-    return run
+    return stage_2_run(settings, weights, finished.parent / "pca_mat.npy")
 
 
 def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:

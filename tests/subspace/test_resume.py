@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.errors import RunError
+from dimred.errors import RunError, StoppedError
 from dimred.files.digest import CHUNK
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
@@ -185,14 +185,16 @@ def test_two_runs_for_one_result_do_not_meet(series, tmp_path):
     assert load_basis(out).n_components == K
 
 
-def test_an_interrupt_keeps_what_was_done(series, expected, tmp_path):
+@pytest.mark.parametrize("signalled", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
+def test_an_interrupt_keeps_what_was_done(signalled, series, expected, tmp_path):
+    """By ctrl-C of ``dimred pca``, or by a signal to the run that fits its basis on the way."""
     out = tmp_path / "pca_mat.npy"
 
     def interrupt(phase, done, total):
         if done >= 8 * CHUNK:
-            raise KeyboardInterrupt
+            raise signalled
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(signalled)):
         fit_basis(series, K, out=out, max_memory=MEMORY, progress=interrupt)
     assert [path.name for path in tmp_path.iterdir()] == ["pca_mat.npy.unfinished"]
     basis, steps, _ = resume(series, out)
