@@ -98,15 +98,17 @@ def _numbers(text: str, option: str) -> list[int]:
 def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Path) -> Path:
     """The stage 1 of a seed; trained, or trained to its end, where it is not finished.
 
-    With epochs ``at`` it goes to the last of them, and leaves a full checkpoint at each.
+    With epochs ``at`` it goes to the last of them, also after an earlier call, and leaves a full checkpoint at each.
     """
     from dimred.config import StageOneConfig, load_config
 
-    run = out / f"seed_{seed}" / "stage_1"
+    run, end = out / f"seed_{seed}" / "stage_1", max(at, default=0)
     if (run / CONFIG).exists():
-        last = load_config(StageOneConfig, run / CONFIG).epochs
-        if last in full_checkpoints(run / STAGE_1_CHECKPOINTS):
+        earlier = load_config(StageOneConfig, run / CONFIG).epochs
+        if earlier >= end and earlier in full_checkpoints(run / STAGE_1_CHECKPOINTS):
             return run
+        if at:
+            at, end = [*at, earlier], max(end, earlier)
     note(f"seed {seed}: stage 1, see {run}.log")
     doing(f"seed {seed}: stage 1")
     run.parent.mkdir(exist_ok=True)
@@ -115,13 +117,9 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
-        saved = {
-            "epochs": at[-1],
-            "checkpoints.every_epochs": every,
-            "checkpoints.keep": at[-1] // every,
-            "stop": "null",
-        }
-        command += [f"--set={key}={value}" for key, value in saved.items()]
+        saved = {"epochs": end, "checkpoints.every_epochs": every, "checkpoints.keep": end // every, "stop": "null"}
+        for key, value in saved.items():
+            command += [f"--set={key}={value}", f"--allow-change={key}"]
     status = run_logged(command, run.with_suffix(".log"))
     if status != 0:
         raise FaultError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
