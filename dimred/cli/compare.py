@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dimred.console import AsJson, Overrides, doing, heartbeat, note
-from dimred.errors import ConfigError, FaultError
+from dimred.errors import ConfigError, FaultError, StoppedError
 from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, full_checkpoints
 
 
@@ -62,15 +62,19 @@ def compare(
     from dimred.pipelines.compare import check_choice, claim_folder
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown
+    from dimred.run.signals import StopSignals
 
     check_choice(chosen, epochs)
     found = list(runs or [])
-    with heartbeat("preparing the comparison"):
-        if seeds and stage_1_config:
-            load_config(StageOneConfig, stage_1_config)
-            claim_folder(out, two)
-            found = [_trained_stage_1(data, seed, stage_1_config, epochs, out) for seed in numbers]
-        summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+    try:
+        with heartbeat("preparing the comparison"), StopSignals():
+            if seeds and stage_1_config:
+                load_config(StageOneConfig, stage_1_config)
+                claim_folder(out, two)
+                found = [_trained_stage_1(data, seed, stage_1_config, epochs, out) for seed in numbers]
+            summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+    except StoppedError as stop:
+        raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
     if as_json:
         print(json.dumps(summary, indent=2))
         return
@@ -94,15 +98,17 @@ def _numbers(text: str, option: str) -> list[int]:
 def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Path) -> Path:
     """The stage 1 of a seed; trained, or trained to its end, where it is not finished.
 
-    With epochs ``at`` it goes to the last of them, and leaves a full checkpoint at each.
+    With epochs ``at`` it goes to the last of them, also after an earlier call, and leaves a full checkpoint at each.
     """
     from dimred.config import StageOneConfig, load_config
 
-    run = out / f"seed_{seed}" / "stage_1"
+    run, end = out / f"seed_{seed}" / "stage_1", max(at, default=0)
     if (run / CONFIG).exists():
-        last = load_config(StageOneConfig, run / CONFIG).epochs
-        if last in full_checkpoints(run / STAGE_1_CHECKPOINTS):
+        earlier = load_config(StageOneConfig, run / CONFIG).epochs
+        if earlier >= end and earlier in full_checkpoints(run / STAGE_1_CHECKPOINTS):
             return run
+        if at:
+            at, end = [*at, earlier], max(end, earlier)
     note(f"seed {seed}: stage 1, see {run}.log")
     doing(f"seed {seed}: stage 1")
     run.parent.mkdir(exist_ok=True)
@@ -111,13 +117,9 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
-        saved = {
-            "epochs": at[-1],
-            "checkpoints.every_epochs": every,
-            "checkpoints.keep": at[-1] // every,
-            "stop": "null",
-        }
-        command += [f"--set={key}={value}" for key, value in saved.items()]
+        saved = {"epochs": end, "checkpoints.every_epochs": every, "checkpoints.keep": end // every, "stop": "null"}
+        for key, value in saved.items():
+            command += [f"--set={key}={value}", f"--allow-change={key}"]
     status = run_logged(command, run.with_suffix(".log"))
     if status != 0:
         raise FaultError(f"stage 1 of seed {seed} ended with status {status}; {run}.log says why")
@@ -125,14 +127,14 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
 
 
 def run_logged(command: list[str], log: Path) -> int:
-    """The status of a command that prints into a file. Ctrl-C ends it once, and waits until it has saved its state."""
+    """The status of a command that prints into a file. A signal ends it, and waits until it has saved its state."""
     with (
         log.open("a") as file,
         subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
     ):
         try:
             return process.wait()
-        except KeyboardInterrupt:
+        except StoppedError:
             process.send_signal(signal.SIGINT)  # a terminal's ctrl-C does not reach another session
             process.wait()
             raise

@@ -175,22 +175,6 @@ class StageTwoConfig(SearchOptions, StageConfig):
     reestimate_batches: Count = 50
     """Training batches for that."""
 
-    @field_validator("start")
-    @classmethod
-    def _start_is_a_name_or_a_file(cls, value: str) -> str:
-        if value not in ("best", "mean", "last") and not value.endswith((".ckpt", ".safetensors")):
-            raise ValueError("allowed: best, mean, last, or the path of a .ckpt or .safetensors file")
-        return value
-
-    @model_validator(mode="after")
-    def _mean_has_a_basis(self) -> "StageTwoConfig":
-        if self.start == "mean" and self.n_components == 0:
-            raise ValueError(
-                "start is 'mean', which a basis has, but n_components is 0; use start=best, which measures averages of "
-                "the snapshots, or set n_components, such as n_components=32"
-            )
-        return self
-
     @property
     def n_epochs(self) -> int:
         """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""

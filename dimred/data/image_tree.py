@@ -37,9 +37,10 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
     for split, found in zip(splits[1:], others, strict=True):
         differing = sorted(set(expected) ^ set(found))
         if differing:
+            with_it, without = (splits[0], split) if differing[0] in expected else (split, splits[0])
             raise DataError(
-                f"{splits[0]!r} and {split!r} in {str(root)!r} differ in {len(differing)} classes, "
-                f"the first is {differing[0]!r}"
+                f"{with_it!r} in {str(root)!r} has a class {differing[0]!r}, and {without!r} has none; "
+                f"{len(differing)} in all are in one of them alone; give every split the same class folders"
             )
     if len(expected) > n_classes:
         raise DataError(f"{str(root)!r} has {len(expected)} classes, but the model has n_classes {n_classes}; raise it")

@@ -57,7 +57,8 @@ def compare(folder: Path, task: str, seed: int, at: list[int], changes: list[str
     (one, two), options = RECIPES[task], OPTIONS.get(task, [])
     config = folder / "stage_1.yaml"
     # What is measured on the way is not used here; the snapshots up to the first epoch must still be there at the last.
-    kept = [f"evaluate_every={at[-1]}", f"snapshots.keep={at[-1]}"]
+    # A later call with a larger budget goes on with the same run, so that these may not depend on the budget.
+    kept = ["evaluate_every=40", "snapshots.keep=80"]
     config.write_text(config_text(load_config(StageOneConfig, one, [*options, *kept, *changes])))
     command = [
         Path(sys.executable).with_name("dimred"), "compare", folder / "data_{seed}", "--seeds", seed,

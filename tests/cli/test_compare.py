@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dimred.cli.compare import compare, run_logged
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, StoppedError
+from dimred.run.signals import StopSignals
 from tests.helpers.commands import STAGE_1, STAGE_2
 
 SEEDS = {"seeds": "1", "stage_1_config": STAGE_1}
@@ -45,6 +46,22 @@ def test_ctrl_c_waits_until_the_stage_1_has_saved_its_state(tmp_path: Path) -> N
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StoppedError), StopSignals():
         run_logged([sys.executable, str(Path(__file__).with_name("slow_to_save.py")), str(saved)], log)
     assert saved.read_text() == "saved"
+
+
+def test_a_signal_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """MindSpore would end the process without a word, as by SIGTERM, whichever came."""
+    out = tmp_path / "out"
+
+    def interrupt() -> None:
+        while not (out / "seed_1" / "stage_1.log").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(StoppedError) as stopped:
+        compare("data", STAGE_2, out=out, **SEEDS)
+    assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; the same command goes on"
+    assert stopped.value.exit_status == 143

@@ -57,7 +57,6 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("epochs=0", "epochs is 0; it must be a whole number of at least 1, or a share"),
         ("residual=newton", "residual is 'newton'; allowed: off, published, continued"),
         ("n_components=0", "n_components is 0, so nothing is searched; it goes with residual continued"),
-        ("start=first", "start is 'first'; allowed: best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("n_components=0", "but residual is 'published'; change one of them, such as n_components=32"),
         ("alpha=.nan", "alpha is nan; it must be a number of at least 0"),
         ("search=newton", "search is 'newton'; allowed: bfgs, sgd, average"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dimred.build import from_stage_1
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
+from dimred.files.run_names import full_checkpoints
 from dimred.report.comparison import TITLES
 from dimred.run.device import set_up
 from dimred.weights.checkpoint_io import read_checkpoint
@@ -149,6 +151,19 @@ def test_from_python_it_is_the_same(folder: Path) -> None:
         library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=["sva"])
     summary = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=["last"])
     assert summary == json.loads((folder / "out" / "compare.json").read_text())
+
+
+def test_a_larger_budget_goes_on_with_the_stage_1_that_is_there(folder: Path, tmp_path: Path) -> None:
+    out, run = tmp_path / "out", tmp_path / "out" / "seed_3" / "stage_1"
+    library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods=["last"])
+    shutil.copytree(folder / "run_3", run)
+    before = read_checkpoint(full_checkpoints(run / "checkpoint_stage_1")[2])
+    config = tmp_path / "one.yaml"
+    config.write_text(yaml.safe_dump(TASK | STAGE_ONE))
+    compare(str(tmp_path), folder / "two.yaml", out=out, seeds="3", stage_1_config=config, methods="last", at="2,6")
+    found = full_checkpoints(run / "checkpoint_stage_1")
+    assert sorted(found) == [2, 4, 6]
+    assert all(np.array_equal(values, before[name]) for name, values in read_checkpoint(found[2]).items())
 
 
 def test_a_run_of_stage_2_is_named_as_such(folder: Path, tmp_path: Path) -> None:
