@@ -74,6 +74,7 @@ def check_stage_2(
     own = out / BASIS
     if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
         pca_mat = own  # stage 1 may have gone on since, and its snapshots be others
+    begins = not (resume and any((out / STATES).glob("*.ckpt")))
 
     def read_weights() -> tuple[dict[str, np.ndarray], Continuation | None]:
         arrays, continuation = read_checkpoint(weights), None
@@ -85,7 +86,7 @@ def check_stage_2(
 
     def read_basis() -> tuple[SubspaceBasis | CheckpointSeries | None, CheckpointSeries | None]:
         is_fitted = pca_mat is None and settings.n_components > 0
-        is_read = is_fitted or settings.start == "best" or settings.adds_average
+        is_read = is_fitted or (begins and (settings.start == "best" or settings.adds_average))
         snapshots = snapshots_until(weights, needed=is_fitted) if is_read else None
         if is_fitted and snapshots is not None:
             check_enough(len(snapshots), settings.n_components, basis_kind(settings), snapshots.directory)
@@ -99,7 +100,7 @@ def check_stage_2(
         return (snapshots if is_fitted else None), snapshots
 
     def read_start() -> None:
-        start, begins = settings.start, not (resume and (out / STATES).is_dir())
+        start = settings.start
         if begins and start not in ("best", "mean", "last"):
             check_arrays(network.get_parameters(), read_checkpoint(start), f"start {start!r}")
 

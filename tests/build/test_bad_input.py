@@ -148,9 +148,11 @@ def test_a_matrix_of_the_wrong_shape(
 def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
     data: Path, network: nn.Cell, weights: Path
 ) -> None:
-    """Where it begins, one snapshot is too few."""
+    """Where it begins, one snapshot is too few; and they can't be read any more."""
     out, folder = data.parent / "out", data.parent / "series"
+    (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
     (out / "resume").mkdir(parents=True)
+    (out / "resume" / "state-0.ckpt").touch()
     series, rng = CheckpointSeries(folder), np.random.default_rng(0)
     for step in range(1, 34):
         noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}

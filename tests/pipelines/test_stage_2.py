@@ -22,7 +22,7 @@ EPOCHS, STEPS = 2, 18
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
     result = json.loads((searched / "result.json").read_text())
-    assert result["start"] == "mean"
+    assert (result["start"], result["start_width"]) == ("mean", N_SNAPSHOTS)
     assert result["epochs"] == EPOCHS
     assert result["steps"] == EPOCHS * STEPS
     assert 0 < result["accepted_steps"] <= result["steps"]
