@@ -161,7 +161,7 @@ class Search(Observer):
                 if self.settings.adds_average:
                     self._add_average()
                 self.result[f"{self.metric}_start"] = start = self._record_point("start")
-                say(f"stage 2 starts from {self.settings.start!r}: {self.metric} {start:.4f}")
+                say(f"stage 2 starts from {self.settings.start!r}: {self.metric} {metric_text(self.metric, start)}")
                 self.place.next_epoch()
                 self.save(self.place)
             try:
