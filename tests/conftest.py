@@ -16,8 +16,9 @@ QUICK = (
 )  # fmt: skip
 LONGER = (
     "cli/test_summary.py", "data/test_digits.py", "data/test_photos.py", "launch/test_launcher.py",
-    "merging/test_average.py", "merging/test_merge.py", "run/test_every_write_event.py", "search/test_against_twin.py",
-    "search/test_dropout.py", "search/test_safety.py", "search/test_use.py", "subspace/test_resume.py",
+    "merging/test_average.py", "merging/test_merge.py", "merging/test_merge_goes_on.py",
+    "run/test_every_write_event.py", "search/test_against_twin.py", "search/test_dropout.py", "search/test_safety.py",
+    "search/test_use.py", "subspace/test_resume.py",
 )  # fmt: skip
 
 # What a script runs in its background, or nohup, ignores these signals, and so do its children. Tests send them.
