@@ -274,6 +274,8 @@ def _train(
     if begin is not None:
         from_arrays(parameters_to_save(step), begin, "the full checkpoint")
     loop = EpochLoop("plain", step, images, seed=settings.seed, n_epochs=settings.epochs)
-    loop.run(Place(after_epoch + 1), CountPasses(cost))
-    free_graphs(step)
+    try:
+        loop.run(Place(after_epoch + 1), CountPasses(cost))
+    finally:  # after a peak at which it diverged, others are tried
+        free_graphs(step)
     return to_arrays(network.get_parameters())
