@@ -187,20 +187,17 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     if isinstance(dtype, np.dtype):
         with np.errstate(over="ignore"):
             return values.astype(dtype)
-    bits, spare = (_buffer(name, max(BLOCK, len(values)), np.uint32)[: len(values)] for name in ("bits", "spare"))
-    single = bits.view(np.float32)
+    bits = _buffer("bits", max(BLOCK, len(values)), np.uint32)[: len(values)]
+    single, halves = bits.view(np.float32), bits.view("<u2")
     with np.errstate(over="ignore"):
         np.copyto(single, values, casting="same_kind")
-    # Rounding twice goes wrong where the first result lies half way between two bfloat16 and was itself rounded.
-    ties = np.flatnonzero(np.bitwise_and(bits, 0xFFFF, out=spare) == 0x8000)
+    # Half of a last bit is added below, which is wrong where the float32 lies half way between two bfloat16. There the
+    # float64 decides, which that float32 may have been rounded from; of two equally near ones the even one is taken.
+    ties = np.flatnonzero(halves[::2] == 0x8000)
     exact, rounded = np.abs(values[ties]), np.abs(single[ties])
-    bits[ties] += exact > rounded
-    bits[ties] -= exact < rounded
-    np.right_shift(bits, 16, out=spare)
-    spare &= 1
-    bits += spare
-    bits += 0x7FFF
-    return np.ascontiguousarray(bits.view("<u2")[1::2])
+    bits[ties] -= (exact < rounded) | ((exact == rounded) & (bits[ties] & 0x10000 == 0))
+    bits += 0x8000
+    return np.ascontiguousarray(halves[1::2])
 
 
 def _not_finite(part: _Part) -> CheckpointError:
