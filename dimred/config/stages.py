@@ -5,7 +5,7 @@ import re
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
 from dimred.config.parts import (
@@ -34,6 +34,12 @@ def _number_or_share(value: Any) -> Any:
     if not re.fullmatch(r"[1-9]\d{0,8}", text):
         raise ValueError("it must be a whole number of at least 1, or a share of all passes below 100%, such as 10%")
     return int(text)
+
+
+def _average_or_file(value: str) -> str:
+    if value not in ("best", "mean", "last") and not value.endswith((".ckpt", ".safetensors")):
+        raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
+    return value
 
 
 # Keys of metrics.jsonl and result.json.
@@ -141,7 +147,7 @@ class StageTwoConfig(SearchOptions, StageConfig):
 
     epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = 2
     """Passes over the searched split: a number, or a share of the passes of both stages together, such as 10%."""
-    start: str = "best"
+    start: Annotated[str, AfterValidator(_average_or_file)] = "best"
     """Where the search begins: best (on the val split, of last and averages of the snapshots over many windows and
     profiles), the mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
     search_split: Literal["train", "val"] = "train"

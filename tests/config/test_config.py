@@ -55,6 +55,7 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("sigma=0", "sigma is 0; it must be a number above 0"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
         ("epochs=0", "epochs is 0; it must be a whole number of at least 1, or a share"),
+        ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("residual=newton", "residual is 'newton'; allowed: off, published, continued"),
         ("n_components=0", "n_components is 0, so nothing is searched; it goes with residual continued"),
         ("n_components=0", "but residual is 'published'; change one of them, such as n_components=32"),
