@@ -66,12 +66,12 @@ def test_stage_1_in_a_terminal(digits: Path, tmp_path: Path) -> None:
     check_terminal(shown, "stage 1", 74, tmp_path / "one")
 
 
-def test_stage_2_in_a_terminal(two_stages: TwoStages, tmp_path: Path) -> None:
-    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", BOARD)
-    files = (two_stages.data, two_stages.weights, two_stages.matrix)
+def test_stage_2_in_a_terminal(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
+    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", "--set=data.batch_size=10", BOARD)
+    files = (few_digits, two_stages.weights, two_stages.matrix)
     program = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--config", STAGE_2)
     shown = in_a_terminal(*program, "--out", tmp_path / "two", *options, cwd=tmp_path, environment=LOUD)
-    check_terminal(shown, "stage 2", 18, tmp_path / "two")
+    check_terminal(shown, "stage 2", 20, tmp_path / "two")
 
 
 def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
