@@ -4,12 +4,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 from mindspore import data_sink, dataset
 
+from dimred.console import say
 from dimred.errors import DataError, shown
 
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
@@ -89,7 +91,8 @@ class Batches:
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
-            yield from self.training_epoch(seed, epoch, self.batch_size).create_tuple_iterator(num_epochs=1)
+            for _, batch in batches_after(partial(self.training_epoch, seed, epoch, self.batch_size)):
+                yield batch
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> dataset.Dataset:
         raise NotImplementedError
@@ -160,17 +163,17 @@ def _in_words(text: str) -> str:
 
 
 def batches_after(
-    make: Callable[[], Readable], done: int, note: Callable[[str], None], wait: Callable[[float], None] = time.sleep
+    make: Callable[[], Readable], done: int = 0, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[tuple[int, Any]]:
-    """(number, batch) of an epoch, from batch ``done`` + 1 on.
+    """(number, batch) of an epoch or an evaluation, from batch ``done`` + 1 on.
 
     Batches that were done are read again and passed over, so that the rest is augmented as if nothing had happened.
-    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again.
+    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again;
+    each failure is said.
 
     Args:
         make: gives the same epoch each time.
         done: batches that the caller has had already.
-        note: is told of each failure.
         wait: sleeps for a number of seconds.
 
     Raises:
@@ -178,7 +181,7 @@ def batches_after(
     """
     for pause in (*_WAITS_SECONDS, None):
         try:
-            for number, batch in enumerate(make().create_tuple_iterator(), start=1):
+            for number, batch in enumerate(make().create_tuple_iterator(num_epochs=1), start=1):
                 if number > done:
                     yield number, batch
                     done = number
@@ -186,5 +189,5 @@ def batches_after(
         except DataError as error:
             if pause is None or _LASTING in str(error):
                 raise
-            note(f"{error}; trying again in {pause:.0f} s")
+            say(f"{error}; trying again in {pause:.0f} s")
             wait(pause)
