@@ -63,6 +63,7 @@ class Batches:
     group_size: int = 1
     accumulation: int = 1  # micro-batches of batch_size in each training batch; the last of an epoch may have fewer
     sink: bool = False  # of training batches without accumulation, see Readable
+    at_batch: Callable[[], object] = lambda: None  # called whenever a batch has been read, for whatever purpose
     n_images: int = field(init=False)  # samples in the split
     classes: Sequence[str] = field(init=False, default=())  # their names, where they are known
 
@@ -80,13 +81,16 @@ class Batches:
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
         if batch_size is not None or self.accumulation == 1:
-            return Readable(samples.batch(size, drop_remainder=True), self.sink)
-        return Readable(samples.batch(size * self.accumulation))  # the order holds whole micro-batches only
+            return Readable(samples.batch(size, drop_remainder=True), self.at_batch, self.sink)
+        batches = samples.batch(size * self.accumulation)  # the order holds whole micro-batches only
+        return Readable(batches, self.at_batch)
 
     def evaluation(self) -> "Readable":
         """Every sample once, over all ranks, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._evaluation_samples(order).batch(self.batch_size)) if len(order) else NoBatches()
+        if not len(order):
+            return NoBatches()
+        return Readable(self._evaluation_samples(order).batch(self.batch_size), self.at_batch)
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
@@ -106,12 +110,12 @@ class Readable:
 
     Args:
         batches: all of one shape where ``sink`` is set.
+        at_batch: called for each of them.
         sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
     """
 
-    def __init__(self, batches: dataset.Dataset, sink: bool = False):
-        self._batches = batches
-        self._sink = sink
+    def __init__(self, batches: dataset.Dataset, at_batch: Callable[[], object], sink: bool = False):
+        self._batches, self._at_batch, self._sink = batches, at_batch, sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
         """As MindSpore's.
@@ -130,6 +134,7 @@ class Readable:
                 return
             except RuntimeError as error:
                 raise DataError(_in_words(str(error))) from None
+            self._at_batch()
             yield batch
 
     def _from_the_device(self) -> Iterator[Any]:

@@ -179,6 +179,8 @@ class _Watch:
                 self._ended(rank, status)
             case {"kind": "at", "rank": rank, "doing": doing, "step": step}:
                 self._stalls.heard(rank, doing, step)
+            case {"kind": "alive"}:
+                self._stalls.alive()
             case {"kind": "bar", "rank": rank, "content": content} if rank == self._job.local_ranks[0]:
                 with suppress(OSError):  # of a terminal that is gone
                     self._bar.show(**content)

@@ -44,6 +44,15 @@ def test_what_is_left_of_an_epoch_is_what_the_whole_one_ends_with(
     assert capsys.readouterr().out == ""
 
 
+def test_each_batch_that_is_read_is_told_though_it_is_passed_over(images: ImageFolder) -> None:
+    told: list[None] = []
+    images.at_batch = lambda: told.append(None)
+    read(images, done=4)
+    assert len(told) == 6
+    list(images.evaluation().create_tuple_iterator())
+    assert len(told) == 12
+
+
 def test_an_unreadable_image_is_named_at_once(images: ImageFolder) -> None:
     bad = images.folder / "1" / "07.png"
     bad.write_bytes(b"no image")

@@ -120,6 +120,10 @@ def test_a_rank_that_hangs_before_its_first_step_is_named(tmp_path):
         launch(job(tmp_path, "stall", "1", "0", devices=2), stall_timeout_seconds=2)
 
 
+def test_who_reads_one_batch_after_the_other_does_not_stall(tmp_path):
+    assert launch(job(tmp_path, "measure", "3"), stall_timeout_seconds=1) == 0
+
+
 @pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
 def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, monkeypatch, devices, ranks):
     monkeypatch.setattr("dimred.launch.launcher._SECONDS_FOR_RANK_0", 1.0)
