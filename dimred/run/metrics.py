@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from dimred.files.metrics_file import read_metrics as read_metrics
 
 Record = dict[str, Any]
 _LONGEST_RECORD = 1 << 20  # bytes that are written as one
+_SECONDS_BETWEEN_FLUSHES = 10.0  # of TensorBoard's files
 
 
 class MetricsLog:
@@ -77,23 +79,37 @@ class MetricsLog:
 class TensorBoard:
     """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
 
+    It does so itself: the thread of ``SummaryWriter`` dies of a full disk, and the run would wait for it for ever.
+
     Args:
         folder: of the files.
         records: that the run has already; events of later steps, of a run that was killed, are hidden.
     """
 
     def __init__(self, folder: Path, records: Sequence[Record]):
-        from tensorboardX import SummaryWriter  # MindSpore's SummaryRecord forks, and can wait for its pool for ever
+        from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import scalar
 
+        self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
         first = int(records[-1]["step"]) + 1 if records else 0
         # The suffix keeps two files that are begun within one second apart.
-        self._events = SummaryWriter(str(folder), purge_step=first or None, filename_suffix=f".{first}")
+        folder.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"), f".{first}")
+        if first:
+            self._write(first, session_log=SessionLog(status=SessionLog.START))
         self.close = self._events.close
 
     def __call__(self, record: Record) -> None:
         for key, value in record.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._events.add_scalar(key, value, int(record["step"]))
+                self._write(int(record["step"]), summary=self._scalar(key, value))
+        if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
+            self._events.flush()
+            self._flushed_at = time.monotonic()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
 
 
 def cut_metrics(path: Path, mark: dict[str, Any] | None, ranks: Ranks = ALONE) -> None:

@@ -1,5 +1,6 @@
 """Metrics as JSON lines."""
 
+import resource
 import struct
 from pathlib import Path
 
@@ -82,6 +83,19 @@ def test_a_full_disk_is_tried_again_and_told_with_the_file(
         log.write(step=1)
     assert failed.value.filename == "/dev/full"
     assert capsys.readouterr().out.count("trying again") == 2
+
+
+def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
+    """As in ``MetricsLog``, which tells who failed no more; here files may not grow, as on a disk without space."""
+    board = TensorBoard(tmp_path, [])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            [board({"step": step, "loss": 0.5}) for step in range(1_000)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    board.close()
 
 
 def _events(path: Path) -> list[Event]:
