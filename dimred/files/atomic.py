@@ -93,9 +93,18 @@ def rename_durably(path: Path, target: Path) -> None:
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        flush_to_disk(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def flush_to_disk(descriptor: int, path: Path) -> None:
+    """``os.fsync``; an error names the file."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def is_temporary(name: str) -> bool:

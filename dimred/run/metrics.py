@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any, Self
 from dimred.console import say
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
-from dimred.files.atomic import atomic_write, retry
+from dimred.files.atomic import atomic_write, flush_to_disk, retry
 from dimred.files.metrics_file import read_metrics as read_metrics
 
 Record = dict[str, Any]
@@ -62,7 +61,7 @@ class MetricsLog:
 
     def mark(self) -> dict[str, Any]:
         """Where the file ends now, for ``cut_metrics``; what was written is on the disk by then."""
-        os.fsync(self._file.fileno())
+        flush_to_disk(self._file.fileno(), self._path)
         written = self._path.read_bytes()
         return {"lines": written.count(b"\n"), "sha256": hashlib.sha256(written).hexdigest()}
 

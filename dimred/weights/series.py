@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -210,7 +211,8 @@ class CheckpointSeries:
         gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
         for name in gone:
-            (self.directory / name).unlink(missing_ok=True)
+            with suppress(OSError):  # of a network disk; the snapshot that was added stays, and rewind removes the file
+                (self.directory / name).unlink(missing_ok=True)
 
 
 def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:

@@ -85,6 +85,12 @@ def test_a_full_disk_is_tried_again_and_told_with_the_file(
     assert capsys.readouterr().out.count("trying again") == 2
 
 
+def test_what_does_not_reach_the_disk_is_told_with_the_file() -> None:
+    with pytest.raises(OSError, match="Invalid") as failed, MetricsLog(Path("/dev/full")) as log:
+        log.mark()
+    assert failed.value.filename == "/dev/full"
+
+
 def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
     """As in ``MetricsLog``, which tells who failed no more; here files may not grow, as on a disk without space."""
     board = TensorBoard(tmp_path, [])

@@ -41,6 +41,16 @@ def test_the_newest_snapshots_stay_and_the_manifest_says_which(tmp_path):
     assert [entry.bytes for entry in series.entries] == [path.stat().st_size for path in series.paths]
 
 
+def test_an_old_snapshot_that_can_not_be_removed_does_not_end_the_run(tmp_path):
+    """As on a network disk; here a folder stands in its place."""
+    series = fill(tmp_path, [1, 2, 3])
+    oldest = series.paths[0]
+    oldest.unlink()
+    oldest.mkdir()
+    series.append(weights(4), step=4, epoch=4)
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [2, 3, 4]
+
+
 def test_file_names_follow_mindspores_habit(tmp_path):
     series = CheckpointSeries(tmp_path, prefix="resnet")
     path = series.append(weights(1), step=43_750, epoch=70, step_in_epoch=625)
