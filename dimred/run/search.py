@@ -16,6 +16,7 @@ from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import InitialWeights
 from dimred.evaluate.scores import Scores
 from dimred.evaluate.selection import Selection
+from dimred.files.atomic import retry
 from dimred.files.checksummed_json import write_checksummed
 from dimred.files.metrics_file import metric_text
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
@@ -191,7 +192,7 @@ class Search(Observer):
         say(epoch_line(of_all, self.per_epoch, loss, rate, measured, place.seconds))
         self.result["search_seconds"] += place.seconds
         if not self.settings.leaves_subspace:
-            self.ranks.run_on_rank_zero(self._save_path)
+            self.ranks.run_on_rank_zero(lambda: retry(self._save_path))
         return self._status()
 
     def _status(self) -> str:
@@ -242,7 +243,7 @@ class Search(Observer):
         self.points.save("final", list(self.network.get_parameters()))
         if self.ranks.is_rank_zero:
             self.result["basis"] = self.basis and self.basis.in_short(self.settings.n_components)
-            write_checksummed(self.session.out / RESULT, finite(self.result))
+            retry(lambda: write_checksummed(self.session.out / RESULT, finite(self.result)))
         following = ["dimred", "report", str(self.session.out)]
         say(metric_line(self.metric, self.result[self.metric]))
         say_end(self.metric, self.settings.data.eval_split, value, how, self.points.path("final"), following)

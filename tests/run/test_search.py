@@ -1,5 +1,6 @@
 """Stage 2's run goes on over bad batches, and only with what it was begun with."""
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,19 @@ def test_a_batch_whose_loss_is_not_a_number_is_skipped_and_the_run_goes_on(check
     run(tmp_path / "two", False)
     outcomes = [record["outcome"] for record in read_metrics(tmp_path / "two" / "metrics.jsonl")]
     assert sorted(outcomes) == ["no_decrease", "no_decrease", "no_decrease", "non_finite_gradient"]
+
+
+def test_a_disk_that_is_away_for_a_moment_does_not_cost_the_result(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, content: dict[str, Any]) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.ESTALE, "away", str(path))
+
+    monkeypatch.setattr("dimred.files.atomic._WAITS_SECONDS", (0.0,))
+    monkeypatch.setattr("dimred.run.search.write_checksummed", write)
+    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
+    assert read_checksummed(tmp_path / "two" / "result.json")["epochs"] == 1
 
 
 def test_a_run_does_not_go_on_with_weights_of_another_epoch(checkpoints: Path, tmp_path: Path) -> None:
