@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.build import check_splits
-from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, checkpoint_of
+from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, check_snapshots, checkpoint_of
 from dimred.build.preflight import basis_kind
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import doing, note
@@ -134,6 +134,7 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
+    check_snapshots(one, epochs or [ended], f"RUN {str(run)!r}")
     for at in epochs or [ended]:
         goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"

@@ -24,12 +24,12 @@ MAY_IMPORT = {
     "launch": ("errors", "console", "files"),
     "report": OFFLINE,
     "models": ("errors",),
-    "data": ("errors", "files"),
+    "data": ("errors", "console", "files"),
     "distributed": ("errors", "files", "weights", "subspace"),
     "vectors": ("errors", "weights", "distributed"),
     "train_step": ("errors", "config", "vectors", "distributed"),
     "search": ("errors", "config", "subspace", "vectors", "distributed", "train_step"),
-    "evaluate": ("console", *OFFLINE, "distributed", "vectors", "train_step"),
+    "evaluate": ("console", *OFFLINE, "data", "distributed", "vectors", "train_step"),
     "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
 }
 EVERYTHING = tuple(MAY_IMPORT)

@@ -15,6 +15,7 @@ from dimred.data.image_tree import check_data, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
+from dimred.launch.channel import tell_alive
 from dimred.models.factory import load_factory, make_cell
 from dimred.models.resnet import resnet
 from dimred.train_step.precision import with_precision
@@ -68,6 +69,7 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     shared: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
+    shared["at_batch"] = tell_alive  # a pass over a large split is no stall
     shared |= config.model_dump(include={"batch_size", "workers", "sink"})
     if config.dataset is not None:
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **shared)

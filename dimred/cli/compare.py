@@ -59,6 +59,7 @@ def compare(
         raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
     epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
+    from dimred.build.from_stage_1 import check_snapshots
     from dimred.pipelines.compare import check_choice, claim_folder
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown
@@ -69,7 +70,8 @@ def compare(
     try:
         with heartbeat("preparing the comparison"), StopSignals():
             if seeds and stage_1_config:
-                load_config(StageOneConfig, stage_1_config)
+                one = load_config(StageOneConfig, stage_1_config)
+                check_snapshots(one, epochs or [one.epochs], f"--stage-1-config {str(stage_1_config)!r}")
                 claim_folder(out, two)
                 found = [_trained_stage_1(data, seed, stage_1_config, epochs, out) for seed in numbers]
             summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])

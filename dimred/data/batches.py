@@ -4,12 +4,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 from mindspore import data_sink, dataset
 
+from dimred.console import say
 from dimred.errors import DataError, shown
 
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
@@ -61,6 +63,7 @@ class Batches:
     group_size: int = 1
     accumulation: int = 1  # micro-batches of batch_size in each training batch; the last of an epoch may have fewer
     sink: bool = False  # of training batches without accumulation, see Readable
+    at_batch: Callable[[], object] = lambda: None  # called whenever a batch has been read, for whatever purpose
     n_images: int = field(init=False)  # samples in the split
     classes: Sequence[str] = field(init=False, default=())  # their names, where they are known
 
@@ -78,18 +81,22 @@ class Batches:
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
         if batch_size is not None or self.accumulation == 1:
-            return Readable(samples.batch(size, drop_remainder=True), self.sink)
-        return Readable(samples.batch(size * self.accumulation))  # the order holds whole micro-batches only
+            return Readable(samples.batch(size, drop_remainder=True), self.at_batch, self.sink)
+        batches = samples.batch(size * self.accumulation)  # the order holds whole micro-batches only
+        return Readable(batches, self.at_batch)
 
     def evaluation(self) -> "Readable":
         """Every sample once, over all ranks, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._evaluation_samples(order).batch(self.batch_size)) if len(order) else NoBatches()
+        if not len(order):
+            return NoBatches()
+        return Readable(self._evaluation_samples(order).batch(self.batch_size), self.at_batch)
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
-            yield from self.training_epoch(seed, epoch, self.batch_size).create_tuple_iterator(num_epochs=1)
+            for _, batch in batches_after(partial(self.training_epoch, seed, epoch, self.batch_size)):
+                yield batch
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> dataset.Dataset:
         raise NotImplementedError
@@ -103,12 +110,12 @@ class Readable:
 
     Args:
         batches: all of one shape where ``sink`` is set.
+        at_batch: called for each of them.
         sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
     """
 
-    def __init__(self, batches: dataset.Dataset, sink: bool = False):
-        self._batches = batches
-        self._sink = sink
+    def __init__(self, batches: dataset.Dataset, at_batch: Callable[[], object], sink: bool = False):
+        self._batches, self._at_batch, self._sink = batches, at_batch, sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
         """As MindSpore's.
@@ -127,6 +134,7 @@ class Readable:
                 return
             except RuntimeError as error:
                 raise DataError(_in_words(str(error))) from None
+            self._at_batch()
             yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
@@ -160,17 +168,17 @@ def _in_words(text: str) -> str:
 
 
 def batches_after(
-    make: Callable[[], Readable], done: int, note: Callable[[str], None], wait: Callable[[float], None] = time.sleep
+    make: Callable[[], Readable], done: int = 0, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[tuple[int, Any]]:
-    """(number, batch) of an epoch, from batch ``done`` + 1 on.
+    """(number, batch) of an epoch or an evaluation, from batch ``done`` + 1 on.
 
     Batches that were done are read again and passed over, so that the rest is augmented as if nothing had happened.
-    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again.
+    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again;
+    each failure is said.
 
     Args:
         make: gives the same epoch each time.
         done: batches that the caller has had already.
-        note: is told of each failure.
         wait: sleeps for a number of seconds.
 
     Raises:
@@ -178,7 +186,7 @@ def batches_after(
     """
     for pause in (*_WAITS_SECONDS, None):
         try:
-            for number, batch in enumerate(make().create_tuple_iterator(), start=1):
+            for number, batch in enumerate(make().create_tuple_iterator(num_epochs=1), start=1):
                 if number > done:
                     yield number, batch
                     done = number
@@ -186,5 +194,5 @@ def batches_after(
         except DataError as error:
             if pause is None or _LASTING in str(error):
                 raise
-            note(f"{error}; trying again in {pause:.0f} s")
+            say(f"{error}; trying again in {pause:.0f} s")
             wait(pause)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Tensor, nn
 
+from dimred.data.batches import batches_after
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluate.batch_norm import reestimate_batch_norm
 from dimred.evaluate.scores import CLASSIFICATION, Scores, mean_of_items, means_of_samples, score_batches
@@ -33,8 +34,7 @@ class Images(Protocol):
 
 
 def _read(images: Images) -> Iterator[tuple[Tensor, ...]]:
-    batches: Iterator[tuple[Tensor, ...]] = images.evaluation().create_tuple_iterator(num_epochs=1)
-    return batches
+    return (batch for _, batch in batches_after(images.evaluation))
 
 
 _KEPT_BYTES = 1 << 28  # of the batches of one purpose

@@ -124,6 +124,12 @@ def tell_position(doing: str, step: int) -> None:
     tell_launcher("at", doing=doing, step=step)
 
 
+def tell_alive() -> None:
+    """Tell it that this rank moves, though no step further, as in a pass over ``val``."""
+    if "at" in _told:  # nothing before counts as a stall
+        tell_launcher("alive")
+
+
 class StageBar:
     """The bar of a stage, inside ``with``. Under a launcher it is told how far the stage is, and shows the bar.
 

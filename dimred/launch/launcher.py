@@ -26,7 +26,7 @@ from dimred.launch.channel import LAUNCHER, Inbox, launcher_address
 from dimred.launch.job import Job
 from dimred.launch.logs import RankFolders, show
 from dimred.launch.node_link import NodeLink
-from dimred.launch.rank import die_with_parent
+from dimred.launch.rank import outlive_sigterm
 from dimred.launch.signals import handled
 from dimred.launch.stall import StallDetector
 
@@ -147,7 +147,7 @@ class _Watch:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # ctrl-C reaches the launcher alone
-                preexec_fn=die_with_parent,
+                preexec_fn=outlive_sigterm,
             )
 
     @property
@@ -179,6 +179,8 @@ class _Watch:
                 self._ended(rank, status)
             case {"kind": "at", "rank": rank, "doing": doing, "step": step}:
                 self._stalls.heard(rank, doing, step)
+            case {"kind": "alive"}:
+                self._stalls.alive()
             case {"kind": "bar", "rank": rank, "content": content} if rank == self._job.local_ranks[0]:
                 with suppress(OSError):  # of a terminal that is gone
                     self._bar.show(**content)

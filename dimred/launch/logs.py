@@ -43,11 +43,12 @@ class LogTail:
 
         What MindSpore's own code has to say below an error stays in the log.
         """
-        if not self.path.exists():
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                text = file.read()
+        except OSError:  # it is not there yet, or its network disk is away for a moment, which must not end the job
             return
-        with self.path.open("rb") as file:
-            file.seek(self._position)
-            text = file.read()
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]
         self._position += len(text)

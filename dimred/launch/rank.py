@@ -36,6 +36,15 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def outlive_sigterm() -> None:
+    """Leave SIGTERM, which Slurm and systemd send to every process of a job, to the launcher and the ranks' programs.
+
+    What this process starts ignores it too, until it has a handler of its own: msrun has none for SIGTERM.
+    """
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def main(out: str, stage: str, program: str, *arguments: str) -> int:
     """Run the rank's program to its end; its exit status, or 128 + n where signal n killed it."""
     die_with_parent()
@@ -43,6 +52,7 @@ def main(out: str, stage: str, program: str, *arguments: str) -> int:
         if os.environ[NODE_RANK] != "0":
             return 0
         os.execv(sys.executable, [sys.executable, "-c", _SCHEDULER])
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # not SIG_IGN, which the program would inherit
     rank = int(os.environ["RANK_ID"])
     tell_launcher("hello")
     if "RANK_TABLE_FILE" in os.environ:

@@ -37,6 +37,10 @@ class StallDetector:
         """A rank begins to do something for a step. Reading comes before computing, and all else after it."""
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
+        self.alive()
+
+    def alive(self) -> None:
+        """A rank moves, though no step further."""
         self._last = self._now()
 
     def stalled(self) -> Stall | None:

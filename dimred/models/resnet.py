@@ -121,7 +121,7 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
         ConfigError: an unknown name, or fewer than 2 classes.
     """
     if name not in _ARCHITECTURES:
-        raise ConfigError(f"model name is {name!r}; allowed: {', '.join(MODEL_NAMES)}")
+        raise ConfigError(f"model name is {name!r}; allowed: {', '.join(MODEL_NAMES)}, or package.module:factory")
     if n_classes < 2:
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
     block, depths, widths, stem = _ARCHITECTURES[name]

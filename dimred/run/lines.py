@@ -13,8 +13,8 @@ from dimred.files.metrics_file import ACCURACY, metric_text
 
 
 def published_epoch_line(epoch: int, n_steps: int, loss: float | None) -> str:
-    """An epoch that has ended, and the loss of its last step."""
-    return f"epoch: {epoch} step: {n_steps} loss is {loss}"
+    """An epoch that has ended, and the loss of its last step; None where it was not finite."""
+    return f"epoch: {epoch} step: {n_steps} loss is {'nan' if loss is None else loss}"
 
 
 def loss_text(loss: float | None) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import nn
 
-from dimred.console import say
 from dimred.data.batches import Readable, batches_after
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
@@ -140,7 +139,7 @@ class EpochLoop:
     def _finish_epoch(self, place: Place, observer: Observer, bar: StageBar) -> None:
         per_epoch, every = self.images.steps_per_epoch, self.save_every_steps
         order = self.first_order + place.epoch
-        batches = batches_after(lambda: self.images.training_epoch(self.seed, order), place.done, say)
+        batches = batches_after(lambda: self.images.training_epoch(self.seed, order), place.done)
         before, started = place.seconds, time.perf_counter()
         self.step.set_train(True)
         with self.signals.held():

@@ -1,5 +1,6 @@
 """SIGTERM, ctrl-C and SIGHUP: a run saves what it has and ends with a status of its own."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +8,18 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from dimred.errors import StoppedError
+from dimred.launch.channel import LAUNCHER
 from dimred.launch.signals import stop_signals
 
 
 class StopSignals:
     """Inside the block these signals raise ``StoppedError``; inside ``held`` the first one is only noted.
 
+    Under a launcher further ones change nothing: where Slurm or systemd signals every process of a job, the launcher
+    passes on what this one has already. It is the launcher that ends who takes too long.
+
     Attributes:
-        received: number of the signal that came while signals were held; None without one.
+        received: number of the first signal that came; None without one.
     """
 
     def __init__(self) -> None:
@@ -50,7 +55,6 @@ class StopSignals:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._held and self.received is None:
-            self.received = number
-        else:
+        again, self.received = self.received is not None, self.received or number
+        if LAUNCHER not in os.environ if again else not self._held:
             raise StoppedError(number)

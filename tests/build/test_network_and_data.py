@@ -9,6 +9,7 @@ from dimred.build import build_data, check_splits
 from dimred.config import StageOneConfig
 from dimred.data.image_tree import smallest_side, write_image_tree
 from dimred.distributed.ranks import Ranks
+from dimred.launch.channel import tell_alive
 
 
 @pytest.fixture
@@ -45,6 +46,10 @@ def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:
     config = StageOneConfig.model_validate({"data": settings}).data
     of_ranks = [build_data(config, data, "train", Rank(rank)).evaluation() for rank in range(3)]
     assert [sum(len(labels) for _, labels in each.create_tuple_iterator()) for each in of_ranks] == [1, 1, 0]
+
+
+def test_each_batch_that_is_read_tells_the_launcher_that_the_rank_moves(data: Path) -> None:
+    assert build_data(StageOneConfig().data, data, "train").at_batch is tell_alive
 
 
 def test_a_damaged_image_has_no_size(data: Path) -> None:

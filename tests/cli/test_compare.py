@@ -27,6 +27,7 @@ SEEDS = {"seeds": "1", "stage_1_config": STAGE_1}
         ({"runs": [Path("run")], "stage_1_config": STAGE_1}, "--seeds and --stage-1-config"),
         (SEEDS | {"seeds": "1,a"}, "--seeds is '1,a'; give whole numbers"),
         (SEEDS | {"at": "0,20"}, "--at has 0; give epochs from 1 on"),
+        (SEEDS | {"at": "70,30"}, "is to be compared at epoch 30, but keeps snapshots from epoch 31 on"),
         (SEEDS | {"methods": "swa, nonsense"}, "--methods has 'nonsense'; allowed: "),
     ],
 )

@@ -31,7 +31,7 @@ def test_somebody_s_own_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["resnet51"], "model name is 'resnet51'; allowed: resnet50, resnet18, resnet_small"),
+        (["resnet51"], "resnet51'; allowed: resnet50, resnet18, resnet_small, or package.module:factory"),
         (["resnet_small", "--input-shape", "1,x"], "--input-shape is '1,x'"),
         (["resnet_small", "--input-shape", "1,3,8,8", "--input-size", "8"], "not both"),
         (["nowhere:build"], "'nowhere' can't be imported"),

@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor, dataset, nn
 from scipy.special import log_softmax
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DataError
 from dimred.evaluate.evaluator import Evaluator, OnSplits
 from dimred.vectors.parameters import to_arrays
 
@@ -77,6 +77,21 @@ def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn
 def test_too_few_training_images_for_a_batch_are_said(network: nn.Cell) -> None:
     with pytest.raises(ConfigError, match="no training batches"):
         OnSplits(network, SPLITS | {"train": Split(3, 1)}, seed=1, n_batches=2).reestimate()
+
+
+def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(Split):
+        n_readings = 0
+
+        def evaluation(self) -> dataset.Dataset:
+            self.n_readings += 1
+            if self.n_readings == 1:
+                raise DataError("the folder is gone")
+            return super().evaluation()
+
+    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0,))
+    away, there = (OnSplits(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
+    assert away.metric("val") == there.metric("val")
 
 
 class Watched(NamedTuple):

@@ -9,6 +9,7 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``begin and refuse``: in the first step
 - ``wait``
 - ``save STATUS``: waits; on SIGTERM it says so, takes a second to save, and ends with that status
+- ``measure SECONDS``: in its first step it reads batches for so long
 - ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
@@ -18,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from dimred.launch.channel import COMPUTING, READING, tell_position, tell_refusal
+from dimred.launch.channel import COMPUTING, READING, tell_alive, tell_position, tell_refusal
 
 
 def main(how: str, *rest: str) -> None:
@@ -43,9 +44,11 @@ def main(how: str, *rest: str) -> None:
     if how == "fail" and rank == rest[0]:
         print(f"error: {rest[2]}", flush=True)
         sys.exit(int(rest[1]))
+    if how == "measure":
+        measure(float(rest[0]))
     if how == "stall":
         stall_after(int(rest[1]), reading=rank == rest[0])
-    while how != "fine":
+    while how not in ("fine", "measure"):
         time.sleep(0.05)
 
 
@@ -68,6 +71,14 @@ def note_process(pids: Path, rank: str) -> None:
     unfinished = pids / f".{rank}"
     unfinished.write_text(str(os.getpid()))
     unfinished.rename(pids / rank)
+
+
+def measure(seconds: float) -> None:
+    tell_position(COMPUTING, 1)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        tell_alive()
+        time.sleep(0.05)
 
 
 def stall_after(steps: int, reading: bool) -> None:

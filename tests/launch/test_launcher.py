@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dimred.errors import ConfigError
@@ -119,6 +120,10 @@ def test_a_rank_that_hangs_before_its_first_step_is_named(tmp_path):
         launch(job(tmp_path, "stall", "1", "0", devices=2), stall_timeout_seconds=2)
 
 
+def test_who_reads_one_batch_after_the_other_does_not_stall(tmp_path):
+    assert launch(job(tmp_path, "measure", "3"), stall_timeout_seconds=1) == 0
+
+
 @pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
 def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, capfd, monkeypatch, devices, ranks):
     monkeypatch.setattr("dimred.launch.launcher._SECONDS_FOR_RANK_0", 1.0)
@@ -155,13 +160,20 @@ def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
     assert (tmp_path / "device0_stage_1" / "train.log").exists()
 
 
-def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path):
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path, everywhere):
+    """Slurm and systemd send it to every process of a job: msrun and its scheduler, and those around the ranks, too."""
     launcher = Launcher(tmp_path, "save", "75", devices=2)
     launcher.pids(2)
+    below = psutil.Process(launcher.process.pid).children(recursive=True) if everywhere else []
+    assert len(below) == (6 if everywhere else 0)
+    for process in below:
+        process.terminate()
     launcher.process.terminate()
     status, out, err = launcher.end()
     assert status == 75, err
     assert "rank 0 of 2 ö save" in out
+    assert all((tmp_path / f"device{rank}_stage_1" / "saved").exists() for rank in range(2))
     assert soon(lambda: nothing_is_left(tmp_path))
 
 

@@ -33,3 +33,18 @@ def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path, capsys):
     (tmp_path / "train.log").write_text("here\n")
     tail.show()
     assert capsys.readouterr().out == "here\n"
+
+
+def test_a_log_that_can_not_be_read_for_a_moment_ends_nothing(tmp_path, capsys):
+    """As on a network disk that is away; here a folder stands in its place."""
+    log, away = tmp_path / "train.log", tmp_path / "away"
+    log.write_text("")
+    tail = LogTail(log)
+    log.rename(away)
+    log.mkdir()
+    tail.show()
+    log.rmdir()
+    away.write_text("back again\n")
+    away.rename(log)
+    tail.show()
+    assert capsys.readouterr().out == "back again\n"

@@ -63,5 +63,8 @@ def test_one_that_moves_is_enough_and_0_is_never() -> None:
     positions.heard(1, COMPUTING, 1)
     clock.now = 100
     assert positions.stalled() is None
+    positions.alive()
+    clock.now = 160
+    assert positions.stalled() is None
     clock.now = 1e9
     assert never.stalled() is None

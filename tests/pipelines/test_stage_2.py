@@ -54,9 +54,7 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
     assert np.linalg.norm(moved) == pytest.approx(inside, rel=1e-4)
 
 
-def test_the_best_start_is_the_one_that_val_chose(
-    two_stages: TwoStages, few_digits: Path, tmp_path: Path
-) -> None:
+def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
     """By default; without a search after it, what is kept is that start."""
     done = program(
         "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",

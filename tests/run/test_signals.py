@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dimred.errors import StoppedError
+from dimred.launch.channel import LAUNCHER
 from dimred.run.signals import StopSignals
 
 
@@ -27,6 +28,17 @@ def test_the_first_waits_while_it_is_held_and_the_second_does_not(number: int) -
         with pytest.raises(StoppedError):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_under_a_launcher_the_second_waits_too(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes on what a scheduler has sent to every process; a save is not to end in the middle for that."""
+    monkeypatch.setenv(LAUNCHER, "somebody")
+    saved = []
+    with StopSignals() as signals:
+        with pytest.raises(StoppedError) as stopped, signals.held():
+            saved = [os.kill(os.getpid(), sent) for sent in (number, signal.SIGTERM)]
+        assert len(saved) == 2
+        assert stopped.value.exit_status == 128 + number
 
 
 def test_nohup_is_respected() -> None:
