@@ -67,7 +67,7 @@ class StageConfig(Strict):
     metric: Own | None = None
     """What is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
-    """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses all into one."""
+    """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses none."""
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None

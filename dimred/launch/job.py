@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -87,6 +88,9 @@ class Job:
             # MindSpore's ranks look for each other every 3 to 5 seconds; every second, two of them begin 5 s earlier.
             for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
                 mine[bound] = given.get(bound, "1")
+        if self.device_target == "Ascend" and self.uses_msrun:
+            # Ranks that read the tree of the images come to their first collective minutes apart; HCCL waits for 120 s.
+            mine["HCCL_CONNECT_TIMEOUT"] = given.get("HCCL_CONNECT_TIMEOUT", "600")
         return mine
 
     def rank_environment(self, rank: int) -> dict[str, str]:
@@ -123,12 +127,18 @@ class Job:
         """Find what can be known to be wrong before any rank is started.
 
         Raises:
-            ConfigError: the devices are missing, a port is taken, or a folder holds earlier results without ``resume``.
+            ConfigError: the devices or CANN's module are missing, a port is taken, or a folder holds earlier results
+                without ``resume``.
         """
         if self.device_target == "Ascend" and not _ASCEND_DEVICE.exists():
             raise ConfigError(
                 f"--device-target is Ascend, but this host has no Ascend device ({_ASCEND_DEVICE} is missing); use "
                 "--device-target CPU, or --dry-run to see what would run"
+            )
+        if self.device_target == "Ascend" and self.uses_msrun and find_spec("hccl") is None:
+            raise ConfigError(
+                f"--devices is {self.devices}, but {sys.executable} has no module 'hccl', with which MindSpore joins "
+                "Ascend devices; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
             )
         if self.uses_msrun and self.node_rank == 0:
             for port in (self.master_port, self.master_port + 1)[: self.nodes]:  # msrun's, and between the launchers

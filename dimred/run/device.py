@@ -13,6 +13,7 @@ import mindspore as ms
 from mindspore import communication
 
 from dimred.distributed.ranks import ALONE, Group, Ranks
+from dimred.errors import ConfigError, shown
 
 
 def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduce_split: Sequence[int] = ()) -> Ranks:
@@ -21,15 +22,23 @@ def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduc
     Args:
         seed: the same on all ranks, so that they start from the same weights.
         device_target: what to compute on.
-        all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses all of them.
-            Without meaning on CPU, which does not fuse.
+        all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses none, which is
+            MindSpore's default. Without meaning on CPU, where none is fused.
+
+    Raises:
+        ConfigError: MindSpore can't use the device.
     """
     before = ms.get_context("device_target")
+    # Unless told, MindSpore uses device 0 for a process alone, and of several ranks goes by their order on the host.
+    own = [int(os.environ["DEVICE_ID"])] if device_target == "Ascend" and "DEVICE_ID" in os.environ else []
     try:
-        ms.set_device(device_target)
-    except RuntimeError:  # this process has computed already, and stays where it did
+        ms.set_device(device_target, *own)
+    except RuntimeError as error:  # where it is the same device, this process has computed already, and stays there
         if before != device_target:
-            raise
+            raise ConfigError(
+                f"--device-target is {device_target}, which MindSpore can't use here: {shown(str(error), 300)}; for "
+                "Ascend, source CANN's set_env.sh first"
+            ) from error
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)
     if os.environ.get("MS_ROLE") != "MS_WORKER":

@@ -116,8 +116,9 @@ class GraphProjection:
     def __init__(self, components: np.ndarray, ranks: Ranks):
         self.n_components = len(components)
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
-        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph.
-        self._components = Tensor.from_numpy(shards.columns(components))
+        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. What an
+        # operation gave stays on the device; an array of the host would be copied there with every call of a graph.
+        self._components = Tensor.from_numpy(shards.columns(components)).copy()
         self._project = _Project(shards)
         self._back_project = _BackProject(shards)
 

@@ -246,6 +246,15 @@ def test_no_device_no_start(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_ranks_on_ascend_need_the_collective_library_of_their_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("dimred.launch.job._ASCEND_DEVICE", tmp_path)  # a device is there, its software is not
+    ascend = {"out": tmp_path, "device_target": "Ascend"}
+    with pytest.raises(ConfigError, match=r"--devices is 2, but .* has no module 'hccl'.* source CANN's set_env\.sh"):
+        launch(make_job("x", "stage_1", [], devices=2, **ascend))
+    make_job("x", "stage_1", [], devices=1, **ascend).check(resume=False)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("taken", [0, 1])
 def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path, taken):
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -256,7 +265,8 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path, taken):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("HCCL_CONNECT_TIMEOUT", raising=False)
     four = make_job(
         "dimred.pipelines.stage_1", "stage_1", ["data"], out=tmp_path, devices=4, nodes=2, node_rank=1,
         master_addr="10.0.0.1", device_target="Ascend",
@@ -267,4 +277,7 @@ def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys):
     assert "rank 2:" in shown
     assert "RANK_ID=3 RANK_SIZE=4 DEVICE_ID=1 MS_ROLE=MS_WORKER MS_NODE_ID=3" in shown
     assert shlex.join(four.command(3)) in shown
+    assert " HCCL_CONNECT_TIMEOUT=600\n" in shown
+    monkeypatch.setenv("HCCL_CONNECT_TIMEOUT", "1800")
+    assert four.environment()["HCCL_CONNECT_TIMEOUT"] == "1800"
     assert not list(tmp_path.iterdir())

@@ -41,6 +41,14 @@ def test_down_after_up_is_where_it_began():
     np.testing.assert_allclose(projection.project(up), z, rtol=0, atol=1e-6)
 
 
+def test_the_graphs_have_the_rows_to_themselves_which_keeps_them_on_a_device():
+    rows, ones = orthonormal_rows(2, 50), Tensor(np.ones(50, np.float32))
+    projection = GraphProjection(rows, ALONE)
+    before = projection.project(ones)
+    rows[:] = 0
+    np.testing.assert_array_equal(projection.project(ones), before)
+
+
 def test_the_sums_are_the_same_bytes_whatever_the_threads(monkeypatch):
     rng = np.random.default_rng(0)
     rows, vector = rng.standard_normal((4, 600_001), np.float32), rng.standard_normal(600_001, np.float32)
