@@ -30,8 +30,12 @@ class NeverStop:
         """Why the training is to end; None while it is to go on."""
         return None
 
+    def is_due(self, epoch: int) -> bool:
+        """Whether there is something to measure after an epoch."""
+        return False
+
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
-        """Measure the averaged weights after an epoch, before its state is saved.
+        """Measure the averaged weights after an epoch; the state that is saved then has the outcome.
 
         Args:
             epoch: that has ended.
@@ -119,10 +123,12 @@ class AveragedStop(NeverStop):
             f"standard error on 'val' over those of epoch {self._plateau.best_epoch}"
         )
 
-    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
+    def is_due(self, epoch: int) -> bool:
         """See ``NeverStop``. Once for an epoch: a resumed run may have fewer of its snapshots left."""
-        if epoch % self._every_epochs or epoch == self._measured_epoch:
-            return
+        return epoch % self._every_epochs == 0 and epoch != self._measured_epoch
+
+    def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
+        """See ``NeverStop``."""
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
         n = len(averages.steps)
         if n < 2:

@@ -11,6 +11,7 @@ import pytest
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
+from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.selection import Candidate
 from dimred.run.averaged_stop import Plateau
 from dimred.run.metrics import read_metrics
@@ -66,6 +67,23 @@ def test_a_training_that_is_measured_is_the_one_that_is_not_to_the_byte(
     assert {name for name in expected if found.get(name) != expected[name]} == {
         STATE_LOSSES, "metrics.jsonl", "config.yaml"
     }  # fmt: skip
+
+
+def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(on: OnSplits, weights: np.ndarray) -> np.ndarray:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    run = stage_1_run(settings(epochs=4, stop=STOP))
+    run(tmp_path / "whole", False)
+    monkeypatch.setattr(OnSplits, "val_losses_of", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "one", False)
+    assert (tmp_path / "one" / "resume" / "state-8.ckpt").exists()
+    run(tmp_path / "one", True)
+    assert not differences(results(tmp_path / "one"), results(tmp_path / "whole"))
 
 
 @pytest.fixture(scope="module")
