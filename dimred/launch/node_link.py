@@ -15,6 +15,7 @@ from dimred.launch.channel import Inbox
 from dimred.launch.job import Job
 
 _SECONDS_TO_CONNECT = 600.0  # nodes are started by hand, one after the other
+_SECONDS_BETWEEN_PROBES = 60
 
 
 class NodeLink:
@@ -26,7 +27,8 @@ class NodeLink:
         # Node 0 hears of all others, they of node 0.
         self._others = 0 if job.nodes == 1 else job.nodes - 1 if job.node_rank == 0 else 1
         self._address = (job.master_addr, job.master_port + 1)
-        self._inbox = Inbox(socket.create_server(self._address) if self._others and job.node_rank == 0 else None)
+        listens = self._others > 0 and job.node_rank == 0
+        self._inbox = Inbox(_probed(socket.create_server(self._address)) if listens else None)
         self._nodes: dict[Connection, int] = {}
         self._done: set[int] = set()
         self._said_done = False
@@ -62,7 +64,7 @@ class NodeLink:
             if time.monotonic() > self._deadline:
                 self._fail(f"node 0 can't be reached at {self._address[0]}:{self._address[1]} ({error})")
             return
-        self._nodes[self._inbox.add(connected)] = 0
+        self._nodes[self._inbox.add(_probed(connected))] = 0
         self._say(kind="hello", node=self._node_rank)
 
     def _take(self, connection: Connection, message: dict[str, Any] | None) -> None:
@@ -86,3 +88,13 @@ class NodeLink:
         for connection in self._nodes:
             with suppress(OSError):
                 connection.send_bytes(json.dumps(message).encode())
+
+
+def _probed(link: socket.socket) -> socket.socket:
+    """Have the kernel probe a line on which nothing is said for days, and the connections that a listener accepts.
+
+    So a host without power is noticed, and no firewall between the hosts takes the line for abandoned.
+    """
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SECONDS_BETWEEN_PROBES)
+    return link

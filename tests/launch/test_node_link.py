@@ -1,5 +1,6 @@
 """What the launchers of several hosts tell each other."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -42,6 +43,14 @@ def test_one_node_alone_has_nobody_to_wait_for(start) -> None:
     (link,) = start(1)
     assert link.all_done
     assert not link.failure
+
+
+def test_a_line_on_which_nothing_is_said_for_days_is_probed(start) -> None:
+    for link in start(2):
+        (connection,) = link._nodes
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 def test_nobody_is_done_before_all_are(start) -> None:
