@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from dimred.launch.channel import COMPUTING, READING
 
+_LONGEST_TURN_SECONDS = 10.0  # of a launcher that is not stopped, as all of a job is that Slurm suspends
+
 
 class Stall(NamedTuple):
     """A job that stands still: the lowest of the ranks that the others wait for, and words for people."""
@@ -31,7 +33,7 @@ class StallDetector:
         self._seconds, self._now = seconds, now
         self._doing: dict[int, str] = {}
         self._far = dict.fromkeys(ranks, (-1, 0))
-        self._last = 0.0
+        self._last = self._asked = now()
 
     def heard(self, rank: int, doing: str, step: int) -> None:
         """A rank begins to do something for a step. Reading comes before computing, and all else after it."""
@@ -44,8 +46,15 @@ class StallDetector:
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """The stall, once all ranks have been silent for too long; there is none before the first of them was heard."""
-        silence = self._now() - self._last
+        """The stall, once all ranks have been silent for too long; there is none before the first of them was heard.
+
+        Asked all the time; where it was not, the launcher stood still itself, and that time does not count.
+        """
+        now = self._now()
+        if now - self._asked > _LONGEST_TURN_SECONDS:
+            self._last = min(self._last + now - self._asked, now)
+        self._asked = now
+        silence = now - self._last
         if not self._doing or not self._seconds or silence <= self._seconds:
             return None
         behind = sorted(rank for rank, far in self._far.items() if far == min(self._far.values()))

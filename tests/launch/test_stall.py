@@ -3,7 +3,7 @@
 import pytest
 
 from dimred.launch.channel import COMPUTING, READING
-from dimred.launch.stall import StallDetector
+from dimred.launch.stall import Stall, StallDetector
 
 
 class Clock:
@@ -11,6 +11,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def run(self, seconds: int, positions: StallDetector) -> Stall | None:
+        """As long as there is no stall, ask every second, as the launcher does."""
+        for _ in range(seconds):
+            self.now += 1
+            if (found := positions.stalled()) is not None:
+                return found
+        return None
 
 
 @pytest.mark.parametrize(
@@ -41,13 +49,11 @@ def test_the_rank_that_is_least_far_is_named(
     clock = Clock()
     positions = StallDetector(range(n_ranks), 60, clock)
     assert positions.stalled() is None  # nobody has begun
-    clock.now = 1000.0
+    assert clock.run(1000, positions) is None
     for position in heard:
         positions.heard(*position)
-    clock.now += 60
-    assert positions.stalled() is None
-    clock.now += 1
-    found = positions.stalled()
+    assert clock.run(60, positions) is None
+    found = clock.run(1, positions)
     assert found is not None
     assert found.rank == rank
     assert f"no rank has moved for 61 s (--stall-timeout): {words}" in found.words
@@ -59,12 +65,22 @@ def test_one_that_moves_is_enough_and_0_is_never() -> None:
     for rank in (0, 1):
         positions.heard(rank, READING, 1)
         never.heard(rank, READING, 1)
-    clock.now = 50
-    positions.heard(1, COMPUTING, 1)
-    clock.now = 100
-    assert positions.stalled() is None
+    for moves in (lambda: positions.heard(1, COMPUTING, 1), positions.alive):
+        assert clock.run(50, positions) is None
+        moves()
+    assert clock.run(60, positions) is None
+    assert clock.run(1000, never) is None
+
+
+def test_a_job_that_was_suspended_has_not_stalled() -> None:
+    clock = Clock()
+    positions = StallDetector([0], 60, clock)
+    positions.heard(0, COMPUTING, 1)
+    assert clock.run(40, positions) is None
+    clock.now += 7200
+    assert clock.run(21, positions) is None
+    assert clock.run(1, positions) is not None
+    clock.now += 7200
     positions.alive()
-    clock.now = 160
-    assert positions.stalled() is None
-    clock.now = 1e9
-    assert never.stalled() is None
+    assert clock.run(61, positions) is None
+    assert clock.run(1, positions) is not None
