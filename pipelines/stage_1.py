@@ -41,7 +41,7 @@ def stage_1(
     }
     check_ranks(ranks, settings, images["train"])
     scores = build_scores(settings)
-    ranks.run_on_rank_zero(lambda: check_scores(settings, network, scores, images))
+    check_scores(settings, network, scores, images)
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     usual = StageTwoConfig().n_components
     if 0 < n_snapshots <= usual:

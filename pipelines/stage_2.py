@@ -55,7 +55,7 @@ def stage_2(
     }
     check_ranks(ranks, settings, images[settings.search_split])
     scores = build_scores(settings)
-    ranks.run_on_rank_zero(lambda: check_scores(settings, network, scores, images))
+    check_scores(settings, network, scores, images)
     with open_session(out, settings, ranks, resume=resume) as session:
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")

@@ -61,6 +61,8 @@ def build_scores(config: StageConfig) -> Scores:
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
     """Try loss and metric on the first batch of what they will be used on; nothing is changed.
 
+    Every rank does so that has samples of both splits; see ``Ranks.run_on_rank_zero`` why not rank 0 alone.
+
     Built-in data are checked elsewhere, and cost nothing here where loss and metric are built in, too.
 
     Args:
@@ -74,6 +76,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         DataError: the built-in ones can't use the labels.
     """
     if config.data.dataset is None and config.loss is None and config.metric is None:
+        return
+    if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
     train = _FirstBatch(config, network, "train", images["train"])
     if (shape := train.shape_of("loss", config.loss, _mean_loss(config))) != ():

@@ -61,6 +61,8 @@ class Ranks:
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """Run ``work`` on rank 0, however long it takes, while the others wait; its result there, None elsewhere.
 
+        It may not call a cell: it has a thread of its own, and MindSpore crashes where two threads compile.
+
         Raises:
             DimredError: elsewhere than on rank 0, with the reason of the work's failure, a FaultError where a file or
                 a disk failed; on rank 0 what it raised.

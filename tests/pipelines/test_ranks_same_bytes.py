@@ -29,7 +29,7 @@ from tests.helpers.results import differences, differing, results
 ONE_OPTIONS = [
     "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
     "snapshots.per_epoch=2", "snapshots.first_epoch=1", "snapshots.keep=9", "save_every_steps=3",
-    "data.eval_split=val", "stop.patience=9", "stop.reestimate_batches=2",
+    "data.eval_split=val", "stop.patience=9", "stop.reestimate_batches=2", "loss=mindspore.nn:CrossEntropyLoss",
 ]  # fmt: skip
 TWO_OPTIONS = [
     "epochs=2", "data.batch_size=5", "n_components=4", "save_every_steps=3", "start=mean", "reestimate_batches=2",
