@@ -5,6 +5,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -219,8 +220,12 @@ def make_job(
 
 
 def _free_port() -> int:
-    with socket.create_server((_LOOPBACK, 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that is free, as is the next one, which the launchers of several hosts use."""
+    while True:
+        with socket.create_server((_LOOPBACK, 0)) as probe, suppress(OSError, OverflowError):
+            port = int(probe.getsockname()[1])
+            with socket.create_server((_LOOPBACK, port + 1)):
+                return port
 
 
 def _check_port(address: str, port: int) -> None:
