@@ -191,19 +191,19 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
 
 
 def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_needs_no_basis(
-    two_stages: TwoStages, tmp_path: Path
+    two_stages: TwoStages, few_digits: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     done = program(
-        "stage_2", two_stages.data, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
-        "--set=reestimate_batches=3", "--set=data.eval_split=val", cwd=tmp_path,
+        "stage_2", few_digits, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
+        "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((out / "result.json").read_text())
     residual = result["residual"]
     assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 0.5)
     assert residual["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
-    assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 74, 0)  # 10 % of all passes
+    assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 20, 0)  # 10 % of all passes
     assert "stopped" not in result
     assert result["moved_outside"] > 0.1 > result["moved_inside"] == 0
     assert result["basis"] is None
