@@ -204,11 +204,11 @@ def _run(trials: Trials, maker: "_Maker", settings: SearchOptions) -> dict[str, 
     except BudgetSpentError:
         ended = "the budget is spent"
     best = [*trials.ranked(*PLAIN)[:_FINALISTS], *trials.ranked("soup")[:1]]
-    finalists = [*(trial.candidate for trial in best), *searched]
-    kept, reference, why = final(trials, finalists)
     newest = Candidate("window", "the last checkpoint", tuple(np.eye(len(steps))[-1].tolist()))
+    finalists = [*(trial.candidate for trial in best), *searched, newest] if best else []
+    kept, reference, why = final(trials, finalists)
     tested = [kept, reference, newest] if maker.judge.has_splits else []
-    rows = table(trials, [kept, *finalists, newest], tested, kept if maker.judge.reestimates else None)
+    rows = table(trials, [kept, *finalists], tested, kept if maker.judge.reestimates else None)
     return {"kept": kept, "why": why, "ended": ended, "table": rows}
 
 

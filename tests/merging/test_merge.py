@@ -85,6 +85,18 @@ def test_what_is_kept_is_never_worse_on_select_than_the_best_plain_one(planted: 
     assert kept["select"][0] <= min(plain)
 
 
+def test_the_last_checkpoint_is_in_the_final_whatever_search_thought_of_it(planted: Path) -> None:
+    newest = read_file(planted / "run" / f"n-{N - 1}.safetensors")["w"]
+
+    def score(tensors: dict[str, np.ndarray], split: str) -> float:
+        distance = float(np.linalg.norm(tensors["w"] - newest))
+        return -distance if split == "search" else distance
+
+    record = dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True, budget=120)
+    assert record["table"][0]["name"] == record["kept"]["name"] == "the last checkpoint"
+    np.testing.assert_array_equal(read_file(planted / "x.safetensors")["w"], newest)
+
+
 def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 4)
     out = tmp_path / "best.safetensors"
