@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dimred.console import note
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.files.run_names import MANIFEST, snapshots_below
 from dimred.weights.checkpoint_io import SUFFIXES, Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
@@ -130,6 +131,8 @@ def select(
             f"--from-step {low} and --to-step {high} leave none of the {len(checkpoints)} checkpoints, whose steps are "
             f"{checkpoints[0].step} to {checkpoints[-1].step}"
         )
+    if last is not None and last > len(chosen):
+        note(f"--last is {last}, but there are {len(chosen)} checkpoints; all of them are taken")
     return chosen if last is None else chosen[-last:]
 
 

@@ -98,12 +98,15 @@ def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
     assert [one.step for one in open_checkpoints([tmp_path])] == [7, 8, 9]
 
 
-def test_windows(tmp_path: Path) -> None:
+def test_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, 5)
     found = open_checkpoints([tmp_path])
     assert [one.step for one in select(found, 2, None, None)] == [4000, 5000]
     assert [one.step for one in select(found, None, 2000, 3500)] == [2000, 3000]
     assert [one.step for one in select(found, 1, None, 3000)] == [3000]
+    assert capsys.readouterr().err == ""
+    assert [one.step for one in select(found, 9, 4000, None)] == [4000, 5000]
+    assert capsys.readouterr().err == "--last is 9, but there are 2 checkpoints; all of them are taken\n"
     for arguments, said in (((None, 5001, None), "steps are 1000 to 5000"), ((0, None, None), "--last is 0")):
         with pytest.raises(DimredError, match=said):
             select(found, *arguments)
