@@ -2,10 +2,10 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.files import config_file as config_file
-from dimred.config.files import config_of_stage_2 as config_of_stage_2
 from dimred.config.files import config_text as config_text
 from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
+from dimred.config.files import options_of_stage_2 as options_of_stage_2
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig

@@ -1,5 +1,6 @@
 """A configuration from a YAML file and overrides, and back into a file."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
 _STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
+_SHARED = ("model", "data", "loss", "metric", "label_smoothing")  # what stage 2 takes over from stage 1
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
@@ -100,14 +102,19 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
 
 
-def config_of_stage_2(stage_1: Path) -> str:
-    """What stage 2 takes as ``--config`` after a stage 1 with this file: a recipe's name, or the file beside it."""
+def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
+    """What stage 2 is called with after a stage 1 with this file and these ``key=value``, as far as both share them.
+
+    ``--config`` is a recipe's name, or the file beside stage 1's.
+    """
     beside = stage_1.with_name(stage_1.name.replace("_1.", "_2."))
+    name = str(beside)
     if beside == stage_1 or not beside.exists():
-        return "STAGE_2.yaml"
-    if beside.parent.resolve() == _RECIPES.resolve():
-        return beside.name.removesuffix("_2.yaml").removesuffix("_anytime")
-    return str(beside)
+        name = "STAGE_2.yaml"
+    elif beside.parent.resolve() == _RECIPES.resolve():
+        name = beside.name.removesuffix("_2.yaml").removesuffix("_anytime")
+    shared = [override for override in overrides if re.split("[.=]", override)[0] in _SHARED]
+    return ["--config", name, *(f"--set={override}" for override in shared)]
 
 
 def config_text(config: StageConfig) -> str:

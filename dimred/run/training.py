@@ -1,7 +1,7 @@
 """Stage 1's run: what it saves, records and evaluates beside the steps."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Training(Observer):
         images: by split, those that this run reads.
         scores: what the network is measured by.
         data: as the user typed it, for the command that comes next.
-        config_of_stage_2: for the same.
+        options_of_stage_2: for the same.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Training(Observer):
         images: Mapping[str, Batches],
         scores: Scores = CLASSIFICATION,
         data: Path = Path("DATA"),
-        config_of_stage_2: str = "STAGE_2.yaml",
+        options_of_stage_2: Sequence[str] = ("--config", "STAGE_2.yaml"),
     ):
         self.session, self.settings, self.ranks = session, settings, session.ranks
         self.network, self.step, train_images = network, step, images["train"]
@@ -78,7 +78,7 @@ class Training(Observer):
         self.last: dict[str, Any] = {"loss": None, "parts": {}}  # of the step that was saved last
         self._result: StepResult | None = None
         self.metric, self._name = settings.metric_name, settings.model.file_prefix
-        self._typed_next = [str(data), config_of_stage_2]
+        self._data, self._options_of_stage_2 = str(data), options_of_stage_2
         self._evaluated: dict[str, float | None] = {self.metric: None}
         self.session.identity["DATA"] = f"{train_images.n_images} images in {len(train_images.classes)} classes"
 
@@ -137,8 +137,7 @@ class Training(Observer):
         saved = self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self._finished_epochs}_{self.per_epoch}.ckpt"
         how = ", BatchNorm statistics as trained" if self.on.has_batch_norm else ""
         device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
-        data, config = self._typed_next
-        following = ["dimred", "train", "stage-2", data, str(saved), "--config", config, *device]
+        following = ["dimred", "train", "stage-2", self._data, str(saved), *self._options_of_stage_2, *device]
         value = self._evaluated[self.metric]
         say(metric_line(self.metric, value))
         say_end(self.metric, self.settings.data.eval_split, value, how, saved, following)

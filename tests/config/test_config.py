@@ -13,10 +13,10 @@ from dimred.config import (
     StageOneConfig,
     StageTwoConfig,
     StopConfig,
-    config_of_stage_2,
     config_text,
     load_any_config,
     load_config,
+    options_of_stage_2,
 )
 from dimred.errors import ConfigError
 
@@ -240,9 +240,15 @@ def test_a_saved_configuration_with_the_loss_scale_by_its_old_key_is_read() -> N
 
 
 def test_stage_2_s_configuration_is_named_after_stage_1_s(tmp_path: Path) -> None:
-    assert config_of_stage_2(CONFIGS / "digits_anytime_1.yaml") == "digits"
-    assert config_of_stage_2(CONFIGS / "imagenet_stage_1.yaml") == "imagenet_stage"
-    assert config_of_stage_2(tmp_path / "mine_1.yaml") == "STAGE_2.yaml"
+    assert options_of_stage_2(CONFIGS / "digits_anytime_1.yaml", []) == ["--config", "digits"]
+    assert options_of_stage_2(CONFIGS / "imagenet_stage_1.yaml", []) == ["--config", "imagenet_stage"]
+    assert options_of_stage_2(tmp_path / "mine_1.yaml", []) == ["--config", "STAGE_2.yaml"]
     (tmp_path / "mine_2.yaml").touch()
-    assert config_of_stage_2(tmp_path / "mine_1.yaml") == str(tmp_path / "mine_2.yaml")
-    assert config_of_stage_2(tmp_path / "mine.yaml") == "STAGE_2.yaml"
+    assert options_of_stage_2(tmp_path / "mine_1.yaml", []) == ["--config", str(tmp_path / "mine_2.yaml")]
+    assert options_of_stage_2(tmp_path / "mine.yaml", []) == ["--config", "STAGE_2.yaml"]
+
+
+def test_stage_2_is_called_with_what_it_shares_with_stage_1() -> None:
+    typed = ["epochs=3", "model.n_classes=8", "snapshots.keep=9", "loss=my_losses:mine", "data.image_size=32"]
+    shared = ["--set=model.n_classes=8", "--set=loss=my_losses:mine", "--set=data.image_size=32"]
+    assert options_of_stage_2(CONFIGS / "digits_anytime_1.yaml", typed) == ["--config", "digits", *shared]
