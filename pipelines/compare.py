@@ -134,7 +134,6 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
-    check_snapshots(one, epochs or [ended], f"RUN {str(run)!r}")
     for at in epochs or [ended]:
         goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
@@ -142,6 +141,7 @@ def _jobs(
         missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
         if missing:
             checkpoint_of(run, at)
+            check_snapshots(one, at, f"RUN {str(run)!r}")
             check_splits(one, own, SPLITS)
             for key in ("model", "loss"):
                 typed, trained = getattr(two, key), getattr(one, key)

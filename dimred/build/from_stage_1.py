@@ -258,12 +258,12 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
     return found[epoch]
 
 
-def check_snapshots(one: StageOneConfig, epochs: Sequence[int], where: str) -> None:
-    """Whether there is a snapshot by each of the epochs; ConfigError says from when on."""
+def check_snapshots(one: StageOneConfig, epoch: int, where: str) -> None:
+    """Whether there is a snapshot by this epoch; ConfigError says from when on."""
     first = one.snapshots.first_epoch
-    if min(epochs) < first:
+    if epoch < first:
         raise ConfigError(
-            f"{where} is to be compared at epoch {min(epochs)}, but keeps snapshots from epoch {first} on; name later "
+            f"{where} is to be compared at epoch {epoch}, but keeps snapshots from epoch {first} on; name later "
             "epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
 

@@ -100,9 +100,8 @@ def check_stage_2(
         return (snapshots if is_fitted else None), snapshots
 
     def read_start() -> None:
-        start = settings.start
-        if begins and start not in ("best", "mean", "last"):
-            check_arrays(network.get_parameters(), read_checkpoint(start), f"start {start!r}")
+        if begins and settings.starts_from_file:
+            check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
 
     problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
     problems.collect(lambda: ranks.run_on_rank_zero(read_start))

@@ -71,7 +71,7 @@ def compare(
         with heartbeat("preparing the comparison"), StopSignals():
             if seeds and stage_1_config:
                 one = load_config(StageOneConfig, stage_1_config)
-                check_snapshots(one, epochs or [one.epochs], f"--stage-1-config {str(stage_1_config)!r}")
+                check_snapshots(one, min(epochs, default=one.epochs), f"--stage-1-config {str(stage_1_config)!r}")
                 claim_folder(out, two)
                 found = [_trained_stage_1(data, seed, stage_1_config, epochs, out) for seed in numbers]
             summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])

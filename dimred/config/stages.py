@@ -36,8 +36,11 @@ def _number_or_share(value: Any) -> Any:
     return int(text)
 
 
+_STARTS = ("best", "mean", "last")
+
+
 def _average_or_file(value: str) -> str:
-    if value not in ("best", "mean", "last") and not value.endswith((".ckpt", ".safetensors")):
+    if value not in _STARTS and not value.endswith((".ckpt", ".safetensors")):
         raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
     return value
 
@@ -185,6 +188,11 @@ class StageTwoConfig(SearchOptions, StageConfig):
     def n_epochs(self) -> int:
         """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""
         return int(self.epochs)
+
+    @property
+    def starts_from_file(self) -> bool:
+        """Whether ``start`` is a checkpoint's path."""
+        return self.start not in _STARTS
 
     @property
     def adds_average(self) -> bool:

@@ -55,6 +55,9 @@ class StopSignals:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        again, self.received = self.received is not None, self.received or number
-        if LAUNCHER not in os.environ if again else not self._held:
+        if self.received is None:
+            self.received, waits = number, self._held
+        else:
+            waits = LAUNCHER in os.environ
+        if not waits:
             raise StoppedError(number)

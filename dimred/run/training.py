@@ -192,22 +192,21 @@ class Training(Observer):
             loss = float(self.ranks.sum([self._result.loss.asnumpy()])[0]) / self.ranks.group_size
             self.last = {"loss": loss, "parts": self._parts(self._result)}
         self.ranks.all_reduce_mean(self.statistics)
+        arrays = to_arrays(parameters_to_save(self.step))
         if self._is_to_measure(place):
-            self._save_state(place)  # measuring may take longer than a signal leaves time for
+            self._save_state(place, arrays)  # measuring may take longer than a signal leaves time for
             self.stop.measure(place.epoch, self._n_steps, self.snapshots)
         is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or self._is_last(place)
         if place.done == self.per_epoch and is_due:
-            arrays = to_arrays(parameters_to_save(self.step))
             self.ranks.run_on_rank_zero(lambda: self._save_full(place.epoch, arrays))
-        self._save_state(place)
+        self._save_state(place, arrays)
 
     def _is_to_measure(self, place: Place) -> bool:
         return place.done == self.per_epoch and self.stop.is_due(place.epoch)
 
-    def _save_state(self, place: Place) -> None:
-        arrays = to_arrays(parameters_to_save(self.step)) | self.stop.state_arrays()
+    def _save_state(self, place: Place, arrays: Mapping[str, np.ndarray]) -> None:
         self.session.save(
-            self._n_steps, place, arrays, self.metrics,
+            self._n_steps, place, {**arrays, **self.stop.state_arrays()}, self.metrics,
             last=self.last, first_loss=self.divergence.first_loss, stop=self.stop.progress(),
         )  # fmt: skip
 

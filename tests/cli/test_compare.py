@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dimred.cli.compare import compare, run_logged
+from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError, StoppedError
 from dimred.run.signals import StopSignals
 from tests.helpers.commands import STAGE_1, STAGE_2
@@ -36,6 +37,14 @@ def test_wrong_calls_train_nothing(tmp_path: Path, options: dict[str, Any], said
         compare("data", STAGE_2, out=tmp_path / "out", **options)
     assert said in str(refused.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path) -> None:
+    settings = load_config(StageOneConfig, STAGE_1, ["stop=averaged"])
+    (tmp_path / "run" / "checkpoint_stage_1").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text(config_text(settings))
+    with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
+        compare("data", STAGE_2, [tmp_path / "run"], out=tmp_path / "out")
 
 
 def test_ctrl_c_waits_until_the_stage_1_has_saved_its_state(tmp_path: Path) -> None:
