@@ -40,17 +40,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--tasks", nargs="+", choices=list(DATA), default=list(DATA))
     parser.add_argument("--at", type=int, nargs="+", default=[40, 80], help="epochs at which stage 1 ends")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="rows, of these")
     parser.add_argument("--set", action="append", default=[], help="for stage 1, such as schedule.peak=0.1")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
         for task in arguments.tasks:
-            compare(arguments.out.resolve() / task, task, seed, arguments.at, arguments.set)
+            compare(arguments.out.resolve() / task, task, seed, arguments.at, arguments.methods, arguments.set)
     found = {task: collect(arguments.out / task / "comparison")["runs"] for task in arguments.tasks}
     print(table(found, arguments.at), paired(found, arguments.at), sep="\n\n")
 
 
-def compare(folder: Path, task: str, seed: int, at: list[int], changes: list[str]) -> None:
-    """All methods from one stage 1, with some of its options changed."""
+def compare(folder: Path, task: str, seed: int, at: list[int], methods: list[str], changes: list[str]) -> None:
+    """The methods from one stage 1, with some of its options changed."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / f"data_{seed}").exists():
         DATA[task](folder / f"data_{seed}", seed)
@@ -62,7 +63,7 @@ def compare(folder: Path, task: str, seed: int, at: list[int], changes: list[str
     config.write_text(config_text(load_config(StageOneConfig, one, [*options, *kept, *changes])))
     command = [
         Path(sys.executable).with_name("dimred"), "compare", folder / "data_{seed}", "--seeds", seed,
-        "--stage-1-config", config, "--config", two, "--methods", ",".join(METHODS),
+        "--stage-1-config", config, "--config", two, "--methods", ",".join(methods),
         "--at", ",".join(map(str, at)), "--out", folder / "comparison", *(f"--set={option}" for option in options),
     ]  # fmt: skip
     subprocess.run(list(map(str, command)), check=True)
