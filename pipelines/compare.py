@@ -19,7 +19,7 @@ import numpy as np
 from dimred.build import check_splits
 from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, check_snapshots, checkpoint_of
 from dimred.build.preflight import basis_kind
-from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import doing, note
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import average_snapshots, combine_snapshots
@@ -36,7 +36,6 @@ from dimred.weights.checkpoint_io import write_checkpoint
 RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
 COOLDOWN_FACTORS = (1 / 3, 1.0)  # of the rate that stage 1 ended with
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-USUAL = StageTwoConfig().n_components
 PUBLISHED: dict[str, Any] = {"residual": "published", "search": "bfgs", "search_split": "train"}
 
 
@@ -186,7 +185,7 @@ class Comparison(StageOneSoFar):
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
         self.folder, self.has_directions = folder, two.n_components > 0
-        searching = two if self.has_directions else two.model_copy(update={"n_components": USUAL})
+        searching = two if self.has_directions else two.model_copy(update={"n_components": N_COMPONENTS})
         super().__init__(data, run, one, searching, at)
 
     def entry(self, found: Found, chosen: str) -> Entry:

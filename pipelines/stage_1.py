@@ -10,7 +10,7 @@ import typer
 
 from dimred.build import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.build.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
-from dimred.config import StageOneConfig, StageTwoConfig, load_config, options_of_stage_2
+from dimred.config import N_COMPONENTS, StageOneConfig, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
 from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
@@ -43,9 +43,9 @@ def stage_1(
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
-    usual = StageTwoConfig().n_components
-    if 0 < n_snapshots <= usual:
-        say(f"this run keeps {n_snapshots} snapshots; the published search in {usual} directions needs {usual + 1}")
+    if 0 < n_snapshots <= N_COMPONENTS:
+        needed = f"the published search in {N_COMPONENTS} directions needs {N_COMPONENTS + 1}"
+        say(f"this run keeps {n_snapshots} snapshots; {needed}")
     ranks.broadcast(
         list(network.get_parameters())
     )  # somebody's own network may draw its weights from another generator

@@ -14,6 +14,7 @@ from dimred.config.parts import OptimizerConfig as OptimizerConfig
 from dimred.config.parts import PrecisionConfig as PrecisionConfig
 from dimred.config.parts import ScheduleConfig as ScheduleConfig
 from dimred.config.parts import StopConfig as StopConfig
+from dimred.config.search import N_COMPONENTS as N_COMPONENTS
 from dimred.config.search import SearchOptions as SearchOptions
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig

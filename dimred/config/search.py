@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from dimred.config.base import Count, Fraction, NotNegative, OpenFraction, Positive, Strict
 
+N_COMPONENTS = 32  # directions, where they are searched and no other number is given
+
 Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 
 

@@ -146,12 +146,13 @@ class StageOneConfig(StageConfig):
 
 
 class StageTwoConfig(SearchOptions, StageConfig):
-    """Stage 2: the search in the subspace."""
+    """Stage 2. Its defaults are what measured best: stage 1's optimizer goes on, its rate brought to 0, and nothing is
+    searched."""
 
-    epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = 2
+    epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = "10%"
     """Passes over the searched split: a number, or a share of the passes of both stages together, such as 10%."""
-    start: Annotated[str, AfterValidator(_average_or_file)] = "best"
-    """Where the search begins: best (on the val split, of last and averages of the snapshots over many windows and
+    start: Annotated[str, AfterValidator(_average_or_file)] = "last"
+    """Where stage 2 begins: best (on the val split, of last and averages of the snapshots over many windows and
     profiles), the mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
     search_split: Literal["train", "val"] = "train"
     """The split that gives directions and line-search losses."""
@@ -159,10 +160,13 @@ class StageTwoConfig(SearchOptions, StageConfig):
     """Keep the best of the start, every epoch and means of the latest ones on the val split, not the last; with
     residual continued, averages of the snapshots too."""
     n_components: Annotated[int, Field(ge=0)] = Field(
-        default=32, validation_alias=AliasChoices("n_components", "n_component")
+        default=0, validation_alias=AliasChoices("n_components", "n_component")
     )
-    """Leading directions to search in, and those of a basis that is fitted for the search; 0, with residual continued,
-    for a plain cooldown, which needs no basis."""
+    """Leading directions to search in, and those of a basis that is fitted for the search, such as 32; 0, with residual
+    continued, for a plain cooldown, which needs no basis."""
+    residual: Literal["off", "published", "continued"] = "continued"
+    """The step along what the subspace can't express of the gradient: off; published: gamma and alpha, both constant;
+    continued: stage 1's own optimizer."""
     residual_schedule: Literal["linear", "sqrt"] = "linear"
     """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
     residual_factor: Positive = 0.5

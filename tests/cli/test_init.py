@@ -27,7 +27,7 @@ def test_it_reads_back_to_a_recipe_and_names_other_defaults(
     done = dimred("init", stage, file, "--config", "digits")
     assert done.returncode == 0, done.stderr
     assert load_config(model, file) == load_config(model, config_file(model, Path("digits")))
-    named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 2)\nepochs: 10%\n"}
+    named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
     assert named[stage] in file.read_text()
     assert file.read_text().count("(default: ") < 20
 

@@ -22,7 +22,7 @@ ONE = {
     "epochs": 4, "snapshots": {"per_epoch": 4}, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1},
     "stop": {"every_epochs": 2, "patience": 9},
 }  # fmt: skip
-TWO = {"epochs": 2, "residual": "continued", "n_components": 4}
+TWO = {"epochs": 2, "start": "best", "residual": "continued", "n_components": 4}
 
 
 class Shown(NamedTuple):

@@ -32,7 +32,7 @@ STAGE_1: dict[str, Any] = {
 }
 ONE = StageOneConfig.model_validate(TASK | STAGE_1)
 TWO = StageTwoConfig.model_validate(
-    TASK | {"epochs": 2, "n_components": 2, "start": "mean", "alpha": 0, "reestimate_batches": 1}
+    TASK | {"epochs": 2, "n_components": 2, "start": "mean", "residual": "off", "reestimate_batches": 1}
 )
 CONTINUED = TWO.model_copy(update={"residual": "continued", "save_every_steps": 1})
 
