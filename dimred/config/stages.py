@@ -204,7 +204,7 @@ class StageTwoConfig(SearchOptions, StageConfig):
         return self.keep_best and self.residual == "continued" and self.start != "best"
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
-        """The same with ``epochs`` as a number: of a share s, ceil(s / (1 - s) stage_1_epochs).
+        """The same with ``epochs`` as a number: of a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
 
         Args:
             stage_1_epochs: None where that is not known.
@@ -220,4 +220,4 @@ class StageTwoConfig(SearchOptions, StageConfig):
                 "name one of stage 1's full checkpoints, NAME-EPOCH_STEP.ckpt, or set epochs to a number"
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
-        return self.model_copy(update={"epochs": math.ceil(percent / (100 - percent) * stage_1_epochs)})
+        return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
