@@ -47,7 +47,8 @@ def main() -> None:
         for task in arguments.tasks:
             compare(arguments.out.resolve() / task, task, seed, arguments.at, arguments.methods, arguments.set)
     found = {task: collect(arguments.out / task / "comparison")["runs"] for task in arguments.tasks}
-    print(table(found, arguments.at), paired(found, arguments.at), sep="\n\n")
+    shown = [method for method in METHODS if method in arguments.methods]
+    print(table(found, arguments.at, shown), paired(found, arguments.at, shown), sep="\n\n")
 
 
 def compare(folder: Path, task: str, seed: int, at: list[int], methods: list[str], changes: list[str]) -> None:
@@ -69,11 +70,11 @@ def compare(folder: Path, task: str, seed: int, at: list[int], methods: list[str
     subprocess.run(list(map(str, command)), check=True)
 
 
-def table(found: dict[str, list[dict[str, Any]]], at: list[int]) -> str:
+def table(found: dict[str, list[dict[str, Any]]], at: list[int], methods: list[str]) -> str:
     """Test scores, mean and standard deviation over the seeds; the passes are the mean over all runs."""
     lines = ["| stage 1 ends | | passes | " + " | ".join(found) + " |", "|---|---|---|" + "---|" * len(found)]
     for epoch in at:
-        for method in METHODS:
+        for method in methods:
             scores = [scores_of(runs, method, epoch) for runs in found.values()]
             passes = [run["passes"] for runs in found.values() for run in _of(runs, method, epoch)]
             digits = [3 if is_loss(runs) else 2 for runs in found.values()]
@@ -86,11 +87,11 @@ def table(found: dict[str, list[dict[str, Any]]], at: list[int]) -> str:
     return "\n".join(lines)
 
 
-def paired(found: dict[str, list[dict[str, Any]]], at: list[int]) -> str:
+def paired(found: dict[str, list[dict[str, Any]]], at: list[int], methods: list[str]) -> str:
     """What stage 2 is ahead by, seed by seed: mean and standard error, in points or in percent of the loss."""
     lines = ["| stage 1 ends | ahead of | " + " | ".join(found) + " | all |", "|---|---|" + "---|" * (len(found) + 1)]
     for epoch in at:
-        for method in AGAINST:
+        for method in [method for method in AGAINST if method in methods]:
             gains = []
             for runs in found.values():
                 ours, theirs = scores_of(runs, OURS, epoch), scores_of(runs, method, epoch)
