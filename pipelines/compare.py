@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.build import check_splits
-from dimred.build.from_stage_1 import SPLITS, Arrays, Found, StageOneSoFar, check_snapshots, checkpoint_of
+from dimred.build.comparable import check_comparable
+from dimred.build.from_stage_1 import Arrays, Found, StageOneSoFar
 from dimred.build.preflight import basis_kind
-from dimred.config import N_COMPONENTS, StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import doing, note
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import average_snapshots, combine_snapshots
@@ -36,6 +36,7 @@ from dimred.weights.checkpoint_io import write_checkpoint
 RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
 COOLDOWN_FACTORS = (1 / 3, 1.0)  # of the rate that stage 1 ended with
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
+ALONE: dict[str, Any] = {"n_components": 0, "search": "bfgs"}  # without directions
 PUBLISHED: dict[str, Any] = {"residual": "published", "search": "bfgs", "search_split": "train"}
 
 
@@ -139,36 +140,31 @@ def _jobs(
         missing = [name for name in METHODS if name in methods and not (place / f"{name}.json").exists()]
         missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
         if missing:
-            checkpoint_of(run, at)
-            check_snapshots(one, at, f"RUN {str(run)!r}")
-            check_splits(one, own, SPLITS)
-            for key in ("model", "loss"):
-                typed, trained = getattr(two, key), getattr(one, key)
-                if typed != trained:
-                    raise ConfigError(f"--config is for the {key} {typed}, but {str(run)!r} trained {trained}")
-            yield partial(_run, own, run, one, two.model_copy(update={"seed": one.seed}), at, place, missing)
+            n_components = check_comparable(own, run, one, two, at, missing)
+            searching = two.model_copy(update={"seed": one.seed})
+            begin = partial(Comparison, own, run, one, searching, at, n_components, place)
+            yield partial(_run, one.seed, begin, missing)
 
 
-def _run(
-    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, out: Path, missing: Sequence[str]
-) -> None:
+def _run(seed: int, begin: Callable[[], "Comparison"], missing: Sequence[str]) -> None:
     """Run these methods; each leaves ``METHOD.json`` and ``METHOD.ckpt``."""
+    set_up(seed)
+    comparison = begin()
+    out, n_images = comparison.folder, comparison.train.n_images
     out.mkdir(parents=True, exist_ok=True)
-    set_up(one.seed)
-    comparison = Comparison(data, run, one, two, at, folder=out)
     for method in missing:
-        note(f"seed {one.seed}: {method}")
-        doing(f"seed {one.seed}: {method}")
+        note(f"seed {seed}: {method}")
+        doing(f"seed {seed}: {method}")
         cost = comparison.evaluator.cost = Cost()
         started, spent = time.perf_counter(), comparison.seconds_shared
         entry = METHODS[method](comparison)
         seconds = time.perf_counter() - started - (comparison.seconds_shared - spent)
         record = {
-            "method": method, "seed": one.seed, "at": at, "data": str(data), "run": str(run),
-            "metric": two.metric_name, "batch_norm": comparison.evaluator.on.has_batch_norm,
+            "method": method, "seed": seed, "at": comparison.at, "data": str(comparison.data),
+            "run": str(comparison.run), "metric": comparison.two.metric_name,
+            "batch_norm": comparison.evaluator.on.has_batch_norm,
             "passes": entry.passes, "chosen": entry.chosen, "choice": entry.choice,
-            "forward_epochs": cost.forward / comparison.train.n_images,
-            "backward_epochs": cost.backward / comparison.train.n_images,
+            "forward_epochs": cost.forward / n_images, "backward_epochs": cost.backward / n_images,
             "seconds": seconds, **comparison.evaluator.report(entry.arrays),
         }  # fmt: skip
         write_checkpoint(out / f"{method}.ckpt", entry.arrays)
@@ -179,14 +175,16 @@ class Comparison(StageOneSoFar):
     """The methods.
 
     Args:
-        data, run, one, two, at: as ``StageOneSoFar``; without directions in ``two``, rows with them have the usual.
+        data, run, one, two, at: as ``StageOneSoFar``.
+        n_components: of the rows with directions, also where ``two`` has none.
         folder: where the results of this seed at this epoch are.
     """
 
-    def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
+    def __init__(
+        self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, n_components: int, folder: Path
+    ):
         self.folder, self.has_directions = folder, two.n_components > 0
-        searching = two if self.has_directions else two.model_copy(update={"n_components": N_COMPONENTS})
-        super().__init__(data, run, one, searching, at)
+        super().__init__(data, run, one, two.model_copy(update={"n_components": n_components}), at)
 
     def entry(self, found: Found, chosen: str) -> Entry:
         """A search from here as an entry; ``chosen``: where it began, or at what rate."""
@@ -247,7 +245,7 @@ class Comparison(StageOneSoFar):
     def cooldown(self) -> Entry:
         """A plain cooldown that costs as much, from the start and at the rate that ``val`` chooses."""
         window, tried = self.chosen_window(), {}
-        options = {"residual": "continued", "n_components": 0, "search_split": "train", "epochs": self.equal_passes()}
+        options = ALONE | {"residual": "continued", "search_split": "train", "epochs": self.equal_passes()}
         for start in {"last": self.last_start(), window.name: window}.values():
             for factor in COOLDOWN_FACTORS:
                 found = self.search(start, options | {"residual_factor": factor})
@@ -291,7 +289,7 @@ METHODS: dict[str, Callable[[Comparison], Entry]] = {
     "p_bfgs_val": Comparison.search_on_val,
     "continued": Comparison.continued,
     "continued_random": Comparison.continued_random,
-    "continued_alone": lambda comparison: comparison.continued(n_components=0),
+    "continued_alone": lambda comparison: comparison.continued(**ALONE),
     "cooldown": Comparison.cooldown,
     "plain_for_total": Comparison.plain_for_total,
     "plain_to_the_end": Comparison.plain_to_the_end,

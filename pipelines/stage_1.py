@@ -44,7 +44,7 @@ def stage_1(
     check_scores(settings, network, scores, images)
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     if 0 < n_snapshots <= N_COMPONENTS:
-        needed = f"the published search in {N_COMPONENTS} directions needs {N_COMPONENTS + 1}"
+        needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
         say(f"this run keeps {n_snapshots} snapshots; {needed}")
     ranks.broadcast(
         list(network.get_parameters())

@@ -33,7 +33,10 @@ def stage_2(
     config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
     pca_mat: Annotated[
         Path | None,
-        typer.Argument(metavar="[PCA_MAT]", help="Basis; fitted on checkpoint_pca/ beside WEIGHTS if not given."),
+        typer.Argument(
+            metavar="[PCA_MAT]",
+            help="Basis of a search; fitted on checkpoint_pca/ beside WEIGHTS if not given.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="New folder for checkpoints and metrics.")] = Path("device0_stage_2"),
     resume: Resume = False,

@@ -10,6 +10,7 @@ from mindspore import nn
 
 from dimred.build.steps import build_optimizer, build_rates
 from dimred.config import OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
+from dimred.console import note
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.files.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
@@ -28,6 +29,7 @@ class Continuation(NamedTuple):
         rate: what it ended with.
         n_updates: that it has made; its bias correction and its rates go on from there.
         source: where that comes from, in words.
+        steps_per_epoch: that stage 1 made, for whose batches the rate is; None where the settings give the rate.
         state: its arrays by name, on rank 0; None where it begins anew, and on other ranks.
     """
 
@@ -35,6 +37,7 @@ class Continuation(NamedTuple):
     rate: float
     n_updates: int
     source: str
+    steps_per_epoch: int | None = None
     state: Mapping[str, np.ndarray] | None = None
 
     def summary(self, factor: float) -> dict[str, Any]:
@@ -71,18 +74,20 @@ def read_continuation(
         optimizer, rate, source = own, settings.residual_rate, "optimizer and residual_rate of the configuration"
     elif (stage_1 := read_stage_1_config(weights)) is not None:
         config = weights.parent.parent / CONFIG
-        optimizer, source = own or stage_1.optimizer, f"{config}{_other_batches(stage_1, settings)}"
-        rate = settings.residual_rate or _last_rate(stage_1, weights)
+        optimizer, source = own or stage_1.optimizer, str(config)
+        rate = settings.residual_rate or last_rate(stage_1, weights)
     else:
         raise ConfigError(
             f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
             "rate is known; for residual continued set optimizer.name and residual_rate"
         )
+    place = checkpoint_place(weights) if settings.residual_rate is None else None
+    steps = place.steps_per_epoch if place else None
     needed = state_parameters(build_optimizer(optimizer, network, 0.0))
     if own is not None and any(parameter.name not in arrays for parameter in needed):
-        return Continuation(optimizer, rate, 0, f"{source}; its state begins anew")
+        return Continuation(optimizer, rate, 0, f"{source}; its state begins anew", steps)
     check_arrays(needed, arrays, typed)
-    return Continuation(optimizer, rate, int(arrays[UPDATES].item()), source, arrays)
+    return Continuation(optimizer, rate, int(arrays[UPDATES].item()), source, steps, arrays)
 
 
 def read_stage_1_config(weights: Path) -> StageOneConfig | None:
@@ -104,13 +109,7 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
         raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
 
 
-def _other_batches(stage_1: StageOneConfig, stage_2: StageTwoConfig) -> str:
-    """A remark where the rate was made for batches of another size."""
-    before, now = (stage.data.batch_size * stage.accumulation for stage in (stage_1, stage_2))
-    return "" if before == now else f", where a device had {before} images in a step, not {now}"
-
-
-def _last_rate(stage_1: StageOneConfig, weights: Path) -> float:
+def last_rate(stage_1: StageOneConfig, weights: Path) -> float:
     """The rate that the next update of stage 1 would have had."""
     place = checkpoint_place(weights)
     if place is None:
@@ -135,15 +134,26 @@ def share_continuation(found: Continuation | None, ranks: Ranks) -> Continuation
         found: rank 0's; None elsewhere.
         ranks: all of them call this.
     """
-    told = b"" if found is None else json.dumps([found.optimizer.model_dump(), *found[1:4]]).encode()
-    optimizer, rate, n_updates, source = json.loads(ranks.broadcast_bytes(told))
-    return Continuation(OptimizerConfig(**optimizer), rate, n_updates, source, found.state if found else None)
+    told = b"" if found is None else json.dumps([found.optimizer.model_dump(), *found[1:5]]).encode()
+    optimizer, rate, n_updates, source, steps = json.loads(ranks.broadcast_bytes(told))
+    state = None if found is None else found.state
+    return Continuation(OptimizerConfig(**optimizer), rate, n_updates, source, steps, state)
 
 
 def build_continued_optimizer(
     continuation: Continuation, settings: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE
 ) -> nn.Optimizer:
-    """Stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0 over stage 2."""
+    """Stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0 over stage 2.
+
+    A warning says so where stage 1 made another number of steps in an epoch.
+    """
+    before = continuation.steps_per_epoch
+    if ranks.rank == 0 and before not in (None, steps_per_epoch):
+        note(
+            f"warning: stage 1 made {before} steps in an epoch, stage 2 makes {steps_per_epoch}, so that its rate is "
+            "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
+            "residual_rate"
+        )
     n_updates, n_steps = continuation.n_updates, settings.n_epochs * steps_per_epoch
     constant = np.full(n_updates + 1, settings.residual_factor * continuation.rate)
     rates = with_cooldown(constant, n_updates, n_steps, settings.residual_schedule)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import mindspore as ms
 import numpy as np
 
+from dimred.build.comparable import SPLITS, checkpoint_of, on_one_process, ranks_of
 from dimred.build.continuation import build_continued_optimizer, read_continuation
 from dimred.build.loss_and_metric import build_scores
 from dimred.build.network_and_data import build_data, build_network, check_ranks
@@ -18,12 +19,12 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.console import note
 from dimred.data.batches import SEARCH_EPOCHS_FROM
 from dimred.distributed.ranks import ALONE
-from dimred.errors import ConfigError, FaultError, NothingAcceptedError
+from dimred.errors import FaultError, NothingAcceptedError
 from dimred.evaluate.averages import SnapshotAverages
 from dimred.evaluate.evaluator import Cost, Evaluator, OnSplits
 from dimred.evaluate.selection import Selection
 from dimred.evaluate.window_search import search_windows, window_grid
-from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoints
+from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
 from dimred.search.basis_check import Basis
@@ -36,7 +37,6 @@ from dimred.weights.layout import WeightLayout
 from dimred.weights.series import CheckpointSeries
 
 Arrays = dict[str, np.ndarray]
-SPLITS = ("train", "val", "test")
 
 
 class Found(NamedTuple):
@@ -74,6 +74,8 @@ class Start(NamedTuple):
 class StageOneSoFar:
     """A stage 1 up to one epoch, and what can be done from there. ``val`` chooses, BatchNorm re-estimated each time.
 
+    It takes the steps of as many ranks as stage 1 had: their batches are micro-batches of this one process.
+
     Args:
         data: folder with train/, val/ and test/.
         run: folder of the stage 1.
@@ -86,12 +88,16 @@ class StageOneSoFar:
     """
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int):
-        self.data, self.one, self.two, self.at = data, one, two.with_epochs_after(at), at
-        self.seconds_shared = 0.0
+        self.data, self.run, self.at, self.seconds_shared = data, run, at, 0.0
         self.checkpoint = checkpoint_of(run, at)
         self.series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
         images = {split: build_data(two.data, data, split) for split in SPLITS}
         self.train, self.val = images["train"], images["val"]
+        n_ranks = ranks_of(one, self.train.n_images, self.checkpoint)
+        if n_ranks > 1:
+            note(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after the other")
+        self.one = one.model_copy(update=on_one_process(one, n_ranks))
+        self.two = two.with_epochs_after(at).model_copy(update=on_one_process(two, n_ranks))
         self.network = build_network(one)
         self.layout = WeightLayout.from_network(self.network)
         on = OnSplits(self.network, images, build_scores(two), seed=two.seed, n_batches=two.reestimate_batches)
@@ -240,32 +246,6 @@ class StageOneSoFar:
         """Its rates are made for them."""
         data = self.two.data.model_copy(update={"batch_size": self.one.data.batch_size})
         return {"data": data, "accumulation": self.one.accumulation}
-
-
-def checkpoint_of(run: Path, epoch: int) -> Path:
-    """The full checkpoint of a stage 1 run after an epoch.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    found = full_checkpoints(run / STAGE_1_CHECKPOINTS)
-    if epoch not in found:
-        there = ", ".join(map(str, sorted(found))) or "none"
-        raise ConfigError(
-            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {there}); finish "
-            "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
-        )
-    return found[epoch]
-
-
-def check_snapshots(one: StageOneConfig, epoch: int, where: str) -> None:
-    """Whether there is a snapshot by this epoch; ConfigError says from when on."""
-    first = one.snapshots.first_epoch
-    if epoch < first:
-        raise ConfigError(
-            f"{where} is to be compared at epoch {epoch}, but keeps snapshots from epoch {first} on; name later "
-            "epochs with --at, or train it with an earlier snapshots.first_epoch"
-        )
 
 
 def _train(

@@ -42,7 +42,8 @@ def compare(
     """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
 
     The missing controls are trained here. The val split chooses, the test split reports, BatchNorm is re-estimated in
-    every row. The same call goes on where an earlier one was cut off. Ends with a table, or with --json what
+    every row. Where the configuration has no directions, the rows with directions have 32, or as many as the snapshots
+    give. The same call goes on where an earlier one was cut off. Ends with a table, or with --json what
     OUT/compare.json holds; OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
@@ -59,7 +60,7 @@ def compare(
         raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
     epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
-    from dimred.build.from_stage_1 import check_snapshots
+    from dimred.build.comparable import check_snapshots
     from dimred.pipelines.compare import check_choice, claim_folder
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown

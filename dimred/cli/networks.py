@@ -124,7 +124,7 @@ def rebuild(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="PATH", help="subspace_path.json, written by stage 2 with alpha=0.", callback=check_file
+            metavar="PATH", help="subspace_path.json, written by stage 2 with residual=off.", callback=check_file
         ),
     ],
     start: Annotated[Path, typer.Option(help="The checkpoint that the search started from.", callback=check_file)],

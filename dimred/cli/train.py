@@ -21,7 +21,8 @@ def train(
         Path | None, typer.Argument(metavar="[WEIGHTS]", help="For stage 2: stage 1's last full checkpoint.")
     ] = None,
     pca_mat: Annotated[
-        Path | None, typer.Argument(metavar="[PCA_MAT]", help="The basis; fitted beside WEIGHTS if not given.")
+        Path | None,
+        typer.Argument(metavar="[PCA_MAT]", help="The basis of a search; fitted beside WEIGHTS if not given."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")

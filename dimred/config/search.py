@@ -72,6 +72,11 @@ class SearchOptions(Strict):
                 "n_components is 0, so nothing is searched; it goes with residual continued, as a plain cooldown, but "
                 f"residual is {self.residual!r}; change one of them, such as n_components=32"
             )
+        if self.n_components == 0 and self.search != "bfgs":
+            raise ValueError(
+                f"search is {self.search!r}, but n_components is 0, so nothing is searched; set n_components, such as "
+                "n_components=32"
+            )
         if self.residual == "continued" and np.any(self.weight_decay):
             raise ValueError(
                 "weight_decay is given, but residual continued decays by the groups of its own optimizer; set it to 0"

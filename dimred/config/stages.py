@@ -188,6 +188,17 @@ class StageTwoConfig(SearchOptions, StageConfig):
     reestimate_batches: Count = 50
     """Training batches for that."""
 
+    @model_validator(mode="after")
+    def _start_and_split_fit(self) -> "StageTwoConfig":
+        if self.start == "mean" and self.n_components == 0:
+            raise ValueError("start is mean, that of the basis, but n_components is 0: there is none; use start=best")
+        if self.search_split == "val" and self.residual == "continued":
+            raise ValueError(
+                "search_split is val, but residual continued trains all weights, and val chooses what is kept; set "
+                "residual to published or off, with n_components such as 32"
+            )
+        return self
+
     @property
     def n_epochs(self) -> int:
         """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""

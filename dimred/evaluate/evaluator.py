@@ -26,6 +26,10 @@ class Images(Protocol):
     n_images: int
     batch_size: int
 
+    @property
+    def at_batch(self) -> Callable[[], object]:
+        """To be called for each batch."""
+
     def evaluation(self) -> Any:
         """Every image once, without augmentation."""
 
@@ -45,16 +49,19 @@ class _Kept:
 
     Args:
         read: reads them.
+        at_batch: called for each that is kept; reading calls it too.
     """
 
-    def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]]):
-        self._read = read
+    def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
+        self._read, self._at_batch = read, at_batch
         self._batches: list[tuple[Tensor, ...]] | None = None
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """As MindSpore's datasets have it."""
         if self._batches is not None:
-            yield from self._batches
+            for batch in self._batches:
+                self._at_batch()
+                yield batch
             return
         batches, n_bytes = [], 0
         for batch in self._read():
@@ -94,8 +101,10 @@ class OnSplits:
         self.network = network
         self._scores, self._ranks = scores, ranks
         self._layout = WeightLayout.from_network(network)
-        self._splits = {split: _Kept(partial(_read, part)) for split, part in images.items()}
-        self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches))
+        self._splits = {split: _Kept(partial(_read, part), part.at_batch) for split, part in images.items()}
+        self._spare = _Kept(
+            lambda: islice(images["train"].spare_batches(seed), n_batches), lambda: images["train"].at_batch()
+        )
         self.has_batch_norm = bool(moving_statistics(network))
 
     def metric(self, split: str) -> float:

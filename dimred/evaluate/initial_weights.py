@@ -51,7 +51,15 @@ def choose_start(
         from_arrays(network.trainable_params(), layout.unflatten(vector), "the start of the search")
         reestimate()
 
-    return _put_best(network, SnapshotAverages(snapshots, layout), put, losses)
+    def measure() -> np.ndarray:
+        found = losses()
+        if np.ndim(found) != 1 or np.size(found) < 2:
+            raise ConfigError(
+                f"losses gave {shown(found)}; it must give one loss for each held-out sample, an array (n,)"
+            )
+        return np.asarray(found)
+
+    return _put_best(network, SnapshotAverages(snapshots, layout), put, measure)
 
 
 def _put_best(
@@ -67,12 +75,7 @@ def _put_best(
 
     def measure(vector: np.ndarray) -> np.ndarray:
         put(vector)
-        found = losses()
-        if np.ndim(found) != 1 or np.size(found) < 2:
-            raise ConfigError(
-                f"losses gave {shown(found)}; it must give one loss for each held-out sample, an array (n,)"
-            )
-        return np.asarray(found)
+        return losses()
 
     last = WeightLayout.from_network(network).flatten(to_arrays(network.trainable_params()))
     found = search_windows(averages, measure, [("last", 1.0, last), *others], reestimates=reestimates)

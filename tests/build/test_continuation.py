@@ -54,8 +54,6 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
     assert (found.optimizer, found.n_updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.source.endswith("run/config.yaml")
-    other = read(weights, accumulation=3).source
-    assert other.endswith("run/config.yaml, where a device had 256 images in a step, not 768")
     optimizer = build_continued_optimizer(found, settings(residual_schedule="sqrt"), NETWORK, steps_per_epoch=2)
     rates = []
     for step in range(4):
@@ -64,6 +62,13 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
         assert int(optimizer.global_step.asnumpy()[0]) == 13 + step
     assert rates == pytest.approx([0.5 * 0.2 * (1 - np.sqrt(step / 4)) for step in range(4)])
     assert all((value.asnumpy() == 0.5).all() for value in state_parameters(optimizer) if "moments" in value.name)
+
+
+def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, steps, said in (({}, 3, False), ({}, 24, True), ({"residual_rate": 0.2}, 24, False)):
+        build_continued_optimizer(read(weights, **options), settings(), NETWORK, steps)
+        told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
+        assert (told in capsys.readouterr().err) == said
 
 
 def test_it_is_the_same_after_it_was_told(weights: Path) -> None:

@@ -178,6 +178,19 @@ def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factor
         load_config(StageTwoConfig, path)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"search": "sgd"}, "search is 'sgd', but n_components is 0, so nothing is searched"),
+        ({"start": "mean"}, "start is mean, that of the basis, but n_components is 0"),
+        ({"search_split": "val", "n_components": 8}, "search_split is val, but residual continued trains all weights"),
+    ],
+)
+def test_what_the_defaults_of_stage_2_do_not_go_with(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        StageTwoConfig.checked(options)
+
+
 @pytest.mark.parametrize(("name", "prefix"), [("resnet50", "resnet50"), ("my.networks:Holder.build", "Holder.build")])
 def test_checkpoints_are_named_without_the_colon_of_an_own_network(name: str, prefix: str) -> None:
     assert ModelConfig(name=name).file_prefix == prefix

@@ -1,6 +1,6 @@
 """Measuring on splits: the mean over labels, statistics re-estimated, and the passes that choosing costs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ class Split:
 
     batch_size = BATCH
 
-    def __init__(self, n_images: int, seed: int):
+    def __init__(self, n_images: int, seed: int, at_batch: Callable[[], object] = lambda: None):
+        self.at_batch = at_batch
         rng = np.random.default_rng(seed)
         self.n_images = n_images
         self.inputs = rng.normal(3.0, 2.0, (n_images, 3)).astype(np.float32)
@@ -72,6 +73,15 @@ def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn
     np.testing.assert_allclose(network[0].moving_mean.asnumpy(), mean, rtol=1e-5)
     assert on.metric("val") == accuracy(SPLITS["val"], mean, variance)
     assert np.all(on.losses("val") != before)
+
+
+def test_kept_batches_are_signs_of_life_too(network: nn.Cell) -> None:
+    read: list[None] = []
+    on = OnSplits(network, {split: Split(9, 2, lambda: read.append(None)) for split in SPLITS}, seed=1, n_batches=2)
+    on.losses("val")
+    assert not read  # reading calls it itself
+    on.losses("val")
+    assert len(read) == -(-9 // BATCH)
 
 
 def test_too_few_training_images_for_a_batch_are_said(network: nn.Cell) -> None:

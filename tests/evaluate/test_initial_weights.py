@@ -7,7 +7,11 @@ import pytest
 from mindspore import nn
 
 import dimred
+from dimred.data.own_dataset import OwnDataset
+from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
+from dimred.evaluate.evaluator import OnSplits
+from dimred.evaluate.initial_weights import InitialWeights
 from tests.helpers.networks import weight_vector
 
 
@@ -43,3 +47,12 @@ def test_the_average_that_the_losses_choose_is_put(network: nn.Cell, series: dim
 def test_losses_that_are_not_one_for_each_sample(losses, network: nn.Cell, series: dimred.CheckpointSeries) -> None:
     with pytest.raises(ConfigError, match="it must give one loss for each held-out sample"):
         dimred.choose_start(network, series, lambda: losses)
+
+
+def test_a_single_held_out_sample_is_enough_for_a_program(network: nn.Cell, series: dimred.CheckpointSeries) -> None:
+    """A long text may be one; its loss is the mean over its bytes."""
+    sample = (np.ones(2, np.float32), np.int32(1))
+    val = OwnDataset(lambda *_: [sample], Path(), "val", batch_size=4, workers=1)
+    on = OnSplits(network, {"val": val, "train": val}, seed=1, n_batches=1)
+    chosen = InitialWeights(network, ALONE, on).put("best", None, series)
+    assert len(chosen["start_candidates"]) > 10

@@ -15,8 +15,9 @@ import dimred as library
 from dimred.build import from_stage_1
 from dimred.cli.compare import compare
 from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, FaultError
+from dimred.errors import ConfigError, FaultError, SeriesError
 from dimred.files.run_names import full_checkpoints
+from dimred.pipelines.stage_1 import stage_1
 from dimred.report.comparison import TITLES
 from dimred.run.device import set_up
 from dimred.weights.checkpoint_io import read_checkpoint
@@ -30,7 +31,10 @@ STAGE_ONE: dict[str, Any] = {
     "checkpoints": {"every_epochs": 2},
     "snapshots": {"per_epoch": 2},
 }
-STAGE_TWO: dict[str, Any] = {"n_components": 2, "epochs": "20%", "reestimate_batches": 1, "residual": "continued"}
+STAGE_TWO: dict[str, Any] = {
+    "n_components": 2, "epochs": "20%", "reestimate_batches": 1, "residual": "continued",
+    "start": "best",
+}  # fmt: skip
 AT, PASSES = 4, 1.0  # the tiny task's batches fill the whole split
 
 
@@ -90,7 +94,7 @@ def test_without_directions_stage_2_costs_its_epochs_and_begins_as_configured(
 
         monkeypatch.setattr(from_stage_1, name, remembered)
     config = folder / "cooldown.yaml"
-    config.write_text(yaml.safe_dump(TASK | STAGE_TWO | {"n_components": 0, "start": "last"}))
+    config.write_text(yaml.safe_dump(TASK | {"epochs": "20%", "reestimate_batches": 1}))
     methods = ["continued_alone", "cooldown", "plain_to_the_end"]
     rows = library.compare("nowhere", [folder / "run_3"], config, folder / "cooldowns", methods=methods)["rows"]
     assert [row["passes"] for row in rows[:2]] == [AT + PASSES, AT + PASSES]
@@ -186,6 +190,42 @@ def test_a_search_without_a_whole_batch_is_refused_and_not_taken_for_its_start(f
             "a {folder}", folder / "two.yaml", [folder / "run_3"], tmp_path / "out", methods="p_bfgs_val",
             overrides=["data.batch_size=10", "residual=published"],
         )  # fmt: skip
+
+
+def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
+    """Their batches are micro-batches here, and config.yaml does not tell the number of ranks."""
+    settings = TASK | STAGE_ONE | {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
+    stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    config = tmp_path / "two" / "config.yaml"
+    config.write_text(config.read_text().replace("accumulation: 2\n", "accumulation: 1\n"))
+    made = {}
+    for name, accumulation in (("one", 2), ("two", 1)):
+        library.compare(
+            "nowhere", [tmp_path / name], folder / "two.yaml", tmp_path / f"out_{name}",
+            methods=["p_bfgs_train", "continued_alone", "plain_to_the_end"],
+            overrides=["data.batch_size=3", f"accumulation={accumulation}"],
+        )  # fmt: skip
+        made[name] = {path.name: path.read_bytes() for path in (tmp_path / f"out_{name}").rglob("*.ckpt")}
+    assert len(made["one"]) == 3
+    assert made["one"] == made["two"]
+
+
+def test_what_a_row_needs_is_looked_for_before_the_first(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SeriesError, match="n_components is 9, which needs at least 10 snapshots"):
+        compare("no", folder / "two.yaml", [folder / "run_3"], tmp_path / "out", overrides=["n_components=9"])
+    ended = tmp_path / "run"
+    shutil.copytree(folder / "run_3", ended)
+    config = ended / "config.yaml"
+    config.write_text(config.read_text().replace("total_epochs: 6", "total_epochs: 4"))
+    (checkpoint,) = (ended / "checkpoint_stage_1").glob("network-4_*.ckpt")
+    checkpoint.rename(checkpoint.with_name("network-4_999.ckpt"))
+    with pytest.raises(ConfigError, match="leaves nothing for residual continued"):
+        compare("no", folder / "two.yaml", [ended], tmp_path / "out", methods="last,cooldown")
+    with pytest.raises(ConfigError, match="start is 'mean'; a comparison begins at best or last"):
+        compare("no", folder / "two.yaml", [ended], tmp_path / "out", overrides=["start=mean"])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
