@@ -1,7 +1,8 @@
 """The two files of a basis: ``pca_mat.npy`` with the rows, and ``pca_mat.h5`` beside it with everything else.
 
 The first 512 bytes of the ``.h5`` file hold a checksum of the rest, which is compared before the HDF5 library reads any
-of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them.
+of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them. Texts are of
+fixed length: those of variable length stand in HDF5's global heap, in which a forged file can keep its reader for ever.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from dimred.errors import BasisMismatchError
 from dimred.files.atomic import open_atomic
 from dimred.weights.layout import WeightLayout
 
-_FORMAT, _VERSION = "dimred basis", 2
+_FORMAT, _VERSION = "dimred basis", 3
 KINDS = ("pca", "snapshots")
 CHECKSUM_BYTES = 512
 _PER_ROW = ("singular_values", "explained_variance", "explained_variance_ratio")
@@ -48,22 +49,26 @@ def metadata_path(npy: Path) -> Path:
 
 def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name."""
-    text = h5py.string_dtype("utf-8")
     with open_atomic(path) as target:
         with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
-            file.attrs.update({"format": _FORMAT, "version": _VERSION})
-            file.attrs.update({stored: fields[name] for name, stored in _ATTRIBUTES.items()})
-            file.attrs["layout_fingerprint"] = fields["layout"].fingerprint
+            attributes = {stored: fields[name] for name, stored in _ATTRIBUTES.items()}
+            attributes |= {"format": _FORMAT, "layout_fingerprint": fields["layout"].fingerprint, "version": _VERSION}
+            for name, value in attributes.items():
+                file.attrs[name] = _fixed(value)
             mean = file.create_dataset("mean", fields["mean"].shape, "<f4")
             for start in range(0, mean.size, _COPIED):
                 mean[start : start + _COPIED] = fields["mean"][start : start + _COPIED]
             for name in (*_PER_ROW, "gram"):
                 file[name] = fields[name]
-            file.create_dataset("layout", data=json.dumps(fields["layout"].to_json()), dtype=text)
-            for name, dtype in (("file", text), ("step", np.int64), ("digest", text)):
-                values = [getattr(source, name) for source in fields["snapshots"]]
-                file[f"snapshots/{name}"] = np.array(values, dtype)
+            file["layout"] = _fixed(json.dumps(fields["layout"].to_json()))
+            for name in ("file", "step", "digest"):
+                file[f"snapshots/{name}"] = np.array([_fixed(getattr(source, name)) for source in fields["snapshots"]])
         target.write(checksum_of(Path(target.name)))
+
+
+def _fixed(value: Any) -> Any:
+    """A text as HDF5 stores it in fixed length; numbers as they are."""
+    return np.bytes_(value.encode()) if isinstance(value, str) else value
 
 
 def checksum_of(path: Path) -> bytes:
@@ -93,33 +98,50 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, file: Any) -> dict[str, Any]:
-    if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
-        raise ValueError(f"it says it is {file.attrs.get('format')!r} version {file.attrs.get('version')!r}")
-    layout = WeightLayout.from_json(json.loads(str(file["layout"].asstr()[()])))
+    form, version = _attribute(file, "format"), _attribute(file, "version")
+    if form != _FORMAT or version != _VERSION:
+        raise ValueError(f"it says it is {form!r} version {version!r}")
+    _check_stored(path, "layout", file["layout"])
+    layout = WeightLayout.from_json(json.loads(file["layout"][()].decode()))
     n_snapshots, n_components = file["gram"].shape[0], file["singular_values"].shape[0]
     expected = {"mean": (layout.size,), "gram": (n_snapshots, n_snapshots)} | dict.fromkeys(_PER_ROW, (n_components,))
     expected |= {f"snapshots/{name}": (n_snapshots,) for name in ("file", "step", "digest")}
     for name, shape in expected.items():
         if file[name].shape != shape:
             raise ValueError(f"{name} has shape {file[name].shape} instead of {shape}")
-        stored = file[name].id.get_storage_size()
-        if stored == 0 or file[name].nbytes > path.stat().st_size:  # a claimed size without bytes behind it
-            raise ValueError(f"{name} claims {file[name].nbytes} bytes, and has {stored}")
-    found = {name: str(file.attrs[stored]) for name, stored in _ATTRIBUTES.items()}
-    if layout.fingerprint != file.attrs["layout_fingerprint"] or found["kind"] not in KINDS:
+        _check_stored(path, name, file[name])
+    found = {name: _attribute(file, stored) for name, stored in _ATTRIBUTES.items()}
+    if layout.fingerprint != _attribute(file, "layout_fingerprint") or found["kind"] not in KINDS:
         raise ValueError("its layout or its kind was changed")
-    files, digests = (file[f"snapshots/{name}"].asstr()[:].tolist() for name in ("file", "digest"))
-    snapshots = zip(files, file["snapshots/step"][:].tolist(), digests, strict=True)
+    files, digests = ([text.decode() for text in file[f"snapshots/{name}"][()].tolist()] for name in ("file", "digest"))
+    snapshots = zip(files, file["snapshots/step"][()].tolist(), digests, strict=True)
     return (
         found
         | {name: _floats(file[name]) for name in (*_PER_ROW, "gram")}
         | {
+            "digest": str(found["digest"]),
             "deviation": float(found["deviation"]),
             "layout": layout,
             "mean": _mapped(path, file["mean"]),
             "snapshots": tuple(Source(*entry) for entry in snapshots),
         }
     )
+
+
+def _attribute(file: Any, name: str) -> Any:
+    if file.attrs.get_id(name).dtype.hasobject:
+        raise ValueError(f"{name} is of variable length, as in files of an earlier version")
+    value = file.attrs[name]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _check_stored(path: Path, name: str, dataset: Any) -> None:
+    """Whether a data set can be read: nothing of variable length, and no claimed size without bytes behind it."""
+    stored = dataset.id.get_storage_size()
+    if dataset.dtype.hasobject:
+        raise ValueError(f"{name} is of variable length, as in files of an earlier version")
+    if stored == 0 or dataset.nbytes > path.stat().st_size:
+        raise ValueError(f"{name} claims {dataset.nbytes} bytes, and has {stored}")
 
 
 def _floats(dataset: Any) -> np.ndarray:
