@@ -1,8 +1,11 @@
 """The two files of a basis: ``pca_mat.npy`` with the rows, and ``pca_mat.h5`` beside it with everything else.
 
 The first 512 bytes of the ``.h5`` file hold a checksum of the rest, which is compared before the HDF5 library reads any
-of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them. Texts are of
-fixed length: those of variable length stand in HDF5's global heap, in which a forged file can keep its reader for ever.
+of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them.
+
+HDF5 2.0 never comes back from some forged heaps: the global one, where texts of variable length stand, and the local ones
+of groups in the format before HDF5 1.10. So texts are of fixed length here, and the format is that of HDF5 1.10, which
+compares checksums of its own.
 """
 
 import hashlib
@@ -50,7 +53,7 @@ def metadata_path(npy: Path) -> Path:
 def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name."""
     with open_atomic(path) as target:
-        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
+        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES, libver=("v110", "v110")) as file:
             attributes = {stored: fields[name] for name, stored in _ATTRIBUTES.items()}
             attributes |= {"format": _FORMAT, "layout_fingerprint": fields["layout"].fingerprint, "version": _VERSION}
             for name, value in attributes.items():
@@ -61,8 +64,9 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
             for name in (*_PER_ROW, "gram"):
                 file[name] = fields[name]
             file["layout"] = _fixed(json.dumps(fields["layout"].to_json()))
+            snapshots = file.create_group("snapshots")  # a group that is made on the way would have the time in it
             for name in ("file", "step", "digest"):
-                file[f"snapshots/{name}"] = np.array([_fixed(getattr(source, name)) for source in fields["snapshots"]])
+                snapshots[name] = np.array([_fixed(getattr(source, name)) for source in fields["snapshots"]])
         target.write(checksum_of(Path(target.name)))
 
 
@@ -89,6 +93,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
         with path.open("rb") as raw:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
                 raise ValueError("it is not what was written: its checksum is another")
+            if raw.read(9)[8:] != b"\3":  # after the signature of 8 bytes
+                raise ValueError("it is not in the format of HDF5 1.10, as files of an earlier version are not")
         with h5py.File(path, "r") as file:
             return _read(path, file)
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError) as error:

@@ -180,6 +180,15 @@ def test_what_would_stand_in_the_global_heap_is_not_read(pair, change):
         load_basis(pair)
 
 
+def test_groups_with_a_local_heap_are_not_read(pair):
+    """Nor does it come back from one of these, whose free list leads to itself."""
+    with h5py.File(metadata_path(pair), "w", userblock_size=512, libver="earliest") as file:
+        file.attrs["format"] = np.bytes_("dimred basis")
+    forge_checksum(metadata_path(pair))
+    with pytest.raises(BasisMismatchError, match="not in the format of HDF5 1"):
+        load_basis(pair)
+
+
 def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
     for path in (pair, metadata_path(pair)):
         whole = path.read_bytes()
