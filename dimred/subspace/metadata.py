@@ -3,9 +3,9 @@
 The first 512 bytes of the ``.h5`` file hold a checksum of the rest, which is compared before the HDF5 library reads any
 of it. The format leaves these bytes to its users (the "user block"), and every reader of HDF5 skips them.
 
-HDF5 2.0 never comes back from some forged heaps: the global one, where texts of variable length stand, and the local ones
-of groups in the format before HDF5 1.10. So texts are of fixed length here, and the format is that of HDF5 1.10, which
-compares checksums of its own.
+HDF5 2.0 never comes back from some forged heaps: the global one, where texts of variable length stand, and the local
+ones of groups in the format before HDF5 1.10. So texts are of fixed length here, and the format is that of HDF5 1.10,
+which compares checksums of its own.
 """
 
 import hashlib
