@@ -91,12 +91,12 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
         ConfigError: there is no such R, so it had other data.
     """
     place, size = checkpoint_place(checkpoint), one.data.batch_size
-    assert place is not None  # full checkpoints are found by their place
+    steps = place.steps_per_epoch if place else None
     for n_ranks in range(1, n_images // size + 1):
-        if -(-(n_images // (size * n_ranks)) // one.accumulation) == place.steps_per_epoch:
+        if -(-(n_images // (size * n_ranks)) // one.accumulation) == steps:
             return n_ranks
     raise ConfigError(
-        f"{checkpoint} is of a run with {place.steps_per_epoch} steps an epoch, which {n_images} images in batches of "
+        f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
         f"{size} don't make on any number of devices; give DATA that it was trained with"
     )
 

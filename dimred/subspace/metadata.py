@@ -134,18 +134,21 @@ def _read(path: Path, file: Any) -> dict[str, Any]:
     )
 
 
-def _attribute(file: Any, name: str) -> Any:
-    if file.attrs.get_id(name).dtype.hasobject:
+def _check_fixed(name: str, dtype: np.dtype) -> None:
+    if dtype.hasobject:
         raise ValueError(f"{name} is of variable length, as in files of an earlier version")
+
+
+def _attribute(file: Any, name: str) -> Any:
+    _check_fixed(name, file.attrs.get_id(name).dtype)
     value = file.attrs[name]
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _check_stored(path: Path, name: str, dataset: Any) -> None:
     """Whether a data set can be read: nothing of variable length, and no claimed size without bytes behind it."""
+    _check_fixed(name, dataset.dtype)
     stored = dataset.id.get_storage_size()
-    if dataset.dtype.hasobject:
-        raise ValueError(f"{name} is of variable length, as in files of an earlier version")
     if stored == 0 or dataset.nbytes > path.stat().st_size:
         raise ValueError(f"{name} claims {dataset.nbytes} bytes, and has {stored}")
 

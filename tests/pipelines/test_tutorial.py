@@ -41,7 +41,8 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]
     done = run_commands(TUTORIAL, tmp_path)
     first, second = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
-    assert 0.3 < first < second - 0.1  # the rate that stage 2 brings to 0
+    assert first > 0.5
+    assert second > first + 0.1  # the rate that stage 2 brings to 0
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").stat().st_size > 100_000
     assert "| SWA, all snapshots (uniform soup) | 4.0 |" in done.stdout
 
