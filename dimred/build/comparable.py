@@ -7,6 +7,7 @@ from dimred.build.continuation import last_rate
 from dimred.build.network_and_data import build_data, check_ranks, check_splits
 from dimred.build.preflight import basis_kind
 from dimred.config import N_COMPONENTS, DataConfig, StageOneConfig, StageTwoConfig
+from dimred.data.batches import steps_in_epoch
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
@@ -85,15 +86,15 @@ def check_snapshots(one: StageOneConfig, epoch: int, where: str) -> None:
 
 
 def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
-    """On how many ranks a stage 1 was trained: R with ceil(floor(n_images / (b R)) / accumulation) steps an epoch.
+    """On how many ranks a stage 1 was trained: the fewest with which an epoch has its number of steps.
 
     Raises:
-        ConfigError: there is no such R, so it had other data.
+        ConfigError: there is no such number, so it had other data.
     """
     place, size = checkpoint_place(checkpoint), one.data.batch_size
     steps = place.steps_per_epoch if place else None
     for n_ranks in range(1, n_images // size + 1):
-        if -(-(n_images // (size * n_ranks)) // one.accumulation) == steps:
+        if steps_in_epoch(n_images, size, n_ranks, one.accumulation) == steps:
             return n_ranks
     raise ConfigError(
         f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "

@@ -42,6 +42,11 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
     return batches[:, rank].reshape(-1)
 
 
+def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int) -> int:
+    """ceil(floor(n_images / (batch_size group_size)) / accumulation); what fills no batch of all ranks is dropped."""
+    return -(-(n_images // (batch_size * group_size)) // accumulation)
+
+
 class GivenOrder(dataset.Sampler):
     """The samples with these numbers, in this order."""
 
@@ -69,8 +74,8 @@ class Batches:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one training epoch: full micro-batches of all ranks, in groups; what fills none is dropped."""
-        return -(-(self.n_images // (self.batch_size * self.group_size)) // self.accumulation)
+        """Steps in one training epoch: full micro-batches of all ranks, in groups."""
+        return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
     def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> "Readable":
         """This rank's augmented batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder.
