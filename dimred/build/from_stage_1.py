@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
+from mindspore import nn
 
 from dimred.build.comparable import SPLITS, checkpoint_of, on_one_process, ranks_of
 from dimred.build.continuation import build_continued_optimizer, read_continuation
@@ -28,6 +29,7 @@ from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.run.loop import CountPasses, EpochLoop, Place
 from dimred.run.training import parameters_to_save
 from dimred.search.basis_check import Basis
+from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.cells import free_graphs
@@ -160,7 +162,7 @@ class StageOneSoFar:
             optimizer = build_continued_optimizer(continuation, settings, network, images.steps_per_epoch)
         if basis is None and settings.n_components > 0:
             basis = self.basis(basis_kind(settings))
-        step = build_search_step(settings, network, basis, images.steps_per_epoch, optimizer=optimizer)
+        step = self.search_step(settings, network, basis, images.steps_per_epoch, optimizer)
         points: dict[str, Arrays] = {}
 
         def keep_epoch() -> None:
@@ -177,6 +179,17 @@ class StageOneSoFar:
         if settings.keep_best:
             return self.best(points, self.epochs_of(cost), start)
         return self.best({"the end": to_arrays(network.get_parameters())}, self.epochs_of(cost))
+
+    def search_step(
+        self,
+        settings: StageTwoConfig,
+        network: nn.Cell,
+        basis: Basis | None,
+        steps_per_epoch: int,
+        optimizer: nn.Optimizer | None,
+    ) -> SubspaceTrainStep:
+        """The step of ``search``; a study of other steps overrides it."""
+        return build_search_step(settings, network, basis, steps_per_epoch, optimizer=optimizer)
 
     def plain(self, total: int, peaks: Sequence[float]) -> tuple[float, Found]:
         """Training from the beginning, with a linear schedule made for ``total`` epochs; the peak that ``val`` chooses.

@@ -1,0 +1,62 @@
+"""The direction rules of the study, beside the product's."""
+
+import numpy as np
+import pytest
+
+from dimred.search.bfgs import InverseBFGS
+from tests.benchmarks.directions_study import GroupPairs, ScaledTrustRegion
+
+K = 4
+
+
+@pytest.fixture
+def grads() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((12, K)) * [1.0, 2.0, 3.0, 4.0]
+
+
+def directions(rule, grads: np.ndarray, rejected: tuple[int, ...] = ()) -> np.ndarray:
+    """What the rule proposes along a series of gradients; a full step is taken but where it is rejected."""
+    state, found = rule.initial(), []
+    for step, grad in enumerate(grads):
+        proposal = rule.propose(state, grad)
+        found.append(proposal.direction)
+        assert proposal.slope == pytest.approx(grad @ proposal.direction)
+        if step not in rejected:
+            state = rule.follow(proposal, grad, 1.0, None)
+    return np.array(found)
+
+
+def test_groups_of_one_step_are_consecutive_pairs(grads):
+    np.testing.assert_allclose(directions(GroupPairs(K, 1), grads), directions(InverseBFGS(K), grads), rtol=1e-9)
+
+
+def test_pair_of_groups_has_the_curvature_of_a_quadratic():
+    matrix, rule, places = np.diag([0.1, 0.2, 0.3, 0.4]), GroupPairs(K, 3), [np.ones(K)]
+    state, curvatures = rule.initial(), []
+    for _ in range(9):
+        proposal = rule.propose(state, matrix @ places[-1])
+        state = rule.follow(proposal, matrix @ places[-1], 0.5, None)
+        places.append(places[-1] + 0.5 * proposal.direction)
+        curvatures.append(proposal.curvature if proposal.pair_used else 0.0)
+    groups = np.array(places[:9]).reshape(3, 3, K).mean(axis=1)
+    expected = [step @ matrix @ step for step in np.diff(groups, axis=0)]
+    np.testing.assert_allclose(curvatures, [0.0] * 5 + [expected[0], 0.0, 0.0, expected[1]], rtol=1e-9)
+
+
+def test_unscaled_region_without_bound_is_bfgs(grads):
+    rule = ScaledTrustRegion(np.ones(K), np.inf, np.inf)
+    np.testing.assert_allclose(directions(rule, grads), directions(InverseBFGS(K), grads), rtol=1e-12)
+
+
+def test_region_bounds_the_scaled_step_and_learns(grads):
+    spread = np.array([4.0, 2.0, 1.0, 0.5])
+    rule = ScaledTrustRegion(spread, 0.5, 2.0)
+    proposed = rule.propose(rule.initial(), grads[0])
+    assert np.linalg.norm(proposed.direction / spread) == pytest.approx(0.5)
+    rule.follow(proposed, grads[0], 1.0, None)
+    assert rule.radius == 1.0  # a full step on the boundary
+    rule.propose(rule.initial(), grads[1])
+    proposed = rule.propose(rule.initial(), grads[1])
+    assert rule.radius == 0.25  # a rejected step
+    rule.follow(proposed, grads[1], 0.55, None)
+    assert rule.radius == pytest.approx(0.55 * 0.25)
