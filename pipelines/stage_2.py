@@ -10,7 +10,7 @@ import typer
 from mindspore import nn
 
 from dimred.build import build_data, build_network, build_scores, build_search_step, check_ranks, check_scores
-from dimred.build.continuation import build_continued_optimizer, share_continuation
+from dimred.build.continuation import build_continued_optimizer, share_continuation, with_batches_of_stage_1
 from dimred.build.preflight import basis_kind, check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, doing, run_program
@@ -51,6 +51,7 @@ def stage_2(
     place = checkpoint_place(weights)
     settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)
     ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
+    settings = with_batches_of_stage_1(settings, weights, ranks)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
     images = {

@@ -49,7 +49,8 @@ def check_comparable(
     if not _CONTINUE.isdisjoint(methods) and two.residual_rate is None:
         last_rate(one, checkpoint)
     if "p_bfgs_val" in methods:
-        check_ranks(ALONE, two, build_data(two.data, data, "val", accumulation=two.accumulation))
+        taken = two.with_batches_of(one)
+        check_ranks(ALONE, taken, build_data(taken.data, data, "val", accumulation=taken.accumulation))
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
     n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
     n_components = two.n_components or max(1, min(N_COMPONENTS, n_snapshots - 1))

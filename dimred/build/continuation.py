@@ -75,7 +75,8 @@ def read_continuation(
     elif (stage_1 := read_stage_1_config(weights)) is not None:
         config = weights.parent.parent / CONFIG
         optimizer, source = own or stage_1.optimizer, str(config)
-        rate = settings.residual_rate or last_rate(stage_1, weights)
+        n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
+        rate = settings.residual_rate or last_rate(stage_1, weights, n_updates)
     else:
         raise ConfigError(
             f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
@@ -97,6 +98,19 @@ def read_stage_1_config(weights: Path) -> StageOneConfig | None:
     return load_config(StageOneConfig, config) if is_of_run else None
 
 
+def with_batches_of_stage_1(settings: StageTwoConfig, weights: Path, ranks: Ranks) -> StageTwoConfig:
+    """``settings.with_batches_of`` the stage 1 that WEIGHTS are of, where there is one; every rank calls this.
+
+    Raises:
+        ConfigError: on every rank, as ``with_batches_of``, or because the configuration of that stage 1 can't be read.
+    """
+    if settings.residual != "continued":
+        return settings
+    stage_1 = ranks.run_on_rank_zero(lambda: read_stage_1_config(weights))
+    told = ranks.broadcast_bytes(b"" if stage_1 is None else stage_1.model_dump_json().encode())
+    return settings.with_batches_of(StageOneConfig.checked(json.loads(told))) if told else settings
+
+
 def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
     """Check that WEIGHTS were trained with this loss, where that is known.
 
@@ -109,8 +123,14 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
         raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
 
 
-def last_rate(stage_1: StageOneConfig, weights: Path) -> float:
-    """The rate that the next update of stage 1 would have had."""
+def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = None) -> float:
+    """The rate that the next update of stage 1 would have had.
+
+    Args:
+        stage_1: its configuration.
+        weights: its full checkpoint.
+        n_updates: that its optimizer has made, fewer than the steps where some were dropped; None for the steps.
+    """
     place = checkpoint_place(weights)
     if place is None:
         raise ConfigError(
@@ -118,7 +138,8 @@ def last_rate(stage_1: StageOneConfig, weights: Path) -> float:
             "residual_rate"
         )
     rates = build_rates(stage_1.schedule, place.steps_per_epoch, place.epoch + 1)
-    rate = float(rates[min(place.epoch * place.steps_per_epoch, len(rates) - 1)])
+    made = place.epoch * place.steps_per_epoch if n_updates is None else n_updates
+    rate = float(rates[min(made, len(rates) - 1)])
     if rate < _USED_UP * stage_1.schedule.peak:
         raise ConfigError(
             f"stage 1's schedule had brought its rate to {rate:.2g} by epoch {place.epoch}, which leaves nothing for "

@@ -99,7 +99,8 @@ class StageOneSoFar:
         if n_ranks > 1:
             note(f"{run} was trained on {n_ranks} devices; here one process takes their batches one after the other")
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
-        self.two = two.with_epochs_after(at).model_copy(update=on_one_process(two, n_ranks))
+        two = two.with_epochs_after(at).with_batches_of(one)
+        self.two = two.model_copy(update=on_one_process(two, n_ranks))
         self.network = build_network(one)
         self.layout = WeightLayout.from_network(self.network)
         on = OnSplits(self.network, images, build_scores(two), seed=two.seed, n_batches=two.reestimate_batches)
@@ -256,9 +257,11 @@ class StageOneSoFar:
         return self.window
 
     def _batches_of_stage_1(self) -> dict[str, Any]:
-        """Its rates are made for them."""
+        """Its rates are made for them; those of a configuration for another residual are not."""
+        if self.two.residual == "continued":
+            return {}
         data = self.two.data.model_copy(update={"batch_size": self.one.data.batch_size})
-        return {"data": data, "accumulation": self.one.accumulation}
+        return {"data": data, "accumulation": self.one.accumulation, "clipping": self.one.clipping}
 
 
 def _train(

@@ -43,6 +43,8 @@ def commented_configuration(config: Any, stage: int) -> str:
     """YAML text that reads back to ``config``, of a pydantic model, with a comment above each key."""
     schema, defaults = type(config).model_json_schema(), type(config)().model_dump(mode="json")
     head = f"# Stage {stage} of dimred. A key that is left out has its default: this value, where no other is named.\n"
+    if stage == 2:
+        head += "# With residual continued, data.batch_size, accumulation and clipping are stage 1's if left out.\n"
     return head + "\n".join(_lines(schema, schema["$defs"], config.model_dump(mode="json"), defaults, "")) + "\n"
 
 

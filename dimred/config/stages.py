@@ -166,7 +166,7 @@ class StageTwoConfig(SearchOptions, StageConfig):
     continued, for a plain cooldown, which needs no basis."""
     residual: Literal["off", "published", "continued"] = "continued"
     """The step along what the subspace can't express of the gradient: off; published: gamma and alpha, both constant;
-    continued: stage 1's own optimizer."""
+    continued: stage 1's own optimizer, with its data.batch_size, accumulation and clipping where they are left out."""
     residual_schedule: Literal["linear", "sqrt"] = "linear"
     """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
     residual_factor: Positive = 0.5
@@ -232,3 +232,19 @@ class StageTwoConfig(SearchOptions, StageConfig):
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
+
+    def with_batches_of(self, stage_1: StageOneConfig) -> "StageTwoConfig":
+        """The same with stage 1's batch size, micro-batches and clipping, each unless it was set here.
+
+        The rate that residual continued goes on from is made for these; other residuals keep their own.
+
+        Raises:
+            ConfigError: they don't go with another option.
+        """
+        if self.residual != "continued":
+            return self
+        taken: dict[str, Any] = {"accumulation": stage_1.accumulation, "clipping": stage_1.clipping.model_dump()}
+        taken = {key: value for key, value in taken.items() if key not in self.model_fields_set}
+        if "batch_size" not in self.data.model_fields_set:
+            taken["data"] = self.data.model_dump() | {"batch_size": stage_1.data.batch_size}
+        return self.checked(self.model_dump() | taken)

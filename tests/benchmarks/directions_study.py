@@ -168,7 +168,7 @@ class Tried(Comparison):
     def of_groups(self, **options: Any) -> Entry:
         """Gradient, pair and line search over several batches, and as many times fewer steps."""
         groups = copy.copy(self)
-        groups.one = self.one.model_copy(update={"accumulation": OBJECTIVE_OF * self.one.accumulation})
+        groups.two = self.two.model_copy(update={"accumulation": OBJECTIVE_OF * self.two.accumulation})
         return groups.continued(**options)
 
     def alone_for_as_long(self) -> Entry:

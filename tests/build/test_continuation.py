@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from dimred.build import build_network
-from dimred.build.continuation import Continuation, build_continued_optimizer, read_continuation, share_continuation
+from dimred.build.continuation import (
+    Continuation,
+    build_continued_optimizer,
+    read_continuation,
+    share_continuation,
+    with_batches_of_stage_1,
+)
 from dimred.build.steps import build_optimizer
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
+from dimred.config.parts import ClippingConfig
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.train_step.optimizers import state_parameters
@@ -45,6 +52,13 @@ def weights(tmp_path: Path) -> Path:
     return path
 
 
+def after_updates(path: Path, count: int) -> Path:
+    """The checkpoint, with another number of updates in its optimizer's state."""
+    arrays = read_checkpoint(path)
+    write_checkpoint(path, arrays | {"global_step": np.full_like(arrays["global_step"], count)})
+    return path
+
+
 def read(path: Path, **options: object) -> Continuation:
     return read_continuation(settings(**options), NETWORK, path, read_checkpoint(path))
 
@@ -62,6 +76,24 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
         assert int(optimizer.global_step.asnumpy()[0]) == 13 + step
     assert rates == pytest.approx([0.5 * 0.2 * (1 - np.sqrt(step / 4)) for step in range(4)])
     assert all((value.asnumpy() == 0.5).all() for value in state_parameters(optimizer) if "moments" in value.name)
+
+
+def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
+    assert read(after_updates(weights, 9)).rate == pytest.approx(0.4 * (1 - 9 / 24))
+
+
+def test_batches_and_clipping_are_those_of_stage_1_unless_set(weights: Path, tmp_path: Path) -> None:
+    one = ONE.model_copy(update={"accumulation": 3, "clipping": ClippingConfig(norm=2.0)})
+    (tmp_path / "run" / "config.yaml").write_text(config_text(one))
+    bare, own = settings(), settings(accumulation=1, clipping={"norm": None}, data={"batch_size": 8, "workers": 3})
+    found = with_batches_of_stage_1(bare, weights, ALONE)
+    assert (found.accumulation, found.clipping, found.data.batch_size) == (3, one.clipping, one.data.batch_size)
+    assert with_batches_of_stage_1(own, weights, ALONE) == own
+    off = settings(residual="off", n_components=2)
+    assert with_batches_of_stage_1(off, weights, ALONE) == off
+    with pytest.raises(ConfigError, match="sink needs batches of one shape"):
+        with_batches_of_stage_1(settings(data={"sink": True}), weights, ALONE)
+    assert with_batches_of_stage_1(bare, tmp_path / "net-4_3.ckpt", ALONE) == bare  # of no run
 
 
 def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,4 +142,4 @@ def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
     ended = weights.with_name("net-8_999.ckpt")
     shutil.copy(weights, ended)
     with pytest.raises(ConfigError, match="had brought its rate to 5e-05 by epoch 8, which leaves nothing"):
-        read(ended)
+        read(after_updates(ended, 8 * 999))

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.config import StageTwoConfig, load_config
 from dimred.run.metrics import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
-from tests.helpers.commands import STAGE_1, STAGE_2, program
+from tests.helpers.commands import CONFIGS, STAGE_1, STAGE_2, program
 
 PARTS = [
     f"--set={option}"
@@ -105,3 +106,17 @@ def test_stage_2_runs_with_all_parts_and_evaluates_the_average_beside_the_raw_we
     saved = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / f"resnet_small-1_{STEPS}.ckpt")
     assert int(saved["loss_scale.overflows"]) == records[-1]["n_overflows"]
     assert int(saved["ema.updates"]) == sum(record["outcome"] == "accepted" for record in records)
+
+
+def test_a_cooldown_takes_over_batches_and_clipping(stage_1: Path, few_digits: Path, tmp_path: Path) -> None:
+    weights, config = stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt", tmp_path / "bare.yaml"
+    lines = (CONFIGS / "digits_anytime_2.yaml").read_text().splitlines()
+    config.write_text("\n".join(line for line in lines if "batch_size" not in line))
+    out, options = tmp_path / "two", ["--set=reestimate_batches=2", "--set=data.eval_split=val"]
+    done = program("stage_2", few_digits, weights, "--config", config, "--out", out, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    settings = load_config(StageTwoConfig, out / "config.yaml")
+    assert (settings.data.batch_size, settings.accumulation) == (8, 2)
+    assert (settings.clipping.norm, settings.clipping.value) == (1.0, 0.5)
+    assert len(read_metrics(out / "metrics.jsonl")) == STEPS
+    assert "warning: stage 1 made" not in done.stderr

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search.result import Outcome
 from dimred.search.step import SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
@@ -77,6 +78,20 @@ def test_without_directions_it_is_plain_training_to_the_byte(name: str, micro_ba
         assert found.moved_outside > 0
     assert values(trained).keys() == values(step).keys()
     assert changed(values(trained), values(step)) == set()
+
+
+def test_without_directions_clipping_is_that_of_plain_training() -> None:
+    """The norm is summed in another order; nothing else differs."""
+    plain, searched = BatchNormNet(), BatchNormNet()
+    optimizer = make_optimizer("momentum", plain.trainable_params(), RATES, weight_decay=0.01)
+    trained = TrainStep(plain, optimizer, clipping=Clipping(norm=0.01)).set_train(True)
+    step, start = continued(searched, 0, clipping=Clipping(norm=0.01)), weight_vector(plain)
+    for number in range(4):
+        expected, found = trained(*image_batch(number)), step(*image_batch(number))
+        assert found.grad_norm == pytest.approx(float(expected.grad_norm.asnumpy()), rel=1e-6)
+        assert found.grad_norm > 0.02
+    moved, difference = weight_vector(plain) - start, weight_vector(plain) - weight_vector(searched)
+    assert np.linalg.norm(difference) < 1e-5 * np.linalg.norm(moved)
 
 
 @pytest.mark.parametrize("n_components", [0, 6])
