@@ -37,6 +37,7 @@ RATE_FACTORS = (0.1, 1.0, 10.0)  # of the configured learning_rate
 COOLDOWN_FACTORS = (1 / 3, 1.0)  # of the rate that stage 1 ended with
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
 ALONE: dict[str, Any] = {"n_components": 0, "search": "bfgs"}  # without directions
+_AS_LONG_AS_CONTINUED = {"cooldown", "plain_for_total"}  # what stage 2's directions cost is known once it has run
 PUBLISHED: dict[str, Any] = {"residual": "published", "search": "bfgs", "search_split": "train"}
 
 
@@ -137,8 +138,9 @@ def _jobs(
     for at in epochs or [ended]:
         goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        missing = [name for name in METHODS if name in methods and not (place / f"{name}.json").exists()]
-        missing = [name for name in missing if name != "plain_to_the_end" or goes_on]
+        wanted = set(methods) - (set() if goes_on else {"plain_to_the_end"})
+        wanted |= {"continued"} if two.n_components > 0 and wanted & _AS_LONG_AS_CONTINUED else set()
+        missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
         if missing:
             n_components = check_comparable(own, run, one, two, at, missing)
             searching = two.model_copy(update={"seed": one.seed})
@@ -267,10 +269,10 @@ class Comparison(StageOneSoFar):
 
     def equal_passes(self) -> int:
         """Epochs of ordinary training that cost what stage 2 cost here: with directions ``continued``'s, rounded up."""
-        path = self.folder / "continued.json"
-        if not self.has_directions or not path.exists():
+        if not self.has_directions:
             return self.two.n_epochs
-        return math.ceil(json.loads(path.read_text(encoding="utf-8"))["passes"] - self.at - 1e-9)
+        continued = json.loads((self.folder / "continued.json").read_text(encoding="utf-8"))
+        return math.ceil(continued["passes"] - self.at - 1e-9)
 
     def earlier_choice(self, method: str) -> float | None:
         """What ``val`` chose on the first seed that was compared at this epoch; it is kept for the others."""

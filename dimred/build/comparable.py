@@ -5,8 +5,9 @@ from pathlib import Path
 
 from dimred.build.continuation import last_rate
 from dimred.build.network_and_data import build_data, check_ranks, check_splits
-from dimred.build.preflight import basis_kind
+from dimred.build.preflight import basis_kind, snapshots_in_the_end
 from dimred.config import N_COMPONENTS, DataConfig, StageOneConfig, StageTwoConfig
+from dimred.console import note
 from dimred.data.batches import steps_in_epoch
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
@@ -53,6 +54,13 @@ def check_comparable(
         check_ranks(ALONE, taken, build_data(taken.data, data, "val", accumulation=taken.accumulation))
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
     n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
+    place = checkpoint_place(checkpoint)
+    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), place and place.steps_per_epoch)
+    if n_snapshots < would_have:
+        note(
+            f"warning: {run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
+            f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
+        )
     n_components = two.n_components or max(1, min(N_COMPONENTS, n_snapshots - 1))
     searched = _SEARCH | dict.fromkeys(("continued", "continued_random"), basis_kind(two))
     for kind in sorted({searched[name] for name in methods if name in searched}):

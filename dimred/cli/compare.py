@@ -101,13 +101,23 @@ def _numbers(text: str, option: str) -> list[int]:
 def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Path) -> Path:
     """The stage 1 of a seed; trained, or trained to its end, where it is not finished.
 
-    With epochs ``at`` it goes to the last of them, also after an earlier call, and leaves a full checkpoint at each.
+    With epochs ``at`` it goes to the last of them, also after an earlier call, leaves a full checkpoint at each, and
+    keeps every snapshot.
+
+    Raises:
+        ConfigError: it is past one of the epochs, and left no full checkpoint there.
     """
+    from dimred.build.comparable import checkpoint_of
     from dimred.config import StageOneConfig, load_config
 
     run, end = out / f"seed_{seed}" / "stage_1", max(at, default=0)
+    snapshots = load_config(StageOneConfig, config).snapshots
     if (run / CONFIG).exists():
         earlier = load_config(StageOneConfig, run / CONFIG).epochs
+        reached = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0)
+        for epoch in at:
+            if epoch <= reached:
+                checkpoint_of(run, epoch)
         if earlier >= end and earlier in full_checkpoints(run / STAGE_1_CHECKPOINTS):
             return run
         if at:
@@ -120,7 +130,9 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
+        taken = (end - snapshots.first_epoch + 1) * snapshots.per_epoch  # the earliest epoch's must last to the end
         saved = {"epochs": end, "checkpoints.every_epochs": every, "checkpoints.keep": end // every, "stop": "null"}
+        saved["snapshots.keep"] = max(taken, snapshots.keep)
         for key, value in saved.items():
             command += [f"--set={key}={value}", f"--allow-change={key}"]
     status = run_logged(command, run.with_suffix(".log"))

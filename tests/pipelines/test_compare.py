@@ -1,6 +1,7 @@
 """``dimred compare``: who is judged on what, at which cost. On a task that trains in milliseconds, in this process."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -133,9 +134,10 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept(folder: Path, capsys: pyt
     runs = [run for run in summary["runs"] if run["method"] == "plain_for_total"]
     assert {run["choice"] for run in runs} <= {0.05, 0.1, 0.2}
     assert runs[0]["choice"] == runs[1]["choice"]
-    total = 2 + 1  # without the continued search beside it, stage 2's own length is the budget
-    assert [run["backward_epochs"] for run in runs] == [3 * total, total]
-    assert {run["passes"] for run in runs} == {total}
+    continued = [run for run in summary["runs"] if run["method"] == "continued"]  # run for its passes, not asked for
+    totals = [math.ceil(run["passes"]) for run in continued]
+    assert [run["backward_epochs"] for run in runs] == [3 * totals[0], totals[1]]
+    assert [run["passes"] for run in runs] == totals
 
 
 def test_a_peak_at_which_plain_training_diverges_is_not_chosen(folder: Path) -> None:
@@ -166,6 +168,25 @@ def test_a_larger_budget_goes_on_with_the_stage_1_that_is_there(folder: Path, tm
     found = full_checkpoints(run / "checkpoint_stage_1")
     assert sorted(found) == [2, 4, 6]
     assert all(np.array_equal(values, before[name]) for name, values in read_checkpoint(found[2]).items())
+    with pytest.raises(ConfigError, match="no full checkpoint of epoch 3"):  # it is past that
+        compare(str(tmp_path), folder / "two.yaml", out=out, seeds="3", stage_1_config=config, methods="last", at="3,8")
+    assert max(full_checkpoints(run / "checkpoint_stage_1")) == 6
+
+
+def test_the_snapshots_of_the_first_budget_last_to_the_end(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = tmp_path / "one.yaml", tmp_path / "out"
+    config.write_text(yaml.safe_dump(TASK | STAGE_ONE | {"snapshots": {"per_epoch": 2, "keep": 5}}))
+    options: dict[str, Any] = {"seeds": "3", "stage_1_config": config, "methods": "last", "at": "2,4"}
+    compare(str(tmp_path), folder / "two.yaml", out=out, **options)
+    assert len(library.CheckpointSeries.open(out / "seed_3" / "stage_1" / "checkpoint_stage_1" / "checkpoint_pca")) == 8
+    assert "warning" not in capsys.readouterr().err
+    set_up(3)
+    one = StageOneConfig.model_validate(yaml.safe_load(config.read_text()))
+    stage_1_run(one)(tmp_path / "run", False)
+    compare("nowhere", folder / "two.yaml", [tmp_path / "run"], tmp_path / "its_own", methods="last", at="2")
+    assert "has 1 of the 4 snapshots that it would have had, had it ended at epoch 2" in capsys.readouterr().err
 
 
 def test_a_run_of_stage_2_is_named_as_such(folder: Path, tmp_path: Path) -> None:
