@@ -56,6 +56,10 @@ class FaultError(DimredError):
     exit_status = 3
 
 
+class DivergedError(FaultError):
+    """A training diverged: going on from its last state would repeat it."""
+
+
 class StoppedError(DimredError):
     """SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129) ended a run; ``saved``: what is kept, how to go on."""
 

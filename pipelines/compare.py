@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.build.comparable import check_comparable
+from dimred.build.comparable import check_comparable, check_rows, claim_folder
 from dimred.build.from_stage_1 import Arrays, Found, StageOneSoFar
 from dimred.build.preflight import basis_kind
-from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.console import doing, note
 from dimred.errors import ConfigError
 from dimred.evaluate.averages import average_snapshots, combine_snapshots
@@ -92,7 +92,8 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
-    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods or list(METHODS))]
+    chosen, seeds = methods or list(METHODS), dict[int, Path]()
+    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
     claim_folder(folder, two)
     for job in jobs:
         job()
@@ -111,22 +112,14 @@ def check_choice(methods: Sequence[str] | None, epochs: Sequence[int]) -> None:
         raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
 
 
-def claim_folder(out: Path, two: StageTwoConfig) -> None:
-    """Make the folder, or make sure that what is in it was made with the same configuration."""
-    if (out / CONFIG).exists():
-        if load_config(StageTwoConfig, out / CONFIG) != two:
-            raise ConfigError(
-                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
-            )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-        atomic_write(out / CONFIG, config_text(two))
-
-
 def _jobs(
-    data: str, run: Path, two: StageTwoConfig, epochs: Sequence[int], out: Path, methods: Sequence[str]
+    data: str,
+    run: Path,
+    two: StageTwoConfig,
+    epochs: Sequence[int],
+    out: Path,
+    methods: Sequence[str],
+    seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """What is to be done for one stage 1, after checking that it can be."""
     if (run / STAGE_2_CHECKPOINTS).is_dir():
@@ -134,10 +127,13 @@ def _jobs(
     if not (run / CONFIG).is_file():
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
+    if (other := seeds.setdefault(one.seed, run)) is not run:
+        raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [ended]:
-        goes_on = one.schedule.name != "constant" and at < one.schedule.total_epochs
+        goes_on = at < (one.schedule.last_epoch or 0)
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
+        check_rows(place, own, run)
         wanted = set(methods) - (set() if goes_on else {"plain_to_the_end"})
         wanted |= {"continued"} if two.n_components > 0 and wanted & _AS_LONG_AS_CONTINUED else set()
         missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
@@ -162,8 +158,8 @@ def _run(seed: int, begin: Callable[[], "Comparison"], missing: Sequence[str]) -
         entry = METHODS[method](comparison)
         seconds = time.perf_counter() - started - (comparison.seconds_shared - spent)
         record = {
-            "method": method, "seed": seed, "at": comparison.at, "data": str(comparison.data),
-            "run": str(comparison.run), "metric": comparison.two.metric_name,
+            "method": method, "seed": seed, "at": comparison.at, "data": str(comparison.data.resolve()),
+            "run": str(comparison.run.resolve()), "metric": comparison.two.metric_name,
             "batch_norm": comparison.evaluator.on.has_batch_norm,
             "passes": entry.passes, "chosen": entry.chosen, "choice": entry.choice,
             "forward_epochs": cost.forward / n_images, "backward_epochs": cost.backward / n_images,

@@ -23,12 +23,12 @@ from dimred.console import note, run_program
 from dimred.errors import ConfigError, DimredError, RunError, StoppedError
 from dimred.files.atomic import atomic_write
 from dimred.files.checksummed_json import read_checksummed, write_checksummed
+from dimred.files.metrics_file import read_metrics
 from dimred.files.run_names import METRICS, PHASES, RESULT, STAGE_1_CHECKPOINTS
+from dimred.launch.signals import StopSignals
 from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import passes_of
 from dimred.run.folder import run_folder
-from dimred.run.metrics import read_metrics
-from dimred.run.signals import StopSignals
 
 _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
@@ -124,7 +124,7 @@ class _Demo:
             return float(json.loads(self.phases.printed[f"evaluate {name}"])["accuracy_reestimated"])
 
         yield _row("stage 1 at a constant rate", self.epochs, reestimated("device0_stage_1"))
-        yield _row("  the best average of its snapshots", self.epochs, found["accuracy_average"])
+        yield _row("  the best average of its snapshots", self.epochs, _accuracy_of_average(found))
         yield _row("  stage 2", self.epochs + passes_of(found, found["epochs"]), found["accuracy_reestimated"])
         for total in (self.total, 2 * self.total):
             yield _row(f"plain training, schedule made for {total}", total, reestimated(f"plain_{total}"))
@@ -139,7 +139,7 @@ class _Demo:
         }
         searched = [_row("", self.epochs + passes_of(found, epoch), value) for epoch, value in points.items()]
         curves |= {"stage 1, constant rate": self._accuracies("device0_stage_1"), "stage 2": searched}
-        curves["best average of stage 1's snapshots"] = [_row("", self.epochs, found["accuracy_average"])]
+        curves["best average of stage 1's snapshots"] = [_row("", self.epochs, _accuracy_of_average(found))]
         return {
             name: [
                 {"passes": row["passes"], "test_reestimated": {"mean": row["accuracy"], "spread": None}}
@@ -152,6 +152,11 @@ class _Demo:
     def _accuracies(self, name: str) -> list[dict[str, Any]]:
         records = read_metrics(self.out / name / METRICS)
         return [_row(name, record["epoch"], record["accuracy"]) for record in records if record.get("accuracy")]
+
+
+def _accuracy_of_average(found: dict[str, Any]) -> float:
+    """Of the best average; of the last weights, where no average was better."""
+    return float(found.get("accuracy_average", found["accuracy_start"]))
 
 
 def _row(what: str, passes: float, accuracy: float) -> dict[str, Any]:

@@ -1,22 +1,25 @@
 """What a stage 1 must have kept to be compared with, checked before anything is run."""
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 
 from dimred.build.continuation import last_rate
 from dimred.build.network_and_data import build_data, check_ranks, check_splits
 from dimred.build.preflight import basis_kind, snapshots_in_the_end
-from dimred.config import N_COMPONENTS, DataConfig, StageOneConfig, StageTwoConfig
+from dimred.config import N_COMPONENTS, DataConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.console import note
 from dimred.data.batches import steps_in_epoch
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
-from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.files.atomic import atomic_write
+from dimred.files.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
 from dimred.subspace.spectrum import check_enough
 from dimred.weights.series import CheckpointSeries
 
 SPLITS = ("train", "val", "test")
 _CONTINUE = {"continued", "continued_random", "continued_alone", "cooldown"}  # from the rate that stage 1 ended with
+_MAY_DIFFER = {"seed", "epochs", "checkpoints", "stop"}  # between a stage 1 of a comparison and its configuration
 _SEARCH = {"trainable_averaging": "snapshots", "projected_sgd": "pca", "p_bfgs_train": "pca", "p_bfgs_val": "pca"}
 
 
@@ -66,6 +69,49 @@ def check_comparable(
     for kind in sorted({searched[name] for name in methods if name in searched}):
         check_enough(n_snapshots, n_components, kind, folder)
     return n_components
+
+
+def claim_folder(out: Path, two: StageTwoConfig) -> None:
+    """Make the folder, or make sure that what is in it was made with the same configuration."""
+    if (out / CONFIG).exists():
+        if load_config(StageTwoConfig, out / CONFIG) != two:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / CONFIG, config_text(two))
+
+
+def check_same_stage_1(one: StageOneConfig, run: Path) -> None:
+    """Whether a stage 1 was trained with this configuration, its length and what it keeps aside; ConfigError if not."""
+    trained = load_config(StageOneConfig, run / CONFIG)
+    snapshots = one.snapshots.model_copy(update={"keep": trained.snapshots.keep})
+    one = one.model_copy(update={"snapshots": snapshots})
+    for key in sorted(StageOneConfig.model_fields.keys() - _MAY_DIFFER):
+        if getattr(one, key) != getattr(trained, key):
+            raise ConfigError(
+                f"--stage-1-config has {key} {getattr(one, key)}, but {run} was trained with {getattr(trained, key)}; "
+                "name another folder with --out"
+            )
+
+
+def check_rows(place: Path, data: Path, run: Path) -> None:
+    """Whether the rows of an earlier call are of the same stage 1 and data; ConfigError where they are not.
+
+    Args:
+        place: their folder, of one seed at one epoch.
+        data, run: of this call.
+    """
+    for row in sorted(place.glob("*.json"))[:1]:
+        found = json.loads(row.read_text(encoding="utf-8"))
+        for argument, key, typed in (("RUN", "run", run), ("DATA", "data", data)):
+            if Path(found[key]).resolve() != typed.resolve():
+                raise ConfigError(
+                    f"{argument} is {str(typed)!r}, but {place} has rows of {found[key]!r}; name another --out"
+                )
 
 
 def checkpoint_of(run: Path, epoch: int) -> Path:

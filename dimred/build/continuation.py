@@ -139,8 +139,11 @@ def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = No
         )
     rates = build_rates(stage_1.schedule, place.steps_per_epoch, place.epoch + 1)
     made = place.epoch * place.steps_per_epoch if n_updates is None else n_updates
-    rate = float(rates[min(made, len(rates) - 1)])
-    if rate < _USED_UP * stage_1.schedule.peak:
+    schedule, end = stage_1.schedule, stage_1.schedule.last_epoch
+    has_ended = end is not None and made >= end * place.steps_per_epoch
+    leaves_a_rate = schedule.name == "step" and schedule.cooldown is None
+    rate = 0.0 if has_ended and not leaves_a_rate else float(rates[min(made, len(rates) - 1)])
+    if rate < _USED_UP * schedule.peak:
         raise ConfigError(
             f"stage 1's schedule had brought its rate to {rate:.2g} by epoch {place.epoch}, which leaves nothing for "
             "residual continued; name an earlier full checkpoint, or set residual_rate"

@@ -219,8 +219,8 @@ class StageOneSoFar:
         return self.best({f"epoch {total}": arrays}, self.epochs_of(cost))
 
     def to_the_end(self) -> Found:
-        """Stage 1 itself, optimizer state included, to the end of its schedule."""
-        total, cost = self.one.schedule.total_epochs, Cost()
+        """Stage 1 itself, optimizer state included, to the end of its schedule or cooldown; it must have one."""
+        total, cost = self.one.schedule.last_epoch or self.at, Cost()
         arrays = _train(self.one.model_copy(update={"epochs": total}), self.data, cost, self.saved, self.at)
         return self.best({f"epoch {total}": arrays}, self.epochs_of(cost))
 

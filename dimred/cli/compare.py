@@ -61,10 +61,10 @@ def compare(
     epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
     from dimred.build.comparable import check_snapshots
+    from dimred.launch.signals import StopSignals
     from dimred.pipelines.compare import check_choice, claim_folder
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown
-    from dimred.run.signals import StopSignals
 
     check_choice(chosen, epochs)
     found = list(runs or [])
@@ -105,14 +105,15 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     keeps every snapshot.
 
     Raises:
-        ConfigError: it is past one of the epochs, and left no full checkpoint there.
+        ConfigError: it is of another configuration, or past one of the epochs and left no full checkpoint there.
     """
-    from dimred.build.comparable import checkpoint_of
+    from dimred.build.comparable import check_same_stage_1, checkpoint_of
     from dimred.config import StageOneConfig, load_config
 
     run, end = out / f"seed_{seed}" / "stage_1", max(at, default=0)
     snapshots = load_config(StageOneConfig, config).snapshots
     if (run / CONFIG).exists():
+        check_same_stage_1(load_config(StageOneConfig, config), run)
         earlier = load_config(StageOneConfig, run / CONFIG).epochs
         reached = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0)
         for epoch in at:

@@ -165,7 +165,9 @@ def summary(
     input_shape: Annotated[
         str | None, typer.Option(help="The whole shape of the input, batch included, such as 1,3,224,224.")
     ] = None,
-    classes: Annotated[int, typer.Option(min=2, help="Outputs of resnet*.")] = 1001,
+    classes: Annotated[
+        int, typer.Option(min=2, help="Outputs; of your own network the argument of its factory.")
+    ] = 1001,
     as_json: AsJson = False,
 ) -> None:
     """Layers, shapes, parameters and FLOPs of a network, for one forward pass.
@@ -182,7 +184,7 @@ def summary(
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    found = summarise(make_cell(model) if ":" in model else resnet(model, classes), shape)
+    found = summarise(make_cell(model, classes) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
     else:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from dimred.files.atomic import is_temporary
+
 # Of every run.
 CONFIG = "config.yaml"
 PHASES = "phases.json"
@@ -36,6 +38,11 @@ UNFINISHED = ".unfinished"  # ends the name of the folder in which a basis is ma
 STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
 SUBSPACE_PATH = "subspace_path.json"
 RESULT = "result.json"
+
+
+def results_in(folder: Path) -> bool:
+    """Whether a run has written something; what it was writing when it died does not count."""
+    return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
 class CheckpointPlace(NamedTuple):

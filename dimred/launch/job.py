@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from dimred.errors import ConfigError
-from dimred.files.run_names import MSRUN_LOGS, NOT_RESULTS, RANK_LOG
+from dimred.files.run_names import MSRUN_LOGS, RANK_LOG, results_in
 from dimred.launch.rank_table import Device, read_rank_table
 
 NODE_RANK = "DIMRED_NODE_RANK"
@@ -145,8 +145,7 @@ class Job:
             for port in (self.master_port, self.master_port + 1)[: self.nodes]:  # msrun's, and between the launchers
                 _check_port(self.master_addr, port)
         for folder in map(self.folder, self.local_ranks):
-            held = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-            if held - NOT_RESULTS and not resume:
+            if folder.is_dir() and results_in(folder) and not resume:
                 raise ConfigError(
                     f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
                 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dimred.errors import DataError, FaultError, StoppedError
+from dimred.errors import DataError, DivergedError, FaultError, StoppedError
 from dimred.files.atomic import describe_os_error
 from dimred.run.states import RunStates
 
@@ -37,6 +37,11 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
         raise FaultError(f"{describe_os_error(error)}. {_sentence(states)}: {remedy}, and {_GO_ON}") from error
+    except DivergedError as error:
+        raise FaultError(
+            f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
+            "schedule.peak, a longer schedule.warmup_epochs, or clipping.norm"
+        ) from error
     except (DataError, FaultError) as error:
         raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
     except RuntimeError as error:
@@ -86,7 +91,7 @@ class DivergenceDetector:
         """Take the loss of a step, a Tensor () or a number.
 
         Raises:
-            FaultError: the training diverged; says how.
+            DivergedError: the training diverged; says how.
         """
         self._recent.append(loss)
         if len(self._recent) < _WINDOW:
@@ -94,11 +99,11 @@ class DivergenceDetector:
         finite = [value for value in map(float, self._recent) if math.isfinite(value)]
         self._recent.clear()
         if not finite:
-            raise FaultError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
+            raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
         if self.first_loss is None:
             self.first_loss = finite[0]
         if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss), 1.0):
-            raise FaultError(
+            raise DivergedError(
                 f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
                 f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"
             )

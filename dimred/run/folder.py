@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dimred.errors import ConfigError
-from dimred.files.atomic import atomic_write, is_temporary, remove_leftovers
+from dimred.files.atomic import atomic_write, remove_leftovers
 from dimred.files.lock import FolderLock
-from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, NOT_RESULTS, PHASES, UNFINISHED, VERSIONS
+from dimred.files.run_names import BASIS, BASIS_METADATA, CONFIG, PHASES, UNFINISHED, VERSIONS, results_in
 
 # What a run writes first; the basis may be fitted before the rest begins.
 _BEGINNINGS = (CONFIG, PHASES, BASIS + UNFINISHED, BASIS_METADATA)
@@ -41,25 +41,20 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
         try:
             yield out
         except BaseException:
-            if not _results(out):
+            if out.is_dir() and not results_in(out):
                 lock.remove()
             raise
 
 
 def check_run_folder(out: Path, *, resume: bool) -> None:
     """Raises ConfigError where ``run_folder`` would refuse ``out`` for what it holds."""
-    if out.exists() and (not out.is_dir() or (_results(out) and not resume)):
+    if out.exists() and (not out.is_dir() or (results_in(out) and not resume)):
         raise ConfigError(
             f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "
             "move them away"
         )
-    if out.exists() and _results(out) and not any((out / name).exists() for name in _BEGINNINGS):
+    if out.exists() and results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else than a run; name another folder")
-
-
-def _results(out: Path) -> bool:
-    """Whether a run has written something; what it was writing when it died does not count."""
-    return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in out.iterdir())
 
 
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")

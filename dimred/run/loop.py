@@ -14,7 +14,7 @@ from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.evaluate.evaluator import Cost
 from dimred.launch.channel import COMPUTING, READING, StageBar, tell_position
-from dimred.run.signals import StopSignals
+from dimred.launch.signals import StopSignals
 from dimred.search.result import SearchResult
 from dimred.train_step.step import StepResult
 

@@ -14,7 +14,6 @@ from dimred.console import say
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import RunError
 from dimred.files.atomic import atomic_write, flush_to_disk, retry
-from dimred.files.metrics_file import read_metrics as read_metrics
 
 Record = dict[str, Any]
 _LONGEST_RECORD = 1 << 20  # bytes that are written as one

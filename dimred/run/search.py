@@ -10,7 +10,7 @@ from mindspore import Parameter, nn
 from dimred.config import StageTwoConfig
 from dimred.console import say
 from dimred.data.batches import Batches
-from dimred.errors import NothingAcceptedError
+from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluate.checkpoint_selection import CheckpointSelection
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.initial_weights import InitialWeights
@@ -18,15 +18,23 @@ from dimred.evaluate.scores import Scores
 from dimred.evaluate.selection import Selection
 from dimred.files.atomic import retry
 from dimred.files.checksummed_json import write_checksummed
-from dimred.files.metrics_file import metric_text
+from dimred.files.metrics_file import metric_text, read_metrics
 from dimred.files.run_names import RESULT, STAGE_2_CHECKPOINTS, SUBSPACE_PATH
 from dimred.launch.channel import tell_position
 from dimred.run.lines import epoch_line, loss_text, metric_line, published_epoch_line, say_end
 from dimred.run.loop import EpochLoop, Observer, Place
-from dimred.run.metrics import finite, read_metrics
+from dimred.run.metrics import finite
 from dimred.run.session import Session
 from dimred.run.training import own_statistics, parameters_to_save
-from dimred.search.result import SearchResult, search_line, state_arrays, state_from_arrays, telemetry, totals
+from dimred.search.result import (
+    SearchResult,
+    is_state_of,
+    search_line,
+    state_arrays,
+    state_from_arrays,
+    telemetry,
+    totals,
+)
 from dimred.search.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.path import make_path
@@ -109,11 +117,32 @@ class Search(Observer):
             )
 
     def restore(self, allowed: list[str]) -> bool:
-        """Resume the run in the folder; whether there is one."""
+        """Resume the run in the folder; whether there is one.
+
+        Raises:
+            ConfigError: what was allowed to change does not go with what the run has done.
+        """
         found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, allowed)
         if found is None:
             return False
-        searched = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if _SEARCH in name}
+        if self.settings.n_epochs < self.place.epoch:
+            raise ConfigError(
+                f"epochs is {self.settings.n_epochs}, but the run has begun {self.place.epoch}; --set epochs to that "
+                "or more"
+            )
+        if found.progress["result"]["metric"] != self.metric:
+            raise ConfigError(
+                f"metric is {self.metric}, but the run has measured {found.progress['result']['metric']}; a metric "
+                "can't change on the way: leave it, or begin in a new folder"
+            )
+        searched = {
+            name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)
+        }
+        if not is_state_of(searched, self.step.state):
+            raise ConfigError(
+                "search and n_components can't change on the way, because H or the momentum would not fit; leave them, "
+                "or begin in a new folder"
+            )
         self.step.state = state_from_arrays(searched, self.step.state)
         configured = {key: self.result[key] for key in ("epochs", "residual")}  # which may have been allowed to change
         self.result |= found.progress["result"] | configured
@@ -168,7 +197,7 @@ class Search(Observer):
             try:
                 self.loop.run(self.place, self)
             except NothingAcceptedError as stop:
-                self.result["stopped"] = str(stop)
+                self.result |= {"stopped": str(stop), "epochs": len(self.records) / self.per_epoch}
                 self.result["search_seconds"] += self.place.seconds
                 say(f"the search stops in epoch {self.place.epoch}: {stop}")
         self._finish()

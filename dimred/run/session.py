@@ -14,15 +14,16 @@ from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share_state
 from dimred.errors import ConfigError
 from dimred.files.atomic import atomic_write, retry
+from dimred.files.metrics_file import read_metrics
 from dimred.files.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
+from dimred.launch.signals import StopSignals
 from dimred.models.factory import call_factory
 from dimred.run.device import redirect_native_stderr
 from dimred.run.faults import translate_errors
 from dimred.run.folder import run_folder, write_versions
 from dimred.run.loop import Place
-from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics, read_metrics
+from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics
 from dimred.run.resume_check import refuse_changes
-from dimred.run.signals import StopSignals
 from dimred.run.states import RunState, RunStates, read_state
 from dimred.vectors.parameters import from_arrays
 

@@ -125,7 +125,7 @@ class Training(Observer):
         self.session.write_configuration()
         self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
         with self.session.open_metrics() as self.metrics:
-            if self._is_to_measure(self.place):  # the run was killed meanwhile
+            if self._is_to_measure(self.place) or self._lacks_last_checkpoint():  # the run was stopped meanwhile
                 self.save(self.place)
             self.loop.run(self.place, self)
         if self.stop.reason is not None:
@@ -134,13 +134,20 @@ class Training(Observer):
         for name, value in self._evaluated.items():
             if name != self.metric:
                 say(f"with the average of the weights (EMA): {name} {value:.4f}")
-        saved = self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self._finished_epochs}_{self.per_epoch}.ckpt"
         how = ", BatchNorm statistics as trained" if self.on.has_batch_norm else ""
         device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
-        following = ["dimred", "train", "stage-2", self._data, str(saved), *self._options_of_stage_2, *device]
+        following = [
+            "dimred",
+            "train",
+            "stage-2",
+            self._data,
+            str(self._last_checkpoint),
+            *self._options_of_stage_2,
+            *device,
+        ]
         value = self._evaluated[self.metric]
         say(metric_line(self.metric, value))
-        say_end(self.metric, self.settings.data.eval_split, value, how, saved, following)
+        say_end(self.metric, self.settings.data.eval_split, value, how, self._last_checkpoint, following)
 
     @property
     def has_ended(self) -> bool:
@@ -203,6 +210,16 @@ class Training(Observer):
 
     def _is_to_measure(self, place: Place) -> bool:
         return place.done == self.per_epoch and self.stop.is_due(place.epoch)
+
+    def _lacks_last_checkpoint(self) -> bool:
+        """Whether the run is at its end, as only its resumption says, and has no full checkpoint of it."""
+        if self.place.done < self.per_epoch or not self._is_last(self.place):
+            return False
+        return self.ranks.any(self.ranks.is_rank_zero and not self._last_checkpoint.exists())
+
+    @property
+    def _last_checkpoint(self) -> Path:
+        return self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self._finished_epochs}_{self.per_epoch}.ckpt"
 
     def _save_state(self, place: Place, arrays: Mapping[str, np.ndarray]) -> None:
         self.session.save(

@@ -149,6 +149,14 @@ def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
     return {name: np.array(value) for name, value in fields.items() if value is not None}
 
 
+def is_state_of(arrays: Mapping[str, np.ndarray], like: SearchState) -> bool:
+    """Whether arrays by the names of ``state_arrays`` are of a search with this direction rule and this k."""
+    first = {name: value.shape for name, value in state_arrays(like).items() if name.startswith(_DIRECTION)}
+    saved = {name: value.shape for name, value in arrays.items() if name.startswith(_DIRECTION)}
+    known = {_DIRECTION + name for name in like.direction._fields}
+    return saved.keys() <= known and all(saved.get(name) == shape for name, shape in first.items())
+
+
 def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState:
     """The state that ``state_arrays`` took apart, to the last bit.
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dimred.data.digits import write_digits
 from dimred.data.photos import write_photos
-from dimred.run.metrics import read_metrics
+from dimred.files.metrics_file import read_metrics
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 TASKS: dict[str, Callable[[Path, int], Any]] = {

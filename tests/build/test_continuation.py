@@ -142,4 +142,9 @@ def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
     ended = weights.with_name("net-8_999.ckpt")
     shutil.copy(weights, ended)
     with pytest.raises(ConfigError, match="had brought its rate to 5e-05 by epoch 8, which leaves nothing"):
-        read(after_updates(ended, 8 * 999))
+        read(after_updates(ended, 8 * 999 - 1))
+    for steps in (3, 999):  # at the end of the schedule, however few the steps that it had
+        ended = weights.with_name(f"net-8_{steps}.ckpt")
+        shutil.copy(weights, ended)
+        with pytest.raises(ConfigError, match="had brought its rate to 0 by epoch 8, which leaves nothing"):
+            read(after_updates(ended, 8 * steps))

@@ -13,7 +13,7 @@ import pytest
 from dimred.cli.compare import compare, run_logged
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError, StoppedError
-from dimred.run.signals import StopSignals
+from dimred.launch.signals import StopSignals
 from tests.helpers.commands import STAGE_1, STAGE_2
 
 SEEDS = {"seeds": "1", "stage_1_config": STAGE_1}

@@ -22,8 +22,10 @@ def test_a_table_for_people_and_json_for_programs() -> None:
 
 
 def test_somebody_s_own_network(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("from mindspore import nn\ndef build():\n    return nn.Dense(7, 2)\n")
-    done = dimred("summary", "own:build", "--input-shape", "1,7", cwd=tmp_path)
+    (tmp_path / "own.py").write_text(
+        "from mindspore import nn\ndef build(n_classes):\n    return nn.Dense(7, n_classes)\n"
+    )
+    done = dimred("summary", "own:build", "--input-shape", "1,7", "--classes", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "16 parameters" in done.stdout
 

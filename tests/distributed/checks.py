@@ -24,8 +24,9 @@ from dimred.errors import DimredError
 from dimred.evaluate.averages import SnapshotAverages, Window
 from dimred.evaluate.classification import cross_entropy, is_correct
 from dimred.evaluate.scores import mean_of_items, means_of_samples, score_batches
+from dimred.files.metrics_file import read_metrics
 from dimred.run.device import set_up
-from dimred.run.metrics import MetricsLog, cut_metrics, read_metrics
+from dimred.run.metrics import MetricsLog, cut_metrics
 from dimred.run.states import RunStates, read_state
 from dimred.search.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics

@@ -11,8 +11,9 @@ import numpy as np
 
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.files.checksummed_json import add_checksum
+from dimred.files.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
-from dimred.run.metrics import MetricsLog, read_metrics
+from dimred.run.metrics import MetricsLog
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import CHECKSUM_BYTES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dimred.files.checksummed_json import read_checksummed
-from dimred.run.metrics import read_metrics
+from dimred.files.metrics_file import read_metrics
 from dimred.run.states import RunStates
 
 TIMES = (

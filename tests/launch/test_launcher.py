@@ -88,6 +88,8 @@ def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     log = (tmp_path / "device0_stage_1" / "train.log").read_text()
     assert "fail" in log
     assert "fine" in log
+    (tmp_path / "device0_stage_1" / ".writing-host-1-0123abcd.tmp").write_text("")  # of a run that was killed
+    launch(job(tmp_path, "fine"))
     result = tmp_path / "device0_stage_1" / "result.json"
     result.write_text("{}")
     with pytest.raises(ConfigError, match=r"device0_stage_1' holds earlier results; --resume"):

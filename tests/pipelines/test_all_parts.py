@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dimred.config import StageTwoConfig, load_config
-from dimred.run.metrics import read_metrics
+from dimred.files.metrics_file import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
 from tests.helpers.commands import CONFIGS, STAGE_1, STAGE_2, program
 

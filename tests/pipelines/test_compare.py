@@ -150,6 +150,14 @@ def test_a_peak_at_which_plain_training_diverges_is_not_chosen(folder: Path) -> 
         so_far.plain(1, [1e30])
 
 
+def test_the_end_of_a_schedule_with_a_cooldown_is_that_of_the_cooldown(folder: Path) -> None:
+    schedule = STAGE_ONE["schedule"] | {"cooldown": {"after_epoch": 4, "epochs": 1}}
+    one = StageOneConfig.model_validate(TASK | STAGE_ONE | {"schedule": schedule})
+    two = StageTwoConfig.model_validate(TASK | STAGE_TWO)
+    found = from_stage_1.StageOneSoFar(Path("nowhere"), folder / "run_3", one, two, 4).to_the_end()
+    assert (found.passes, found.kept) == (PASSES, "epoch 5")
+
+
 def test_from_python_it_is_the_same(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--methods has 'sva'; allowed: last, swa"):
         library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=["sva"])
@@ -158,19 +166,36 @@ def test_from_python_it_is_the_same(folder: Path) -> None:
 
 
 def test_a_larger_budget_goes_on_with_the_stage_1_that_is_there(folder: Path, tmp_path: Path) -> None:
-    out, run = tmp_path / "out", tmp_path / "out" / "seed_3" / "stage_1"
-    library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", out, methods=["last"])
-    shutil.copytree(folder / "run_3", run)
-    before = read_checkpoint(full_checkpoints(run / "checkpoint_stage_1")[2])
-    config = tmp_path / "one.yaml"
+    out, config = tmp_path / "out", tmp_path / "one.yaml"
+    checkpoints = out / "seed_3" / "stage_1" / "checkpoint_stage_1"
     config.write_text(yaml.safe_dump(TASK | STAGE_ONE))
-    compare(str(tmp_path), folder / "two.yaml", out=out, seeds="3", stage_1_config=config, methods="last", at="2,6")
-    found = full_checkpoints(run / "checkpoint_stage_1")
+    options: dict[str, Any] = {"out": out, "seeds": "3", "stage_1_config": config, "methods": "last"}
+    compare(str(tmp_path), folder / "two.yaml", **options, at="2,4")
+    before = read_checkpoint(full_checkpoints(checkpoints)[2])
+    compare(str(tmp_path), folder / "two.yaml", **options, at="2,6")
+    found = full_checkpoints(checkpoints)
     assert sorted(found) == [2, 4, 6]
     assert all(np.array_equal(values, before[name]) for name, values in read_checkpoint(found[2]).items())
     with pytest.raises(ConfigError, match="no full checkpoint of epoch 3"):  # it is past that
-        compare(str(tmp_path), folder / "two.yaml", out=out, seeds="3", stage_1_config=config, methods="last", at="3,8")
-    assert max(full_checkpoints(run / "checkpoint_stage_1")) == 6
+        compare(str(tmp_path), folder / "two.yaml", **options, at="3,8")
+    config.write_text(
+        yaml.safe_dump(TASK | STAGE_ONE | {"snapshots": {"per_epoch": 2, "keep": 9}, "clipping": {"norm": 1.0}})
+    )
+    with pytest.raises(ConfigError, match=r"--stage-1-config has clipping norm=1.0 .*, but .*stage_1 was trained with"):
+        compare(str(tmp_path), folder / "two.yaml", **options, at="2,8")
+    assert max(full_checkpoints(checkpoints)) == 6
+
+
+def test_rows_of_another_run_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run_3", tmp_path / "run_3")
+    options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last"}
+    compare("nowhere", folder / "two.yaml", [folder / "run_3"], **options)
+    with pytest.raises(ConfigError, match=rf"RUN is '{tmp_path}/run_3', but .* has rows of '{folder}/run_3'"):
+        compare("nowhere", folder / "two.yaml", [tmp_path / "run_3"], **options)
+    with pytest.raises(ConfigError, match=r"DATA is 'elsewhere', but .* has rows of '.*nowhere'"):
+        compare("elsewhere", folder / "two.yaml", [folder / "run_3"], **options)
+    with pytest.raises(ConfigError, match=r"of seed 3, which .* has too; give one run a seed"):
+        compare("nowhere", folder / "two.yaml", [folder / "run_3", tmp_path / "run_3"], tmp_path / "both")
 
 
 def test_the_snapshots_of_the_first_budget_last_to_the_end(
@@ -196,6 +221,7 @@ def test_a_run_of_stage_2_is_named_as_such(folder: Path, tmp_path: Path) -> None
 
 
 def test_other_settings_do_not_mix(folder: Path) -> None:
+    compare("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", methods="last")
     with pytest.raises(ConfigError, match="other settings"):
         compare("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", overrides=["epochs=2"])
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dimred.run.metrics import read_metrics
+from dimred.files.metrics_file import read_metrics
 from dimred.run.states import RunStates
 from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
 from tests.helpers.results import differences, results

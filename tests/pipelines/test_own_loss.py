@@ -12,10 +12,10 @@ import yaml
 from dimred.cli.compare import compare
 from dimred.errors import ConfigError
 from dimred.files.checksummed_json import read_checksummed
+from dimred.files.metrics_file import read_metrics
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1
 from dimred.pipelines.stage_2 import stage_2
-from dimred.run.metrics import read_metrics
 from tests.helpers.tiny_regression import TASK, TOLD
 
 ONE = {

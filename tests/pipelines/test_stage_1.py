@@ -11,8 +11,8 @@ from mindspore import Parameter
 
 from dimred.config import StageOneConfig, load_config
 from dimred.distributed.ranks import Ranks
+from dimred.files.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.run.metrics import read_metrics
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
 from tests.helpers.commands import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages

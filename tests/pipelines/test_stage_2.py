@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dimred.evaluate.averages import SnapshotAverages, Window
+from dimred.files.metrics_file import read_metrics
 from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.report.verdict import Measured
-from dimred.run.metrics import read_metrics
 from dimred.subspace.basis import load_basis
 from dimred.weights.checkpoint_io import read_checkpoint
 from dimred.weights.series import CheckpointSeries
@@ -127,6 +127,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     assert "no step was accepted 3 times in a row" in done.stdout
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert "max_trials" in result["stopped"]
+    assert result["epochs"] == result["steps"] / STEPS < 1  # what was done, so that its cost is
     assert result["kept"] == "start"
     assert (tmp_path / "out" / "pca_mat.npy").read_bytes() == two_stages.matrix.read_bytes()
     assert result["accuracy_start"] == read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["accuracy"]

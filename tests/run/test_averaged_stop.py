@@ -13,8 +13,8 @@ from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.evaluate.evaluator import OnSplits
 from dimred.evaluate.selection import Candidate
+from dimred.files.metrics_file import read_metrics
 from dimred.run.averaged_stop import Plateau
-from dimred.run.metrics import read_metrics
 from tests.helpers.results import STATE_LOSSES, differences, results
 from tests.helpers.tiny_run import Run, stage_1_run
 from tests.helpers.tiny_task import TASK

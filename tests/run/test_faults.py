@@ -43,6 +43,12 @@ def test_an_explosion_is_seen_though_a_loss_among_the_ten_is_not_a_number() -> N
             see(DivergenceDetector(first_loss=2.3), losses)
 
 
+def test_going_on_is_not_the_advice_after_an_explosion() -> None:
+    with pytest.raises(FaultError, match=r"new folder with a lower schedule\.peak") as found, translate_errors(None):
+        see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
+    assert "--resume" not in str(found.value)
+
+
 def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
     with pytest.raises(FaultError, match=r"^gone\. Rank 0 has the last good state, if any: .*--resume"), \
             translate_errors(None):  # fmt: skip

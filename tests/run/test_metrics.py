@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics, read_metrics
+from dimred.files.metrics_file import read_metrics
+from dimred.run.metrics import MetricsLog, TensorBoard, cut_metrics
 
 
 def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
+from dimred.run.training import Training
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
@@ -56,6 +57,21 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
     with pytest.raises(ConfigError, match=said):
         begun(tmp_path / "new", False)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant rate, stopped in the evaluation of epoch 3 of 4, which then becomes the last."""
+    rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every": 3}, tmp_path / "one"
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "_evaluate", lambda training: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            stage_1_run(settings(epochs=4, **rarely))(out, False)
+    stage_1_run(settings(epochs=3, **rarely))(out, True)
+    stage_1_run(settings(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
+    assert (out / "checkpoint_stage_1" / "network-3_4.ckpt").exists()
+    assert not differences(results(out), results(tmp_path / "uninterrupted"))
 
 
 def test_a_run_does_not_end_before_the_epoch_that_it_has_begun(finished: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dimred.errors import StoppedError
 from dimred.launch.channel import LAUNCHER
-from dimred.run.signals import StopSignals
+from dimred.launch.signals import StopSignals
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
