@@ -38,6 +38,11 @@ class StageOneRecord:
         return {record["epoch"]: record[metric] for record in self.epochs if record.get(metric) is not None}
 
     @property
+    def averaged(self) -> list[dict[str, Any]]:
+        """The records of the epochs after which ``stop: averaged`` measured."""
+        return [record for record in self.epochs if "averaged_loss" in record]
+
+    @property
     def seconds(self) -> float:
         """What it took: training, evaluation, measuring averages."""
         parts = ("seconds", "evaluation_seconds", "averaged_seconds")

@@ -82,7 +82,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, metric: str = ACCURACY)
     if found := run.measured(metric):
         epoch, value = list(found.items())[-1]
         facts.insert(0, (metric_text(metric, value), f"{metric} after epoch {epoch}, statistics as trained"))
-    if measured := [record for record in run.epochs if "averaged_loss" in record]:
+    if measured := run.averaged:
         loss, epoch, width = (measured[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     said = [
@@ -206,7 +206,20 @@ def _add_curves(
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
     drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
-    page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")])
+    page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")], after=_averaged(run))
+
+
+def _averaged(run: StageOneRecord) -> str:
+    """The measurements of ``stop: averaged``; nothing where there are none."""
+    rows = []
+    for one in run.averaged:
+        loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
+        gained = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
+        rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gained])
+    heading = ("after epoch", "snapshots averaged", "loss on val", "below the best before")
+    return (
+        details("The averaged weights, which end stage 1 when they gain no more", table(heading, rows)) if rows else ""
+    )
 
 
 def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:

@@ -60,12 +60,17 @@ def test_a_stage_1_before_its_first_snapshot_has_a_page(run: RunFiles, tmp_path:
     assert "snapshots were taken" not in described(page)[0]
 
 
-def test_the_last_measurement_of_the_averaged_weights_is_shown(run: RunFiles, tmp_path: Path) -> None:
-    record = {"epoch": 51, "loss": 0.1, "accuracy": None, "averaged_loss": 0.25, "averaged_window": 20}
+def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_path: Path) -> None:
+    measured = {"loss": 0.1, "accuracy": None, "averaged_window": 20, "averaged_standard_error": 0.012}
+    first = {"epoch": 51, "averaged_loss": 0.75, "averaged_gain": None, "averaged_gain_standard_error": None}
+    second = {"epoch": 52, "averaged_loss": 0.25, "averaged_gain": 0.5, "averaged_gain_standard_error": 0.03}
     with (run.stage_1 / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.writelines(json.dumps(measured | record) + "\n" for record in (first, second))
     page = stage_1_page(run, tmp_path / "out").read_text()
-    assert "<b>0.2500</b><span>loss on val of the mean of 20 snapshots, after epoch 51</span>" in page
+    assert "<b>0.2500</b><span>loss on val of the mean of 20 snapshots, after epoch 52</span>" in page
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
+    assert ["51", "20", "0.7500 ± 0.0120", ""] in rows
+    assert ["52", "20", "0.2500 ± 0.0120", "0.5000 ± 0.0300"] in rows
 
 
 def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFiles, tmp_path: Path) -> None:
