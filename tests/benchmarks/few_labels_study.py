@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.few_labels_study --out study --seeds 1 2 3 4 5
 
-A quarter of an hour of one core. What is in ``--out`` already is not run again. Ends with tables in Markdown
+About two minutes of both cores a seed. What is in ``--out`` already is not run again. Ends with tables in Markdown
 (``few_labels_study.md`` beside this file has them): means and standard errors over the seeds. The trusted images are of
 ``val``; ``test`` is only reported.
 """
