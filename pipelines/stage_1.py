@@ -10,7 +10,7 @@ import typer
 
 from dimred.build import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.build.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
-from dimred.config import N_COMPONENTS, StageOneConfig, load_config, options_of_stage_2
+from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
 from dimred.launch.channel import tell_refusal
 from dimred.run.device import set_up
@@ -51,7 +51,7 @@ def stage_1(
     )  # somebody's own network may draw its weights from another generator
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     with open_session(out, settings, ranks, resume=resume) as session:
-        stage_2 = options_of_stage_2(config, overrides or [])
+        stage_2 = options_of_stage_2(config_file(StageOneConfig, config), overrides or [])
         training = Training(session, settings, network, step, images, scores, data, stage_2)
         training.restore(first, allow_change or [])
         training.run()
