@@ -12,7 +12,7 @@ import argparse
 import copy
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,12 +216,16 @@ def run(folder: Path, task: str, seed: int) -> None:
     two = load_config(StageTwoConfig, RECIPES[task][1], OPTIONS.get(task, [])).model_copy(update={"seed": seed})
     n_components = check_comparable(data, stage_1, one, two, AT, ["continued"])
     set_up(seed)
-    tried = Tried(data, stage_1, one, two, AT, n_components, out)
-    for name in missing:
+    measure(Tried(data, stage_1, one, two, AT, n_components, out), missing)
+
+
+def measure(tried: Tried, names: Iterable[str]) -> None:
+    """These rows, in the order of ``ROWS``, each into ``NAME.json``."""
+    for name in names:
         entry = ROWS[name](tried)
         record = {"passes": entry.passes, "chosen": entry.chosen, **tried.evaluator.report(entry.arrays)}
-        (out / f"{name}.json").write_text(json.dumps(record))
-        print(f"{task}, seed {seed}: {name}: {record}", flush=True)
+        (tried.folder / f"{name}.json").write_text(json.dumps(record))
+        print(f"seed {tried.one.seed}: {name}: {record}", flush=True)
 
 
 def table(out: Path, tasks: list[str], seeds: list[int]) -> str:

@@ -1,10 +1,17 @@
 """The direction rules of the study, beside the product's."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.run.device import set_up
 from dimred.search.bfgs import InverseBFGS
-from tests.benchmarks.directions_study import GroupPairs, ScaledTrustRegion
+from tests.benchmarks.directions_study import OBJECTIVE_OF, ROWS, GroupPairs, ScaledTrustRegion, Tried, measure
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
 
 K = 4
 
@@ -60,3 +67,23 @@ def test_region_bounds_the_scaled_step_and_learns(grads):
     assert rule.radius == 0.25  # a rejected step
     rule.follow(proposed, grads[1], 0.55, None)
     assert rule.radius == pytest.approx(0.55 * 0.25)
+
+
+def test_every_row_runs_from_one_stage_1(tmp_path: Path) -> None:
+    schedule = {"name": "constant", "peak": 0.1, "warmup_epochs": 0}
+    one = StageOneConfig.model_validate(TASK | {"epochs": 4, "snapshots": {"per_epoch": 2}, "schedule": schedule})
+    set_up(1)
+    stage_1_run(one)(tmp_path / "run", False)
+    two = StageTwoConfig.model_validate(TASK | {"epochs": 2, "reestimate_batches": 1})
+    tried = Tried(Path("nowhere"), tmp_path / "run", one, two, 4, 2, tmp_path)
+    steps = []
+    counted = tried.search_step
+    tried.search_step = lambda *arguments: steps.append(arguments[3]) or counted(*arguments)
+    measure(tried, ROWS)
+    found = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ROWS}
+    assert all(np.isfinite(row["test_loss"]) for row in found.values())
+    per_epoch, grouped = steps[0], steps[-1]
+    assert grouped == -(-per_epoch // OBJECTIVE_OF)
+    assert found["no directions"]["passes"] == 4 + 2
+    assert found["directions of the snapshots"]["passes"] > found["no directions"]["passes"]
+    assert tried.rule is None
