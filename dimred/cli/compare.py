@@ -60,9 +60,9 @@ def compare(
         raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
     epochs = sorted(_numbers(at, "--at")) if at else []
     numbers = _numbers(seeds, "--seeds") if seeds else []
-    from dimred.build.comparable import check_snapshots
+    from dimred.build.comparable import check_snapshots, claim_folder
     from dimred.launch.signals import StopSignals
-    from dimred.pipelines.compare import check_choice, claim_folder
+    from dimred.pipelines.compare import check_choice
     from dimred.pipelines.compare import compare as make_comparison
     from dimred.report.comparison import markdown
 
