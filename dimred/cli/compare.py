@@ -111,9 +111,9 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     from dimred.config import StageOneConfig, load_config
 
     run, end = out / f"seed_{seed}" / "stage_1", max(at, default=0)
-    snapshots = load_config(StageOneConfig, config).snapshots
+    one = load_config(StageOneConfig, config)
     if (run / CONFIG).exists():
-        check_same_stage_1(load_config(StageOneConfig, config), run)
+        check_same_stage_1(one, run)
         earlier = load_config(StageOneConfig, run / CONFIG).epochs
         reached = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0)
         for epoch in at:
@@ -131,9 +131,9 @@ def _trained_stage_1(data: str, seed: int, config: Path, at: list[int], out: Pat
     command += ["--set", f"seed={seed}", "--out", str(run), "--resume"]
     if at:
         every = math.gcd(*at)
-        taken = (end - snapshots.first_epoch + 1) * snapshots.per_epoch  # the earliest epoch's must last to the end
+        taken = (end - one.snapshots.first_epoch + 1) * one.snapshots.per_epoch  # the first ones must last to the end
         saved = {"epochs": end, "checkpoints.every_epochs": every, "checkpoints.keep": end // every, "stop": "null"}
-        saved["snapshots.keep"] = max(taken, snapshots.keep)
+        saved["snapshots.keep"] = max(taken, one.snapshots.keep)
         for key, value in saved.items():
             command += [f"--set={key}={value}", f"--allow-change={key}"]
     status = run_logged(command, run.with_suffix(".log"))
