@@ -69,6 +69,7 @@ def test_region_bounds_the_scaled_step_and_learns(grads):
     assert rule.radius == pytest.approx(0.55 * 0.25)
 
 
+@pytest.mark.slow
 def test_every_row_runs_from_one_stage_1(tmp_path: Path) -> None:
     schedule = {"name": "constant", "peak": 0.1, "warmup_epochs": 0}
     one = StageOneConfig.model_validate(TASK | {"epochs": 4, "snapshots": {"per_epoch": 2}, "schedule": schedule})
