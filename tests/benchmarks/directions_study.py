@@ -159,11 +159,9 @@ class Tried(Comparison):
 
     def with_rule(self, rule: Callable[[Basis], DirectionRule]) -> Entry:
         """The continued search with another rule."""
-        self.rule = rule
-        try:
-            return self.continued()
-        finally:
-            self.rule = None
+        changed = copy.copy(self)
+        changed.rule = rule
+        return changed.continued()
 
     def of_groups(self, **options: Any) -> Entry:
         """Gradient, pair and line search over several batches, and as many times fewer steps."""
