@@ -17,35 +17,37 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dimred.errors import MissingPackageError, missing_training_package
+
 if TYPE_CHECKING:
-    from dimred.evaluate.batch_norm import reestimate_batch_norm as reestimate_batch_norm
-    from dimred.evaluate.initial_weights import choose_start as choose_start
-    from dimred.merging.average import average as average
+    from dimred.checkpoints.layout import WeightLayout as WeightLayout
+    from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
+    from dimred.comparison.compare import compare as compare
+    from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
+    from dimred.evaluation.initial_weights import choose_start as choose_start
     from dimred.merging.merge import merge as merge
-    from dimred.pipelines.compare import compare as compare
-    from dimred.search.step import SubspaceTrainStep as SubspaceTrainStep
+    from dimred.search_step.step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
     from dimred.train_step.step import TrainStep as TrainStep
-    from dimred.weights.layout import WeightLayout as WeightLayout
-    from dimred.weights.series import CheckpointSeries as CheckpointSeries
+    from dimred.trainer.snapshot_callback import SnapshotCallback as SnapshotCallback
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "CheckpointSeries": "dimred.weights.series",
+    "CheckpointSeries": "dimred.checkpoints.series",
+    "SnapshotCallback": "dimred.trainer.snapshot_callback",
     "SubspaceBasis": "dimred.subspace.basis",
-    "SubspaceTrainStep": "dimred.search.step",
+    "SubspaceTrainStep": "dimred.search_step.step",
     "TrainStep": "dimred.train_step.step",
-    "WeightLayout": "dimred.weights.layout",
-    "average": "dimred.merging.average",
-    "choose_start": "dimred.evaluate.initial_weights",
-    "compare": "dimred.pipelines.compare",
+    "WeightLayout": "dimred.checkpoints.layout",
+    "choose_start": "dimred.evaluation.initial_weights",
+    "compare": "dimred.comparison.compare",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
-    "reestimate_batch_norm": "dimred.evaluate.batch_norm",
+    "reestimate_batch_norm": "dimred.evaluation.batch_norm",
 }
 __all__ = list(_HOME)
 
@@ -53,7 +55,12 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dimred' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if (package := missing_training_package(error)) is None:
+            raise
+        raise MissingPackageError(package) from error
 
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -61,7 +68,7 @@ _OLD_ISA_VARIABLE = "DNNL_MAX_CPU_ISA"
 
 
 def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this host's processor offers AVX-512; false where that can't be read."""
+    """Return whether this host's processor offers AVX-512; false where that can't be read."""
     try:
         text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -84,7 +91,7 @@ def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512:
 
 
 def _silence_cell_finalisers() -> None:
-    """At interpreter exit ``Cell.__del__`` meets module globals that are gone, and prints a traceback for each cell."""
+    """Silence ``Cell.__del__``, which meets missing globals at exit and would print a traceback for each cell."""
     if "mindspore" in sys.modules:
         sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
 

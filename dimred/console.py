@@ -1,15 +1,16 @@
 """What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
 
+import logging
 import os
 import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 from pydantic import ValidationError
@@ -26,8 +27,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError, DimredError, MissingPackageError, missing_training_package
 
+_log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer has its own since 0.20, before that click's
 
 # Arguments and options that several programs have.
@@ -43,7 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """The callback of an argument or option that names a file to write: it is new, and its folder can be written to."""
+    """Check, as the callback of an argument or option, that it names a new file in a folder that can be written to."""
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
@@ -53,7 +55,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
 
 
 def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """The callback of an argument or option that names a file or folder to read."""
+    """Check, as the callback of an argument or option, that the file or folder that it names exists."""
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and not path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which is not found")
@@ -61,7 +63,7 @@ def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | Non
 
 
 def check_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """The same of an argument or option that names a file."""
+    """Check, as the callback of an argument or option, that the file that it names exists."""
     check_there(parameter, path)
     if path is not None and path.is_dir():
         name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
@@ -69,73 +71,71 @@ def check_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None
     return path
 
 
-def say(text: str) -> None:
-    """Print a line of the log at once."""
-    _print(text, sys.stdout)
+_LONGEST_SILENCE = 30.0  # seconds
 
 
-def note(text: str) -> None:
-    """Print a line on standard error at once, beside what a command gives on standard output."""
-    _print(text, sys.stderr)
+class Lines(logging.Handler):
+    """Shows what is logged as plain lines; a line that a full disk or a gone terminal does not take is lost.
 
+    A record below INFO says what the program is about to do. It is shown on standard error when nothing else was shown
+    for 30 s, so that a long silence is explained and a short one is not broken.
 
-def _print(text: str, stream: TextIO) -> None:
-    with suppress(OSError):  # a run does not end for a line that a full disk or a gone terminal does not take
-        print(text, file=stream, flush=True)
-    _silence.began = time.monotonic()
+    Args:
+        to_stdout: whether INFO goes to standard output, like the log of a training, or to standard error, beside what a
+            command gives. Warnings and errors go to standard error, with their level in front.
+    """
 
+    def __init__(self, *, to_stdout: bool):
+        super().__init__()
+        self._to_stdout = to_stdout
+        self._doing, self._silent_since = "", time.monotonic()
+        self._has_ended = threading.Event()
+        self._watch = threading.Thread(target=self._break_silence, daemon=True)
 
-_LONGEST_SILENCE = 30  # seconds
+    def __enter__(self) -> "Lines":
+        _log.setLevel(logging.DEBUG)
+        _log.addHandler(self)
+        self._watch.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        _log.removeHandler(self)
+        self._has_ended.set()
+        self._watch.join()
 
-class _Silence:
-    """Since when nothing has been printed, and what the program does."""
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record, or remember what it says for later."""
+        text = record.getMessage()
+        if record.levelno < logging.INFO:
+            self._doing = text
+        elif record.levelno == logging.INFO:
+            self._show(text, sys.stdout if self._to_stdout else sys.stderr)
+        else:
+            self._show(f"{record.levelname.lower()}: {text}", sys.stderr)
 
-    began, doing = 0.0, ""
+    def _show(self, text: str, stream: TextIO) -> None:
+        with suppress(OSError):
+            print(text, file=stream, flush=True)
+        self._silent_since = time.monotonic()
 
-
-_silence = _Silence()
-
-
-def doing(what: str) -> None:
-    """Tell ``heartbeat`` what begins, or how far it is; "" where a bar shows it."""
-    _silence.doing = what
-
-
-@contextmanager
-def heartbeat(what: str) -> Iterator[None]:
-    """Inside the block, note what the program is ``doing`` wherever nothing has been printed for 30 s."""
-    has_ended = threading.Event()
-
-    def beat() -> None:
-        while not has_ended.wait(max(0.0, _silence.began + _LONGEST_SILENCE - time.monotonic())):
-            if time.monotonic() - _silence.began < _LONGEST_SILENCE:
-                continue
-            if _silence.doing:
-                note(_silence.doing)
-            _silence.began = time.monotonic()
-
-    doing(what)
-    _silence.began = time.monotonic()
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        has_ended.set()
-        thread.join()
+    def _break_silence(self) -> None:
+        while not self._has_ended.wait(max(0.01, self._silent_since + _LONGEST_SILENCE - time.monotonic())):
+            if time.monotonic() - self._silent_since >= _LONGEST_SILENCE:
+                if self._doing:
+                    self._show(self._doing, sys.stderr)
+                self._silent_since = time.monotonic()
 
 
 class LiveBar(Progress):
-    """Steps, rate, status and time on a terminal's standard error, between ``start`` and ``stop``; silent elsewhere."""
+    """A bar of steps, rate, status and time on a terminal, between ``start`` and ``stop``; nothing elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             _Rate(),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -158,44 +158,55 @@ class _Rate(ProgressColumn):
 
 
 def run_program(program: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function as a command line program; see ``run_app``."""
+    """Run a function as a program whose log goes to standard output; see ``run_app``."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(program)
-    run_app(app, tell_refusal)
+    run_app(app, tell_refusal, to_stdout=True)
 
 
-def run_app(app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run the commands; an error of ours becomes a line on standard error, with its own exit status.
+def run_app(
+    app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
+) -> NoReturn:
+    """Run the commands and exit; an error of ours becomes a line on standard error, with its own exit status.
 
     An error that nobody intended becomes one line too, with status 1. After ``show_tracebacks`` (``--debug``) both show
     where they arose.
 
     Args:
         app: the commands.
-        tell_refusal: takes the text of an error that means bad input; true where somebody else will print it.
+        tell_refusal: takes the text of an error that means bad input; returns true if somebody else will print it.
+        to_stdout: see ``Lines``.
     """
+    with Lines(to_stdout=to_stdout):
+        sys.exit(_status(app, tell_refusal))
+
+
+def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
+    """Run the commands, log an error, and return the exit status."""
     try:
         status = app(standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
+        return status if isinstance(status, int) else 0
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it prints the help
             error.show()
         else:
-            note(f"error: {_in_our_words(error)}")
-        sys.exit(DimredError.exit_status)
-    except Exception as error:
+            _log.error(_in_our_words(error))
+        return DimredError.exit_status
+    except Exception as raised:
         if _tracebacks:
             traceback.print_exc()
-        if not isinstance(error, DimredError):
-            note(f"error: {type(error).__name__}: {error} (dimred --debug COMMAND shows where)")
-            sys.exit(1)
-        if error.exit_status != DimredError.exit_status or not tell_refusal(str(error)):
-            note(f"error: {error}")
-        sys.exit(error.exit_status)
+        package = missing_training_package(raised)
+        found = raised if package is None else MissingPackageError(package)
+        if not isinstance(found, DimredError):
+            _log.error(f"{type(found).__name__}: {found} (dimred --debug COMMAND shows where)")
+            return 1
+        if found.exit_status != DimredError.exit_status or not tell_refusal(str(found)):
+            _log.error(str(found))
+        return found.exit_status
 
 
 def _in_our_words(error: Any) -> str:
-    """What Typer and pydantic say of a wrong call: the argument as typed, its value, what is allowed, what to do."""
+    """Say what was wrong with a call: the argument as typed, its value, what is allowed, and what to do."""
     parameter, problem = getattr(error, "param", None), error.__cause__
     text = error.format_message().rstrip(".")
     if isinstance(problem, ValidationError) and parameter is not None:
@@ -214,7 +225,7 @@ def _in_our_words(error: Any) -> str:
 
 
 def show_tracebacks(wanted: bool) -> None:
-    """Whether ``run_app`` shows where an error arose."""
+    """Have ``run_app`` show where an error arose, or not."""
     global _tracebacks
     _tracebacks = wanted
 

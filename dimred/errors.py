@@ -78,6 +78,25 @@ class NothingAcceptedError(SearchError):
     """No step was accepted for too long."""
 
 
+class MissingPackageError(DimredError, ImportError):
+    """A package of the extra ``train`` is needed and not installed."""
+
+    def __init__(self, package: str):
+        super().__init__(
+            f"this needs the Python package {package}, which is not installed; install what training needs with "
+            "python -m pip install 'dimred[train]'"
+        )
+
+
+TRAINING_PACKAGES = ("mindspore", "scipy", "sklearn", "tensorboardX", "PIL")
+
+
+def missing_training_package(error: BaseException) -> str | None:
+    """Return the package of the extra ``train`` whose absence caused an error, or None for another error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return name if name in TRAINING_PACKAGES else None
+
+
 def shown(value: Any, longest: int = 80) -> str:
     """``repr(value)`` for an error text: short and on one line, whatever the value is and however it is nested."""
     brief = reprlib.Repr()

@@ -1,4 +1,8 @@
-"""The report of a run: ``dimred report``. What no file holds is measured here: last weights, loss in the plane."""
+"""Write the report of a run: ``dimred report``.
+
+Two things are in no file and are measured here: stage 1's last weights with re-estimated BatchNorm statistics, and the
+loss in the plane of the first two principal directions.
+"""
 
 import json
 from collections.abc import Iterable
@@ -9,30 +13,32 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.build import build_data, build_loss, build_network, build_scores
+from dimred.builders import build_data, build_loss, build_network, build_scores
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.comparison.page import add_comparison
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
-from dimred.evaluate.evaluator import OnSplits
-from dimred.evaluate.surface import loss_in_plane
-from dimred.files.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
+from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.surface import loss_in_plane
+from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
+from dimred.report.page import Page
 from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.verdict import Measured
-from dimred.run.device import set_up
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import moving_statistics
+from dimred.trainer.device import set_up
 from dimred.vectors.parameters import from_arrays
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.layout import WeightLayout
-from dimred.weights.series import CheckpointSeries
 
 
 def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
-    """Write the report of a finished stage 2 run, or of a stage 1 run as far as it is.
+    """Write the report of a finished stage 2 run, or of a stage 1 run so far.
 
-    What needs a file that is not there any more is left out.
+    A part that needs a file that is gone is left out, and the page says so.
 
     Args:
         folder: the run's.
@@ -55,7 +61,7 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
             )
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
-        return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG).metric_name)
+        return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
     summary = None if comparison is None else _read(comparison)
     settings = load_config(StageTwoConfig, folder / CONFIG)
@@ -69,11 +75,16 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
-    return write_report(out, run, measured, plane, summary)
+
+    def add_more(page: Page) -> None:
+        if summary is not None:
+            add_comparison(page, "Comparison", summary)
+
+    return write_report(out, run, measured, plane, add_more)
 
 
 def _measure(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> Measured:
-    """Stage 1's last weights, in the way in which ``result.json`` has the network that was kept."""
+    """Measure stage 1's last weights with the kind of statistics that ``result.json`` has for the kept network."""
     split = settings.data.eval_split
     reestimated = settings.reestimate_batch_norm and bool(moving_statistics(network))
     if {"data", "weights"} & {*run.gone}:
@@ -107,7 +118,7 @@ def _view(
     grid: int,
     n_batches: int,
 ) -> PlaneView:
-    """Where both stages were, and the loss of the network around these points."""
+    """Locate both stages in the plane, and evaluate the loss on grids around them."""
     layout = WeightLayout.from_network(network)
     basis.check(layout)
     mean = np.asarray(basis.mean, np.float64)
@@ -124,7 +135,7 @@ def _view(
     snapshots = points(
         [entry.step / place.steps_per_epoch if place else entry.epoch for entry in entries], series.paths
     )
-    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.by_point if epoch}
+    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch}
     found = {
         run.stage_1_epochs + epoch: path
         for epoch, name in saved.items()

@@ -3,19 +3,23 @@
 python -m dimred.pipelines.stage_1 DATA --config pipelines/configs/digits_stage_1.yaml --out device0_stage_1
 """
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dimred.build import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
-from dimred.build.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
+from dimred.builders import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
+from dimred.builders.preflight import check_stage_1, splits_trained_with
+from dimred.builders.snapshots import snapshots_in_the_end
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program, say
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
-from dimred.run.device import set_up
-from dimred.run.session import open_session
-from dimred.run.training import Training
+from dimred.trainer.device import set_up
+from dimred.trainer.session import open_session
+from dimred.trainer.training import Training
+
+_log = logging.getLogger("dimred")
 
 
 def stage_1(
@@ -45,7 +49,7 @@ def stage_1(
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     if 0 < n_snapshots <= N_COMPONENTS:
         needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
-        say(f"this run keeps {n_snapshots} snapshots; {needed}")
+        _log.info(f"this run keeps {n_snapshots} snapshots; {needed}")
     ranks.broadcast(
         list(network.get_parameters())
     )  # somebody's own network may draw its weights from another generator

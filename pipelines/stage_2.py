@@ -1,30 +1,27 @@
-"""Stage 2: search in the small subspace that stage 1's snapshots span.
+"""Stage 2: bring stage 1's training to its end, and keep the best network.
 
-python -m dimred.pipelines.stage_2 DATA WEIGHTS [PCA_MAT] --config pipelines/configs/digits_stage_2.yaml
+python -m dimred.pipelines.stage_2 DATA WEIGHTS --config pipelines/configs/digits_anytime_2.yaml
 """
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from mindspore import nn
 
-from dimred.build import build_data, build_network, build_scores, build_search_step, check_ranks, check_scores
-from dimred.build.continuation import build_continued_optimizer, share_continuation, with_batches_of_stage_1
-from dimred.build.preflight import basis_kind, check_stage_2, splits_read
+from dimred.builders import build_cooldown_step, build_data, build_network, build_scores, check_ranks, check_scores
+from dimred.builders.handover import share_handover, with_parts_of_stage_1
+from dimred.builders.preflight import check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, doing, run_program
-from dimred.data.batches import SEARCH_EPOCHS_FROM
-from dimred.distributed.share import share_basis
-from dimred.files.run_names import BASIS, checkpoint_place
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
+from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
-from dimred.run.device import set_up
-from dimred.run.search import Search
-from dimred.run.session import open_session
-from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.fit import fit_basis
+from dimred.trainer.device import set_up
+from dimred.trainer.finish import Finish
+from dimred.trainer.session import open_session
 from dimred.vectors.parameters import from_arrays
-from dimred.weights.series import CheckpointSeries
+
+_log = logging.getLogger("dimred")
 
 
 def stage_2(
@@ -51,45 +48,33 @@ def stage_2(
     place = checkpoint_place(weights)
     settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)
     ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
-    settings = with_batches_of_stage_1(settings, weights, ranks)
+    settings = with_parts_of_stage_1(settings, weights, ranks, out if resume else None)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
     images = {
         split: build_data(settings.data, data, split, ranks, settings.accumulation) for split in splits_read(settings)
     }
-    check_ranks(ranks, settings, images[settings.search_split])
+    check_ranks(ranks, settings, images[settings.trained_split])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
+    sources = {"data": data, "weights": weights, "basis": None}
     with open_session(out, settings, ranks, resume=resume) as session:
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))
-        basis, shared = ranks.run_on_rank_zero(lambda: _fitted(found.basis, settings, network, out)), None
-        if settings.n_components > 0:
-            shared = share_basis(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
-        per_epoch, continuation, optimizer = images[settings.search_split].steps_per_epoch, None, None
-        if settings.residual == "continued":
-            continuation = share_continuation(found.continuation, ranks)
-            optimizer = build_continued_optimizer(continuation, settings, network, per_epoch, ranks)
-        step = build_search_step(settings, network, shared, per_epoch, ranks, optimizer)
-        sources = {"data": data, "weights": weights, "basis": basis.path if basis else None}
-        taken_over = {} if continuation is None else continuation.summary(settings.residual_factor)
-        search = Search(
-            session, settings, network, step, images, scores, basis, sources, taken_over, SEARCH_EPOCHS_FROM
-        )
-        if not search.restore(allow_change or []):
-            search.put_start(found.snapshots)
-        search.run()
+        cooldown, search = settings.cooldown, settings.search
+        handover = None if cooldown is None else share_handover(found.handover, cooldown, ranks)
+        run: Finish
+        if search is not None:
+            from dimred.builders.search import build_search_run
 
-
-def _fitted(
-    basis: SubspaceBasis | CheckpointSeries | None, settings: StageTwoConfig, network: nn.Cell, out: Path
-) -> SubspaceBasis | None:
-    """PCA_MAT as it is; of snapshots, the basis."""
-    if not isinstance(basis, CheckpointSeries):
-        return basis
-    doing("fitting the basis")
-    return fit_basis(basis, settings.n_components, out=out / BASIS, kind=basis_kind(settings), network=network)
+            run = build_search_run(session, settings, network, images, scores, sources, handover, found.basis, search)
+        elif cooldown is not None and handover is not None:
+            step = build_cooldown_step(settings, cooldown, handover, network, images["train"].steps_per_epoch, ranks)
+            run = Finish(session, settings, network, step, images, scores, sources, handover.summary(cooldown))
+        if not run.restore(allow_change or []):
+            run.put_start(found.snapshots)
+        run.run()
 
 
 if __name__ == "__main__":

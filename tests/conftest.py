@@ -10,16 +10,43 @@ TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
 # Folders and files that start no training run and no job, but for those that take ten seconds of processor time.
 QUICK = (
-    "build", "cli", "config", "data", "evaluate", "files", "launch", "merging", "models", "report", "run", "search",
-    "subspace", "vectors", "weights", "test_console.py", "test_errors.py", "test_installed.py", "test_onednn.py",
+    "averaging",
+    "builders",
+    "cli",
+    "comparison",
+    "config",
+    "data",
+    "evaluation",
+    "io",
+    "launch",
+    "merging",
+    "models",
+    "report",
+    "trainer",
+    "search_step",
+    "subspace",
+    "vectors",
+    "checkpoints",
+    "test_console.py",
+    "test_errors.py",
+    "test_installed.py",
+    "test_onednn.py",
     "test_packages.py",
-)  # fmt: skip
+)
 LONGER = (
-    "cli/test_summary.py", "data/test_digits.py", "data/test_photos.py", "launch/test_launcher.py",
-    "merging/test_average.py", "merging/test_merge.py", "merging/test_merge_goes_on.py",
-    "run/test_every_write_event.py", "search/test_against_twin.py", "search/test_dropout.py", "search/test_safety.py",
-    "search/test_use.py", "subspace/test_resume.py",
-)  # fmt: skip
+    "comparison/test_compare.py",
+    "launch/test_launcher.py",
+    "merging/test_average.py",
+    "merging/test_merge.py",
+    "merging/test_merge_goes_on.py",
+    "merging/test_metric.py",
+    "trainer/test_averaged_stop.py",
+    "trainer/test_every_write_event.py",
+    "search_step/test_against_twin.py",
+    "search_step/test_dropout.py",
+    "search_step/test_safety.py",
+    "search_step/test_use.py",
+)
 
 # What a script runs in its background, or nohup, ignores these signals, and so do its children. Tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

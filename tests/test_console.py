@@ -1,5 +1,6 @@
-"""What a program says in the end, and with which exit status."""
+"""What a program shows, and with which exit status it ends."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -8,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dimred.console import doing, heartbeat, note, run_program, say
+from dimred.console import Lines, run_program
 from dimred.errors import ConfigError, FaultError
+
+log = logging.getLogger("dimred.somewhere")
 
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Runs a program that raises an error; its exit status, and what stands on standard error."""
+    """Run a program that raises an error; return its exit status, and what stands on standard error."""
 
     def run(error: Exception, *tell_refusal: Callable[[str], bool]) -> tuple[int, str]:
         def program() -> None:
@@ -51,33 +54,43 @@ def test_a_refusal_that_somebody_else_tells_is_not_printed(ended) -> None:
     assert told == ["rho is 2", "sigma is 2"]
 
 
-@pytest.mark.parametrize(("stream", "tell"), [("stdout", say), ("stderr", note)])
-def test_a_line_that_a_full_disk_does_not_take_ends_nothing(
-    stream: str, tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("to_stdout", [True, False])
+def test_lines_go_where_the_program_wants_them_and_warnings_to_standard_error(
+    to_stdout: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with Lines(to_stdout=to_stdout):
+        log.info("100 % done")
+        log.warning("take care")
+    log.info("nobody listens")
+    lines, warning = "100 % done\n", "warning: take care\n"
+    assert capsys.readouterr() == ((lines, warning) if to_stdout else ("", lines + warning))
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_line_that_a_full_disk_does_not_take_ends_nothing(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     went_on = False
     with suppress(OSError), Path("/dev/full").open("w") as full:  # closing it fails once more
         monkeypatch.setattr(sys, stream, full)
-        tell("a line")
+        with Lines(to_stdout=stream == "stdout"):
+            log.info("a line")
         went_on = True
     assert went_on
 
 
-def test_a_heartbeat_breaks_long_silences_only(
+def test_what_a_program_does_is_said_in_a_long_silence_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("dimred.console._LONGEST_SILENCE", 0.6)
-    with heartbeat("preparing"):
+    with Lines(to_stdout=True):
+        log.debug("preparing")
         time.sleep(0.3)
-        say("begun")
+        log.info("begun")
         time.sleep(0.4)  # 0.7 s in all, 0.4 of them silent
         assert capsys.readouterr() == ("begun\n", "")
         time.sleep(0.4)
         assert capsys.readouterr() == ("", "preparing\n")
-        doing("measuring")
+        log.debug("measuring")
         time.sleep(0.8)
         assert capsys.readouterr() == ("", "measuring\n")
-        doing("")  # a bar shows it
-        time.sleep(0.8)
     time.sleep(0.8)
     assert capsys.readouterr() == ("", "")

@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import TRAINING_PACKAGES
 from tests.helpers.commands import REPOSITORY, run
 
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -51,3 +55,49 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout.count(f"--config {site}{os.sep}dimred/pipelines/configs/imagenet_stage_1.yaml") >= 8
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Path:
+    """A series that was written without MindSpore."""
+    series, rng = CheckpointSeries(tmp_path / "snapshots"), np.random.default_rng(0)
+    for step in range(1, 6):
+        series.append({"w": rng.normal(size=(3, 4)).astype(np.float32)}, step=step, epoch=step)
+    return series.directory
+
+
+def check_commands(command: list[object], snapshots: Path) -> None:
+    """Run what the base install is for, and one command that needs more."""
+    folder = snapshots.parent
+    for arguments in (
+        ("pca", "--ckpt-dir", snapshots, "--n-components", 2, "--out", folder / "pca_mat.npy"),
+        ("show", folder / "pca_mat.npy"),
+        ("merge", snapshots, "--out", folder / "merged.safetensors"),
+        ("--version",),
+    ):
+        done = run(*command, *arguments, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    assert (folder / "merged.safetensors").exists()
+    refused = run(*command, "data", "digits", folder / "digits", cwd=folder)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: this needs the Python package sklearn, which is not installed;")
+    assert "python -m pip install 'dimred[train]'" in refused.stderr
+
+
+def test_merging_and_pca_need_no_package_of_training(snapshots: Path) -> None:
+    absent = f"import sys; sys.modules.update(dict.fromkeys({TRAINING_PACKAGES})); "
+    check_commands([sys.executable, "-c", absent + "from dimred.cli.main import app; app()"], snapshots)
+    code = absent + "import dimred; dimred.TrainStep"
+    done = run(sys.executable, "-c", code, cwd=snapshots.parent)
+    assert "MissingPackageError: this needs the Python package mindspore" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_base_install_in_a_fresh_environment_is_small_and_works(wheel: Path, snapshots: Path) -> None:
+    home = snapshots.parent / "environment"
+    assert run(sys.executable, "-m", "venv", home).returncode == 0
+    done = run(home / "bin" / "python", "-m", "pip", "install", "--quiet", wheel)
+    assert done.returncode == 0, done.stderr
+    size = subprocess.run(["du", "-sm", home / "lib"], capture_output=True, text=True, check=True).stdout
+    assert int(size.split()[0]) < 300
+    check_commands([home / "bin" / "dimred"], snapshots)

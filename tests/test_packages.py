@@ -11,36 +11,49 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Package -> the packages it may import besides itself. None of them is excepted.
-BASE = ("errors", "console", "files", "config")
-OFFLINE = ("errors", "files", "weights", "subspace", "merging")
+BASE = ("errors", "console", "io", "config")
+OFFLINE = ("errors", "io", "checkpoints", "subspace", "averaging", "merging")
 MAY_IMPORT = {
     "errors": (),
     "console": ("errors",),
-    "files": ("errors",),
+    "io": ("errors",),
     "config": ("errors",),
-    "weights": ("errors", "files"),
-    "subspace": ("errors", "files", "weights"),
-    "merging": ("errors", "console", "files", "weights", "subspace"),
-    "launch": ("errors", "console", "files"),
-    "report": OFFLINE,
+    "checkpoints": ("errors", "io"),
+    "subspace": ("errors", "io", "checkpoints"),
+    "averaging": ("errors", "io", "checkpoints"),
+    "merging": ("errors", "io", "checkpoints", "averaging"),
+    "launch": ("errors", "console", "io"),
+    "report": (*OFFLINE, "config"),
     "models": ("errors",),
-    "data": ("errors", "console", "files"),
-    "distributed": ("errors", "files", "weights", "subspace"),
-    "vectors": ("errors", "weights", "distributed"),
+    "data": ("errors", "console", "io"),
+    "distributed": ("errors", "io", "checkpoints", "subspace"),
+    "vectors": ("errors", "checkpoints", "distributed"),
     "train_step": ("errors", "config", "vectors", "distributed"),
-    "search": ("errors", "config", "subspace", "vectors", "distributed", "train_step"),
-    "evaluate": ("console", *OFFLINE, "data", "distributed", "vectors", "train_step"),
-    "run": (*BASE, *OFFLINE, "models", "data", "distributed", "vectors", "train_step", "search", "evaluate", "launch"),
+    "search_step": ("errors", "config", "subspace", "vectors", "distributed", "train_step"),
+    "evaluation": ("console", *OFFLINE, "data", "distributed", "vectors", "train_step"),
+    "trainer": (
+        *BASE,
+        *OFFLINE,
+        "models",
+        "data",
+        "distributed",
+        "vectors",
+        "train_step",
+        "search_step",
+        "evaluation",
+        "launch",
+    ),
 }
 EVERYTHING = tuple(MAY_IMPORT)
-MAY_IMPORT["build"] = EVERYTHING
-MAY_IMPORT["pipelines"] = (*EVERYTHING, "build")
+MAY_IMPORT["builders"] = EVERYTHING
+MAY_IMPORT["comparison"] = (*EVERYTHING, "builders")
+MAY_IMPORT["pipelines"] = (*EVERYTHING, "builders", "comparison")
 MAY_IMPORT["__init__"] = EVERYTHING
 
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
-WITHOUT_MINDSPORE = ("errors", "console", "files", "config", *OFFLINE[2:], "launch", "report", "cli")
+WITHOUT_MINDSPORE = ("errors", "console", "io", "config", *OFFLINE[2:], "launch", "report", "cli")
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
-MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "build", "pipelines"), "__init__": (*EVERYTHING, "pipelines")}
+MAY_IMPORT_LATE = {"cli": (*EVERYTHING, "builders", "comparison", "pipelines"), "__init__": (*EVERYTHING, "comparison")}
 
 FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
 

@@ -1,4 +1,4 @@
-"""``dimred data``: make the data sets that need no download, and check any."""
+"""``dimred data``: make data sets that need no download, and check the images of any."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from dimred.console import check_there
 
-data = typer.Typer(help="Make data sets that need no download, and check any.", no_args_is_help=True)
+data = typer.Typer(help="Make data sets that need no download, and check the images of any.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same bytes.")]
@@ -20,7 +20,7 @@ def digits(
     seed: Seed = 1,
     label_noise: Annotated[float, typer.Option(help="Share of the training images put into a random class.")] = 0.0,
 ) -> None:
-    """Handwritten digits, shifted and noisy, 10 classes of 16 x 16 PNG files.
+    """Write handwritten digits, shifted and noisy: 10 classes of 16 x 16 PNG files.
 
     Example: dimred data digits ./digits --seed 1
     """
@@ -31,7 +31,7 @@ def digits(
 
 @data.command()
 def photos(out: Out, seed: Seed = 1) -> None:
-    """Patches of two photographs, blurred, sharpened, ...: 8 classes by what was done, 16 x 16 PNG files.
+    """Write patches of two photographs, blurred, sharpened, ...: 8 classes by what was done, as 16 x 16 PNG files.
 
     Example: dimred data photos ./photos --seed 1
     """

@@ -1,5 +1,6 @@
-"""``dimred init``: a configuration to start from, every key with its meaning."""
+"""``dimred init``: write a configuration to start from, every key with its meaning."""
 
+import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dimred.console import check_new_file
+from dimred.errors import ConfigError
 
 _WIDTH = 110
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -22,29 +24,46 @@ def init(
         Path | None,
         typer.Option(help="A recipe, such as digits, or a YAML file whose values to write in place of the defaults."),
     ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Write the JSON Schema of the configuration instead, for editors.")
+    ] = False,
 ) -> None:
     """Write a configuration file: every key, its meaning, the values allowed, and its default.
 
     Stage 1's defaults are those of the published recipe, stage 2's what measured best. The recipes digits and imagenet
     have a stage 1 without a horizon.
 
+    An editor that knows the schema completes keys and marks mistakes. Its first line in a YAML file, for the YAML
+    language server: # yaml-language-server: $schema=stage_1.json
+
     Example: dimred init 1 stage_1.yaml --config imagenet
+
+    Example: dimred init 1 stage_1.json --schema
     """
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
-    from dimred.files.atomic import atomic_write
+    from dimred.io.atomic import atomic_write
 
     model = StageOneConfig if stage == 1 else StageTwoConfig
+    if schema:
+        if config is not None:
+            raise ConfigError("--schema and --config exclude each other: the schema is the same for every recipe")
+        atomic_write(out, json.dumps(model.model_json_schema(), indent=2) + "\n")
+        print(f"{out}: the JSON Schema of stage {stage}'s configuration")
+        return
     values = load_config(model, config_file(model, config)) if config else model()
     atomic_write(out, commented_configuration(values, stage))
     print(f"{out}: every key of stage {stage} with its meaning; use it with --config {out}")
 
 
 def commented_configuration(config: Any, stage: int) -> str:
-    """YAML text that reads back to ``config``, of a pydantic model, with a comment above each key."""
+    """Return YAML text that reads back to ``config``, a pydantic model, with a comment above each key."""
     schema, defaults = type(config).model_json_schema(), type(config)().model_dump(mode="json")
     head = f"# Stage {stage} of dimred. A key that is left out has its default: this value, where no other is named.\n"
     if stage == 2:
-        head += "# With residual continued, data.batch_size, accumulation and clipping are stage 1's if left out.\n"
+        head += (
+            "# By default it is a cooldown: stage 1's training goes on while its rate is brought to 0. Then\n"
+            "# data.batch_size, accumulation, precision, loss_scale, clipping and ema are stage 1's if left out.\n"
+        )
     return head + "\n".join(_lines(schema, schema["$defs"], config.model_dump(mode="json"), defaults, "")) + "\n"
 
 
@@ -73,7 +92,7 @@ def _lines(
 
 
 def _allowed(types: list[dict[str, Any]]) -> str:
-    """The values that a key of these types may have, in brackets; empty where its type says all."""
+    """Return the values that a key of these types may have, in brackets; nothing where its type says enough."""
     words: list[str] = []
     for part in types:
         if "const" in part or "enum" in part:

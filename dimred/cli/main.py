@@ -1,4 +1,4 @@
-"""``dimred``: the commands. None of them loads MindSpore before it needs it."""
+"""The ``dimred`` command, made of its subcommands. None of them loads MindSpore before it needs it."""
 
 from importlib import metadata
 from typing import Annotated
@@ -8,12 +8,15 @@ import typer
 from dimred import __version__
 from dimred.cli.compare import compare
 from dimred.cli.data import data
+from dimred.cli.evaluate import evaluate
 from dimred.cli.init import init
 from dimred.cli.merge import merge
-from dimred.cli.networks import average, evaluate, rebuild, summary
 from dimred.cli.pca import pca
-from dimred.cli.show import report, show
-from dimred.cli.train import rank_table, train
+from dimred.cli.rank_table import rank_table
+from dimred.cli.report import report
+from dimred.cli.show import show
+from dimred.cli.summary import summary
+from dimred.cli.train import train
 from dimred.console import run_app, show_tracebacks
 
 typer_app = typer.Typer(
@@ -36,7 +39,11 @@ typer_app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"dimred {__version__}, mindspore {metadata.version('mindspore')}")
+        try:
+            trains_with = f"mindspore {metadata.version('mindspore')}"
+        except metadata.PackageNotFoundError:
+            trains_with = "no mindspore"
+        print(f"dimred {__version__}, {trains_with}")
         raise typer.Exit
 
 
@@ -47,17 +54,17 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions.")
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """Handle the options of every command."""
     show_tracebacks(debug)
 
 
 for group, name in ((data, "data"), (rank_table, "rank-table")):
     typer_app.add_typer(group, name=name)
-for command in (init, train, pca, show, average, merge, compare, report, summary, rebuild):
+for command in (init, train, pca, show, merge, compare, report, summary):
     typer_app.command()(command)
 typer_app.command("eval")(evaluate)
 
 
 def app() -> None:
-    """The ``dimred`` entry point; see ``run_app``."""
+    """Run the command that was typed; see ``run_app``."""
     run_app(typer_app)

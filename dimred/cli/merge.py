@@ -2,17 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, note
-
-if TYPE_CHECKING:
-    from dimred.merging.trials import Progress
+from dimred.console import AsJson
 
 
 def merge(
@@ -37,6 +33,13 @@ def merge(
     dtype: Annotated[
         str | None, typer.Option(help="Of the result, such as float32; default the checkpoints' own.")
     ] = None,
+    rest: Annotated[
+        Path | None,
+        typer.Option(
+            help="The checkpoint that gives all that isn't averaged, such as a full one beside snapshots of the "
+            "trainable weights; default the last."
+        ),
+    ] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="FILE.py:NAME", help="The function that scores a candidate's path.")
     ] = None,
@@ -45,20 +48,17 @@ def merge(
     ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
-    budget: Annotated[int, typer.Option(help="Evaluations on the split search.")] = 300,
+    budget: Annotated[
+        int | None, typer.Option(help="Most evaluations on the split search; default all candidates.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one evaluation.")] = 3600.0,
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 1,
-    components: Annotated[int, typer.Option(help="Directions to search in.")] = 8,
-    bound: Annotated[float, typer.Option(help="On each coordinate, in units of the checkpoints' own spread.")] = 3.0,
-    prior: Annotated[float, typer.Option(help="Standard errors that one such unit in each direction costs.")] = 0.5,
-    population: Annotated[int | None, typer.Option(help="Candidates a generation; default 4 + 3 ln k.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Average checkpoints, or search the best combination of them by a metric of your own.
+    """Average checkpoints, or choose the best of many averages by a metric of your own.
 
     Works on checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and writes their own layout. A call
     that was stopped is gone on with by the same call. BatchNorm statistics need to be re-estimated: the metric's file
-    may have a function reestimate(candidate) for it.
+    may have a function reestimate(candidate) for it; for MindSpore, dimred eval does it.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 
@@ -66,15 +66,13 @@ def merge(
     """
     from dimred.merging.merge import merge as run
 
-    with _live() as on_trial:
-        record = run(
-            checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile,
-            dtype=dtype, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize,
-            budget=budget, timeout=timeout, seed=seed, components=components, bound=bound, prior=prior,
-            population=population, on_trial=on_trial, note=note,
-        )  # fmt: skip
-    if record.get("table"):
-        from dimred.merging.inputs import work_folder
+    record = run(
+        checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile, dtype=dtype,
+        rest=rest, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize, budget=budget,
+        timeout=timeout,
+    )  # fmt: skip
+    if "table" in record:
+        from dimred.merging.record import work_folder
         from dimred.report.merge_page import write_merge_page
 
         write_merge_page(record, work_folder(out))
@@ -85,11 +83,12 @@ def merge(
 
 
 def _print(record: dict[str, Any], out: Path) -> None:
-    """The inputs in order with their coefficients; the finalists; and what became of it."""
+    """Print the inputs in order with their coefficients, the best candidates, and what was kept."""
     listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
     _print_table(("checkpoint", "step", "coefficient"), listed)
-    if record.get("table"):
-        from dimred.merging.final import SPLITS, scores_of
+    if "table" in record:
+        from dimred.merging.candidates import scores_of
+        from dimred.merging.scores import SPLITS
 
         rows = [["*" if row["kept"] else "", row["kind"], row["name"], *scores_of(row)] for row in record["table"]]
         _print_table(("kept", "kind", "candidate", *SPLITS), rows)
@@ -97,7 +96,7 @@ def _print(record: dict[str, Any], out: Path) -> None:
             f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
         )
     print(f"BatchNorm: {record['batch_norm']}.")
-    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if record.get("table") else ""))
+    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if "table" in record else ""))
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -110,39 +109,3 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
-
-
-@contextmanager
-def _live() -> Iterator[Callable[["Progress"], None]]:
-    """What the trials come to, on standard error: a live table on a terminal, a line each elsewhere."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-
-    console = Console(stderr=True)
-
-    def line(progress: "Progress") -> str:
-        trial, best = progress.trial, progress.best
-        found = str(trial.score) if trial.score else f"failed: {trial.failed}"
-        ahead = f"; best {best.score}, {best.candidate.name}" if best and best.score else ""
-        where = f"{progress.spent}/{progress.budget}" if trial.split == "search" else trial.split
-        return f"{where} {trial.candidate.kind} {trial.candidate.name}: {found}{ahead}"
-
-    if not console.is_terminal:
-        yield lambda progress: note(line(progress))
-        return
-    best_of: dict[str, Any] = {}
-    with Live(console=console, transient=True) as live:
-
-        def show(progress: "Progress") -> None:
-            trial = progress.trial
-            if progress.best is not None:
-                best_of[progress.best.candidate.name] = progress.best
-            table = Table("number", "kind", "candidate", "search", title=line(progress), box=None)
-            for one in list(best_of.values())[-8:][::-1]:
-                table.add_row(str(one.number), one.candidate.kind, one.candidate.name, str(one.score))
-            live.update(table)
-            if trial.failed:
-                live.console.print(f"trial {trial.number} failed: {trial.failed}", markup=False)
-
-        yield show

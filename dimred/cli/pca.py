@@ -1,6 +1,7 @@
-"""``dimred pca``: the basis of the subspace in which a series of snapshots lies."""
+"""``dimred pca``: compute the basis of the subspace in which a series of snapshots lies."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +16,15 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
-from dimred.console import AsJson, check_there, note
+from dimred.console import AsJson, check_there
 from dimred.errors import ConfigError
-from dimred.files.run_names import BASIS
+from dimred.io.run_names import BASIS
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from dimred.weights.layout import WeightLayout
-    from dimred.weights.matrix import WeightMatrix
+    from dimred.checkpoints.layout import WeightLayout
+    from dimred.checkpoints.matrix import WeightMatrix
 
 
 def pca(
@@ -49,14 +52,6 @@ def pca(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
-    append: Annotated[
-        bool,
-        typer.Option(
-            "--append",
-            help="Add the new snapshots to the basis in --out. The earlier ones must still be in the folder, "
-            "unchanged. Gives what a fresh run gives.",
-        ),
-    ] = False,
     force: Annotated[
         bool,
         typer.Option("--force", help="Replace another basis in --out; without it an existing one is never touched."),
@@ -66,25 +61,19 @@ def pca(
     ] = "1GB",
     plan: Annotated[
         bool,
-        typer.Option(
-            "--plan",
-            help="Only print memory, disk, an estimate of the time, and a suggestion, from a sample of the weights: "
-            "each of the newest quarter of the snapshots is left out in turn and reconstructed from the others. "
-            "Suggested are the earliest first snapshot, and then the fewest directions (the knee), with an error "
-            "within 5 % of the least.",
-        ),
+        typer.Option("--plan", help="Print the memory, disk space and time that it will take, and stop."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
 
-    The same command continues a run that was killed. Existing results are kept unless --force or --append.
+    An existing result is kept unless --force.
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
+    from dimred.checkpoints.matrix import WeightMatrix
+    from dimred.checkpoints.series import CheckpointSeries
     from dimred.subspace.fit import fit_basis
-    from dimred.weights.matrix import WeightMatrix
-    from dimred.weights.series import CheckpointSeries
 
     series = CheckpointSeries.open(ckpt_dir).select(skip_first, last, every)
     layout = None if names_from is None else _layout_from(names_from)
@@ -97,8 +86,8 @@ def pca(
         return
     with _progress(len(series)) as progress:
         made = fit_basis(
-            series, wanted, out=out, kind=basis, layout=layout, append=append, overwrite=force, skip_bad=skip_bad,
-            max_memory=memory, progress=progress, note=note,
+            series, wanted, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, max_memory=memory,
+            progress=progress, note=_log.info,
         )  # fmt: skip
     found = made.in_short(made.n_components)
     if as_json:
@@ -111,7 +100,7 @@ def pca(
 
 
 def parse_components(text: str | None) -> int | float | None:
-    """``--n-components``: a whole number, or a share with a decimal point."""
+    """Parse ``--n-components``: a whole number, or a share with a decimal point."""
     if text is None:
         return None
     try:
@@ -123,7 +112,7 @@ def parse_components(text: str | None) -> int | float | None:
 
 
 def parse_bytes(text: str) -> int:
-    """``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to TiB (1024s)."""
+    """Parse ``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to TiB (1024s)."""
     try:
         return TypeAdapter(ByteSize).validate_python(text)
     except ValidationError:
@@ -132,30 +121,30 @@ def parse_bytes(text: str) -> int:
 
 @contextmanager
 def _progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:
-    """A ``progress`` for ``fit_basis``: a bar of the bytes read on a terminal, elsewhere a line a pass."""
+    """Yield a ``progress`` for ``fit_basis``: a bar of the bytes read on a terminal, elsewhere a line a pass."""
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
     is_terminal = sys.stderr.isatty()
-    passes: dict[str, tuple[TaskID, float, int]] = {}  # the bar's task, when it began, and at which column
+    passes: dict[str, tuple[TaskID, float]] = {}  # the bar's task, and when it began
     with Progress(*columns, console=Console(stderr=True), disable=not is_terminal) as bar:
 
         def report(phase: str, done: int, total: int) -> None:
             each = 4 * n_snapshots
-            if phase not in passes or done < passes[phase][2]:
-                passes[phase] = (bar.add_task(phase, total=total * each), time.monotonic(), done)
-            task, started, first = passes[phase]
+            if done == 0:
+                passes[phase] = bar.add_task(phase, total=total * each), time.monotonic()
+            task, started = passes[phase]
             bar.update(task, completed=done * each)
             if done == total and not is_terminal:
-                seconds, size = max(time.monotonic() - started, 1e-9), (total - first) * each
-                note(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
+                seconds, size = max(time.monotonic() - started, 1e-9), total * each
+                _log.info(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
 
         yield report
 
 
 def _layout_from(path: Path) -> "WeightLayout":
+    from dimred.checkpoints.checkpoint_io import read_index
+    from dimred.checkpoints.layout import trainable_layout
+    from dimred.checkpoints.series import read_manifest
     from dimred.subspace.metadata import metadata_path, read_metadata
-    from dimred.weights.checkpoint_io import read_index
-    from dimred.weights.layout import trainable_layout
-    from dimred.weights.series import read_manifest
 
     if path.suffix in (".npy", ".h5"):
         layout: WeightLayout = read_metadata(metadata_path(path))["layout"]
@@ -171,10 +160,8 @@ def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, m
     most = max(matrix.shape[0] - 1, 1)
     asked = 32 if wanted is None or isinstance(wanted, float) else wanted
     made = make_plan(matrix, min(asked, most), out.parent, memory)
-    advice = made.advice
     if as_json:
-        suggested = None if advice is None else asdict(advice) | {"errors": advice.errors.tolist()}
-        print(json.dumps(asdict(made) | {"most_components": most, "advice": suggested}))
+        print(json.dumps(asdict(made) | {"most_components": most}))
         return
     print(f"snapshots   {made.n_snapshots} of {made.n_weights:,} weights")
     if asked > most:
@@ -184,10 +171,4 @@ def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, m
     print(f"reading     {made.read_bytes / 1e9:.2f} GB, twice (the second time from the page cache, where it fits)")
     print(f"disk        {made.disk_bytes / 1e9:.2f} GB in {out.parent}")
     print(f"memory      {made.memory_bytes / 1e6:.0f} MB, beside memory-mapped pages")
-    print(f"time        {made.seconds:.0f} s or more, going by short probes of this disk and these cores")
-    if advice is None:
-        print("suggestion  none: leaving one out needs at least four snapshots")
-        return
-    error = advice.errors[advice.n_components - 1]
-    print(f"suggestion  --skip-first {advice.skip_first} --n-components {advice.n_components}")
-    print(f"            a snapshot left out is then reconstructed to {error:.1%} of its squared distance from the mean")
+    print(f"time        {made.seconds:.0f} s or more, going by the first weights of each snapshot")

@@ -1,6 +1,7 @@
-"""``dimred show`` and ``dimred report``: what a basis is, and a run on one page."""
+"""``dimred show``: describe a basis."""
 
 import json
+import logging
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dimred.console import AsJson, check_there, note
+from dimred.console import AsJson, check_there
 from dimred.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis
@@ -39,7 +42,7 @@ def show(
         warnings.simplefilter("always")
         basis = load_basis(file.with_suffix(".npy"))
     for warning in caught:
-        note(f"warning: {warning.message}")
+        _log.warning(f"{warning.message}")
     difference = None if checkpoint is None else _difference(basis, checkpoint)
     if as_json:
         fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}
@@ -91,8 +94,8 @@ def _describe(basis: "SubspaceBasis") -> list[str]:
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
-    from dimred.weights.checkpoint_io import read_index
-    from dimred.weights.layout import trainable_layout
+    from dimred.checkpoints.checkpoint_io import read_index
+    from dimred.checkpoints.layout import trainable_layout
 
     index = read_index(checkpoint)
     if basis.layout is not None:
@@ -101,29 +104,3 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
     if found == basis.n_weights:
         return None
     return f"it has {found:,} weights instead of {basis.n_weights:,}"
-
-
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for page and pictures; an earlier report there is replaced. RUN/report.")
-    ] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.", callback=check_there),
-    ] = None,
-    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
-    batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
-) -> None:
-    """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
-
-    Curves, spectrum, the path of both stages over the true loss surface, the search step by step, the comparison. Of a
-    stage 1 alone, while it runs or after it: its curves, and the spectrum of its snapshots.
-
-    Example: dimred report device0_stage_2 --compare comparison/compare.json
-    """
-    if not run.is_dir():
-        raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
-    from dimred.pipelines.report import report as make_report
-
-    print(f"report: {make_report(run, out or run / 'report', compare, grid, batches)}")

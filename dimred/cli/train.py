@@ -1,17 +1,14 @@
-"""``dimred train`` (which ``scripts/run_stage_{1,2}.sh`` call) and ``dimred rank-table``: the ranks of a job."""
+"""``dimred train``: start the ranks of a stage. ``scripts/run_stage_{1,2}.sh`` call it."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, check_new_file
+from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume
 from dimred.errors import ConfigError
-from dimred.files.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
-
-rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
+from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
 
 
 def train(
@@ -58,7 +55,7 @@ def train(
     master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of host 0.")] = None,
     master_port: Annotated[
         int | None,
-        typer.Option(min=1024, max=65534, help="A port of host 0 that is free, and the next one; 8118 usually."),
+        typer.Option(min=1024, max=65535, help="A free port of host 0, for MindSpore's scheduler; 8118 usually."),
     ] = None,
     stall_timeout: Annotated[
         float,
@@ -94,7 +91,7 @@ def train(
     missing = [
         f"{argument} is {str(path)!r}, which is not found"
         for argument, path in paths.items()
-        if not path.exists() and (argument == "DATA" or not node_rank)  # host 0 alone reads weights and basis
+        if not path.exists() and (argument == "DATA" or not node_rank)  # host 0 reads the others, or names them for all
     ]
     if missing:
         raise ConfigError("; ".join(missing))
@@ -113,41 +110,3 @@ def train(
         nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
     )  # fmt: skip
     sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
-
-
-@rank_table.command("make")
-def make_table(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=check_new_file)],
-    device_ips: Annotated[
-        str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
-    ],
-    servers: Annotated[str, typer.Option(help="The servers' addresses with commas between.")] = "127.0.0.1",
-) -> None:
-    """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
-    from dimred.files.atomic import atomic_write
-    from dimred.launch.rank_table import make_rank_table
-
-    hosts, devices = ([part.strip() for part in text.split(",")] for text in (servers, device_ips))
-    table = make_rank_table(hosts, devices)
-    atomic_write(out, json.dumps(table, indent=2) + "\n")
-    print(f"{out}: {len(devices)} ranks on {len(hosts)} servers")
-
-
-@rank_table.command("check")
-def check_table(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
-    devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say what is wrong with a rank table, all of it at once; exit status 0 if it can be used.
-
-    Example: dimred rank-table check rank_tables/rank_table_8pcs.json
-    """
-    from dimred.launch.rank_table import read_rank_table
-
-    found = read_rank_table(table, devices)
-    if as_json:
-        print(json.dumps({"devices": [device._asdict() for device in found]}))
-        return
-    for device in found:
-        print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")

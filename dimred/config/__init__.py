@@ -13,9 +13,12 @@ from dimred.config.parts import ModelConfig as ModelConfig
 from dimred.config.parts import OptimizerConfig as OptimizerConfig
 from dimred.config.parts import PrecisionConfig as PrecisionConfig
 from dimred.config.parts import ScheduleConfig as ScheduleConfig
+from dimred.config.parts import ScheduleEndConfig as ScheduleEndConfig
 from dimred.config.parts import StopConfig as StopConfig
 from dimred.config.search import N_COMPONENTS as N_COMPONENTS
+from dimred.config.search import SearchConfig as SearchConfig
 from dimred.config.search import SearchOptions as SearchOptions
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig
 from dimred.config.stages import StageTwoConfig as StageTwoConfig
+from dimred.config.stages import parts_of as parts_of

@@ -26,7 +26,7 @@ class Strict(BaseModel):
 
     @classmethod
     def checked(cls, values: Mapping[str, Any], *, exact: bool = False, other_keys: Collection[str] = ()) -> Self:
-        """The model with these values.
+        """Build the model from these values, and check it as a whole.
 
         Args:
             values: key -> value.

@@ -18,7 +18,7 @@ _LARGEST_FILE = 100_000
 
 
 def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -> Stage:
-    """The configuration of a stage: the file, then each ``key=value`` override, validated as a whole.
+    """Load a stage's configuration: the file, then each ``key=value`` override, checked as a whole.
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
@@ -40,7 +40,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
-    """The same of whichever stage the file is; of one that could be either, and of a recipe's name, stage 2's."""
+    """Load the configuration of whichever stage the file is for; stage 2's where it could be either."""
     path = config_file(StageTwoConfig, path)
     values = _read(path)
     return _overridden(_stage_of(values) or StageTwoConfig, values, overrides)
@@ -56,7 +56,7 @@ def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The keys in a file."""
+    """Read the keys in a file."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
@@ -74,18 +74,18 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
-    """The stage that alone has some of these keys; None where that is neither, or both."""
+    """Return the stage that alone has some of these keys, or None where neither or both have."""
     found = [stage for stage in _STAGES if _own_keys(stage) & values.keys()]
     return found[0] if len(found) == 1 else None
 
 
 def _own_keys(stage: type[StageConfig]) -> set[str]:
-    """The keys that no other stage has."""
+    """Return the keys that no other stage has."""
     return {*stage.model_fields} - {key for other in _STAGES if other is not stage for key in other.model_fields}
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:
-    """The file that is meant: ``path``, or a recipe's for this stage where it is a name and no file.
+    """Find the file that ``path`` means: itself, or this stage's file of a recipe of that name.
 
     A name that says no more than the task is the recipe without a horizon.
 
@@ -103,7 +103,7 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
 
 
 def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
-    """What stage 2 is called with after a stage 1 with this file and these ``key=value``, as far as both share them.
+    """Return the options with which stage 2 goes on after a stage 1 with this file and these ``key=value``.
 
     ``--config`` is a recipe's name, or the file beside stage 1's.
     """
@@ -118,12 +118,15 @@ def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def config_text(config: StageConfig) -> str:
-    """The resolved configuration as YAML, to stand beside a run; ``load_config`` reads it back to an equal one."""
+    """Write the resolved configuration as YAML; ``load_config`` reads it back to an equal one."""
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 # What PyYAML's constructors raise for values such as ``!!int ""``, ``!!bool x``, ``!!timestamp x``.
 _CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, TypeError, RecursionError)
+
+
+_DEEPEST = 20  # PyYAML's time grows with the square of the depth
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,6 +135,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias (*name) is not allowed; write the value out")
+        if self.flow_level + len(self.indents) > _DEEPEST:
+            raise yaml.YAMLError(f"it is nested more than {_DEEPEST} levels deep")
         return super().compose_node(parent, index)
 
 

@@ -125,7 +125,7 @@ class EmaConfig(Strict):
     """The decay ramps up as 1 - exp(-t / 2000), so that early weights go sooner."""
 
 
-class CooldownConfig(Strict):
+class ScheduleEndConfig(Strict):
     """The rate reached after ``after_epoch`` is brought linearly to 0 over ``epochs``."""
 
     after_epoch: Count
@@ -149,7 +149,7 @@ class ScheduleConfig(Strict):
     """Of step: the epochs after which the rate falls."""
     step_factor: OpenFraction = 0.1
     """Of step: what the rate is multiplied with at each milestone."""
-    cooldown: CooldownConfig | None = None
+    cooldown: ScheduleEndConfig | None = None
     """Bring the rate to 0 sooner; null for no cooldown."""
 
     @property
@@ -160,7 +160,7 @@ class ScheduleConfig(Strict):
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """How many epochs the rates are made for: those of the schedule, for a constant rate those of the run."""
+        """Return how many epochs the rates are made for: the schedule's own, or the run's at a constant rate."""
         return (
             max(self.warmup_epochs + 1, self.last_epoch or n_epochs) if self.name == "constant" else self.total_epochs
         )
@@ -187,6 +187,21 @@ class OptimizerConfig(Strict):
     """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
 
 
+class CooldownConfig(Strict):
+    """Bring stage 1's training to its end: its optimizer goes on with its state, its batches and the parts of its step
+    (data.batch_size, accumulation, precision, loss_scale, clipping and ema where they are left out), while its rate is
+    brought to 0 over stage 2. null for no cooldown, as in the published search."""
+
+    factor: Positive = 0.5
+    """The rate begins at this multiple of the one that stage 1 ended with."""
+    schedule: Literal["linear", "sqrt"] = "linear"
+    """How the rate falls to 0, as 1 - x or as 1 - sqrt(x)."""
+    rate: Positive | None = None
+    """In place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
+    optimizer: OptimizerConfig | None = None
+    """In place of stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
+
+
 class CheckpointConfig(Strict):
     """Full checkpoints: weights, statistics, optimizer state."""
 
@@ -205,8 +220,6 @@ class StopConfig(Strict):
     """Epochs from one measurement to the next."""
     patience: Count = 3
     """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
-    reestimate_batches: Count = 50
-    """Training batches on which BatchNorm statistics are re-estimated for each window that is measured."""
 
 
 class SnapshotConfig(Strict):

@@ -16,7 +16,7 @@ _LIMITS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
 def refusal(
     model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str] = ()
 ) -> ConfigError:
-    """An error with one line for each key.
+    """Make an error with one line for each key.
 
     Args:
         model: that refused.
@@ -30,7 +30,9 @@ def refusal(
 
 def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
-        return unknown_key(".".join(str(part) for part in problem["loc"]), keys)
+        typed = ".".join(str(part) for part in problem["loc"])
+        new = getattr(model, "NEW_KEYS", {}).get(typed)
+        return f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)
     key, value, field = _place(model, values, problem)
     own_words = problem["msg"].removeprefix("Value error, ") if problem["type"] == "value_error" else None
     if own_words and (field is None or _section(field)):
@@ -46,7 +48,7 @@ def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
 
 
 def unknown_key(typed: str, keys: Sequence[str]) -> str:
-    """What to write in place of an unknown key: what is spelled like it, here or in another section; else all."""
+    """Say what to write in place of an unknown key: a similar one, here or in another section, or else all."""
     section, _, last = typed[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:
@@ -63,7 +65,7 @@ def unknown_key(typed: str, keys: Sequence[str]) -> str:
 
 
 def _place(model: type[BaseModel], values: Any, problem: Any) -> tuple[str, Any, FieldInfo | None]:
-    """The dotted key, value and field that a problem is about; its path may go on inside the field's type."""
+    """Find the dotted key, value and field of a problem, whose path may go on inside the field's type."""
     section: type[BaseModel] | None = model
     names, field = [], None
     for name in problem["loc"]:
@@ -77,13 +79,13 @@ def _place(model: type[BaseModel], values: Any, problem: Any) -> tuple[str, Any,
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """The model of the keys below this one, if it has any."""
+    """Return the model of the keys below this one, or None if it has none."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every dotted key of a model."""
+    """Yield every dotted key of a model."""
     for name, field in model.model_fields.items():
         yield prefix + name
         section = _section(field)
@@ -92,7 +94,7 @@ def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _phrase(kind: Any, limits: Sequence[Any] = (), many: bool = False) -> str:
-    """What a type allows, such as "a number above 0 and below 1"; with ``many`` in the plural."""
+    """Say what a type allows, such as "a number above 0 and below 1"; with ``many`` in the plural."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _phrase(parts[0], [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])], many)

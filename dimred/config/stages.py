@@ -2,15 +2,17 @@
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, Positive, Strict
+from dimred.config.base import Count, Fraction, Strict
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
+    CooldownConfig,
     DataConfig,
     EmaConfig,
     LossScaleConfig,
@@ -22,7 +24,7 @@ from dimred.config.parts import (
     SnapshotConfig,
     StopConfig,
 )
-from dimred.config.search import SearchOptions
+from dimred.config.search import SearchConfig
 from dimred.errors import ConfigError
 
 
@@ -46,8 +48,9 @@ def _average_or_file(value: str) -> str:
 
 
 # Keys of metrics.jsonl and result.json.
-_TAKEN = ("basis", "epoch", "epochs", "grad_norm", "gradients", "kept", "loss", "loss_scale", "metric", "n_overflows",
-          "residual", "seconds", "sources", "start", "started_from", "step", "steps", "stopped", "trials")  # fmt: skip
+_TAKEN = ("basis", "cooldown", "epoch", "epochs", "grad_norm", "gradients", "kept", "loss", "loss_scale", "metric",
+          "n_overflows", "seconds", "sources", "start", "started_from", "step", "steps", "stopped", "trials",
+          "warning")  # fmt: skip
 
 
 class StageConfig(Strict):
@@ -79,6 +82,26 @@ class StageConfig(Strict):
     loss_scale: LossScaleConfig = LossScaleConfig()
     clipping: ClippingConfig = ClippingConfig()
     ema: EmaConfig = EmaConfig()
+    reestimate_batch_norm: bool = True
+    """Measure with re-estimated BatchNorm statistics too, at each evaluation. It costs a second pass over
+    data.eval_split and the forward passes of reestimate_batches; training does not change. No BatchNorm, no cost."""
+    reestimate_batches: Count = 50
+    """Training batches of each rank for that."""
+
+    @property
+    def uses_val(self) -> bool:
+        """Whether the split val takes part in the training or in a choice."""
+        raise NotImplementedError
+
+    @property
+    def eval_split_warning(self) -> str | None:
+        """A sentence for the reader of the reported figure if its split also chose; otherwise None."""
+        if self.data.eval_split != "val" or not self.uses_val:
+            return None
+        return (
+            "'val' is also the split that chooses, so this figure is likely too good; data.eval_split=test reports on "
+            "samples that chose nothing."
+        )
 
     @property
     def metric_name(self) -> str:
@@ -118,6 +141,11 @@ class StageOneConfig(StageConfig):
         """``stop: averaged`` for a section with that name."""
         return {"name": value} if isinstance(value, str) else value
 
+    @property
+    def uses_val(self) -> bool:
+        """Whether val decides when the run ends."""
+        return self.stop is not None
+
     @model_validator(mode="after")
     def _epochs_fit(self) -> "StageOneConfig":
         schedule, end = self.schedule, self.schedule.last_epoch
@@ -145,57 +173,59 @@ class StageOneConfig(StageConfig):
         return self
 
 
-class StageTwoConfig(SearchOptions, StageConfig):
-    """Stage 2. Its defaults are what measured best: stage 1's optimizer goes on, its rate brought to 0, and nothing is
-    searched."""
+class StageTwoConfig(StageConfig):
+    """Stage 2. By default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
+
+    NEW_KEYS: ClassVar[Mapping[str, str]] = {
+        "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
+        "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
+        "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer",
+        "n_component": "search.n_components", "search_split": "search.split",
+        **{key: f"search.{key}" for key in SearchConfig.model_fields if key not in ("basis", "split")},
+    }  # fmt: skip
 
     epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = "10%"
-    """Passes over the searched split: a number, or a share of the passes of both stages together, such as 10%."""
+    """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
+    cooldown: CooldownConfig | None = CooldownConfig()
+    search: SearchConfig | None = None
+    """Search in the directions of stage 1's snapshots too, within each step: a section with the keys below, which the
+    search has by default; null for no search."""
     start: Annotated[str, AfterValidator(_average_or_file)] = "last"
-    """Where stage 2 begins: best (on the val split, of last and averages of the snapshots over many windows and
-    profiles), the mean of the snapshots, last (WEIGHTS as they are), or a checkpoint's path."""
-    search_split: Literal["train", "val"] = "train"
-    """The split that gives directions and line-search losses."""
+    """Where stage 2 begins: last (WEIGHTS as they are), best (on the val split, of last and averages of the snapshots
+    over many windows and profiles), with a search the mean of its snapshots, or a checkpoint's path."""
     keep_best: bool = True
-    """Keep the best of the start, every epoch and means of the latest ones on the val split, not the last; with
-    residual continued, averages of the snapshots too."""
-    n_components: Annotated[int, Field(ge=0)] = Field(
-        default=0, validation_alias=AliasChoices("n_components", "n_component")
-    )
-    """Leading directions to search in, and those of a basis that is fitted for the search, such as 32; 0, with residual
-    continued, for a plain cooldown, which needs no basis."""
-    residual: Literal["off", "published", "continued"] = "continued"
-    """The step along what the subspace can't express of the gradient: off; published: gamma and alpha, both constant;
-    continued: stage 1's own optimizer, with its data.batch_size, accumulation and clipping where they are left out."""
-    residual_schedule: Literal["linear", "sqrt"] = "linear"
-    """Of residual continued: how its rate falls to 0 over stage 2, as 1 - x or as 1 - sqrt(x)."""
-    residual_factor: Positive = 0.5
-    """Of residual continued: its rate begins at this multiple of stage 1's last."""
-    residual_rate: Positive | None = None
-    """Of residual continued: in place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
-    optimizer: OptimizerConfig | None = None
-    """Of residual continued: in place of stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
-    learning_rate: Positive = 0.1
-    """Learning rate of sgd and average."""
-    learning_rate_schedule: Literal["linear", "constant"] = "linear"
-    """Of the learning rate: linear to 0 at the end, or constant."""
-    weight_decay: Fraction = 0.0
-    """Weight decay with each accepted step, of every parameter that no_decay doesn't spare."""
-    no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
-    """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
-    reestimate_batch_norm: bool = True
-    """Show the metric with re-estimated BatchNorm statistics too."""
-    reestimate_batches: Count = 50
-    """Training batches for that."""
+    """Keep the best of the start, every epoch and means of the latest ones on the val split, not the last; with a
+    cooldown, averages of the snapshots too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_name_alone(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and isinstance(search := values.get("search"), str):
+            raise ValueError(f"search is {search!r}; it is a section now: search: {{rule: {search}}}, or null for none")
+        return values
+
+    @property
+    def uses_val(self) -> bool:
+        """Whether val chooses the start or the network that is kept, or is searched on."""
+        return self.keep_best or self.start == "best" or self.trained_split == "val"
+
+    @property
+    def trained_split(self) -> str:
+        """The split whose batches the steps take."""
+        return "train" if self.search is None else self.search.split
 
     @model_validator(mode="after")
-    def _start_and_split_fit(self) -> "StageTwoConfig":
-        if self.start == "mean" and self.n_components == 0:
-            raise ValueError("start is mean, that of the basis, but n_components is 0: there is none; use start=best")
-        if self.search_split == "val" and self.residual == "continued":
+    def _sections_fit(self) -> "StageTwoConfig":
+        if self.cooldown is None and self.search is None:
+            raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
+        if self.start == "mean" and self.search is None:
+            raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
+        if self.cooldown is None or self.search is None:
+            return self
+        if self.search.split == "val":
             raise ValueError(
-                "search_split is val, but residual continued trains all weights, and val chooses what is kept; set "
-                "residual to published or off, with n_components such as 32"
+                "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "
+                "null"
             )
         return self
 
@@ -212,19 +242,24 @@ class StageTwoConfig(SearchOptions, StageConfig):
     @property
     def adds_average(self) -> bool:
         """Whether the best average of the snapshots is a candidate of ``keep_best`` beside the start."""
-        return self.keep_best and self.residual == "continued" and self.start != "best"
+        return self.keep_best and self.cooldown is not None and self.start != "best"
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
-        """The same with ``epochs`` as a number: of a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
+        """Return the same with ``epochs`` as a number: of a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
 
         Args:
             stage_1_epochs: None where that is not known.
 
         Raises:
-            ConfigError: it is not known, and ``epochs`` is a share.
+            ConfigError: it is not known, or 0, and ``epochs`` is a share.
         """
         if isinstance(self.epochs, int):
             return self
+        if stage_1_epochs == 0:
+            raise ConfigError(
+                f"epochs is {self.epochs!r} of all passes, but WEIGHTS are of epoch 0, before stage 1's first pass; "
+                "name a later full checkpoint, or set epochs to a number"
+            )
         if stage_1_epochs is None:
             raise ConfigError(
                 f"epochs is {self.epochs!r} of all passes, but the name of WEIGHTS does not say how many stage 1 made; "
@@ -233,18 +268,28 @@ class StageTwoConfig(SearchOptions, StageConfig):
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
 
-    def with_batches_of(self, stage_1: StageOneConfig) -> "StageTwoConfig":
-        """The same with stage 1's batch size, micro-batches and clipping, each unless it was set here.
+    def with_parts_of(self, stage_1: Mapping[str, Any]) -> "StageTwoConfig":
+        """Return the same with stage 1's batches and parts of the step, each unless it was set here.
 
-        The rate that residual continued goes on from is made for these; other residuals keep their own.
+        A cooldown goes on with them, because stage 1's rate is made for them. Without one stage 2 has its own.
+
+        Args:
+            stage_1: of ``parts_of``.
 
         Raises:
             ConfigError: they don't go with another option.
         """
-        if self.residual != "continued":
+        if self.cooldown is None:
             return self
-        taken: dict[str, Any] = {"accumulation": stage_1.accumulation, "clipping": stage_1.clipping.model_dump()}
-        taken = {key: value for key, value in taken.items() if key not in self.model_fields_set}
+        taken = {key: stage_1[key] for key in _PARTS if key not in self.model_fields_set}
         if "batch_size" not in self.data.model_fields_set:
-            taken["data"] = self.data.model_dump() | {"batch_size": stage_1.data.batch_size}
+            taken["data"] = self.data.model_dump() | {"batch_size": stage_1["batch_size"]}
         return self.checked(self.model_dump() | taken)
+
+
+_PARTS = ("accumulation", "precision", "loss_scale", "clipping", "ema")
+
+
+def parts_of(stage: StageConfig) -> dict[str, Any]:
+    """Return what a cooldown takes over from a stage's configuration, as plain JSON values."""
+    return {"batch_size": stage.data.batch_size} | stage.model_dump(mode="json", include=set(_PARTS))

@@ -1,5 +1,6 @@
-"""The batches of an epoch: which samples, in which order, on which rank, and how a fault in reading them is met."""
+"""The batches of an epoch: their samples, their order, the share of a rank, and reading again after a fault."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,17 +12,18 @@ from typing import Any
 import numpy as np
 from mindspore import data_sink, dataset
 
-from dimred.console import say
 from dimred.errors import DataError, shown
+
+_log = logging.getLogger(__name__)
 
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
 # numbers of its own, so that no order is drawn for two:
 #   1, 2, ...              epochs of stage 1
-#   1,000,001, ...         epochs of a search, counted from SEARCH_EPOCHS_FROM
+#   1,000,001, ...         epochs of stage 2, counted from STAGE_2_EPOCHS_FROM
 #   999,999, 999,998, ...  batches to re-estimate BatchNorm statistics on
 #   0                      batches that a report evaluates the loss surface on
-SEARCH_EPOCHS_FROM = 1_000_000
-_LAST_SPARE_EPOCH = SEARCH_EPOCHS_FROM - 1
+STAGE_2_EPOCHS_FROM = 1_000_000
+_LAST_SPARE_EPOCH = STAGE_2_EPOCHS_FROM - 1
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
@@ -31,7 +33,7 @@ _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOT
 
 
 def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
-    """This rank's images of one epoch, in order; the remainder is dropped.
+    """Return the numbers of this rank's images of one epoch, int64 (n,), in order; the remainder is dropped.
 
     Each global batch is R ``batch_size`` consecutive images of a permutation of all, which depends on seed and epoch
     only; rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
@@ -43,12 +45,12 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
 
 
 def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int) -> int:
-    """ceil(floor(n_images / (batch_size group_size)) / accumulation); what fills no batch of all ranks is dropped."""
+    """Return ceil(floor(n_images / (batch_size group_size)) / accumulation): images that fill no batch are dropped."""
     return -(-(n_images // (batch_size * group_size)) // accumulation)
 
 
 class GivenOrder(dataset.Sampler):
-    """The samples with these numbers, in this order."""
+    """A sampler of the samples with these numbers, in this order."""
 
     def __init__(self, order: np.ndarray):
         super().__init__(len(order))
@@ -60,25 +62,35 @@ class GivenOrder(dataset.Sampler):
 
 @dataclass(kw_only=True, eq=False)
 class Batches:
-    """One split of the data as batches of (inputs, labels). A subclass says how samples are read."""
+    """One split of the data as batches of (inputs, labels). A subclass says how samples are read.
 
-    batch_size: int  # samples in a batch
-    workers: int = 1  # that read in parallel
-    rank: int = 0  # of a data-parallel job, whose ranks share out the samples of every batch
+    Attributes:
+        batch_size: samples in a batch of one rank.
+        workers: threads that read.
+        rank: number of this process in a data-parallel job, whose ranks share out the samples of every batch.
+        group_size: number of ranks.
+        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
+        sink: for training batches without accumulation, see ``Readable``.
+        n_images: samples in the split.
+        classes: names of the classes, if they are known.
+    """
+
+    batch_size: int
+    workers: int = 1
+    rank: int = 0
     group_size: int = 1
-    accumulation: int = 1  # micro-batches of batch_size in each training batch; the last of an epoch may have fewer
-    sink: bool = False  # of training batches without accumulation, see Readable
-    at_batch: Callable[[], object] = lambda: None  # called whenever a batch has been read, for whatever purpose
-    n_images: int = field(init=False)  # samples in the split
-    classes: Sequence[str] = field(init=False, default=())  # their names, where they are known
+    accumulation: int = 1
+    sink: bool = False
+    n_images: int = field(init=False)
+    classes: Sequence[str] = field(init=False, default=())
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one training epoch: full micro-batches of all ranks, in groups."""
+        """Return the steps in one training epoch: full micro-batches of all ranks, in groups."""
         return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
     def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> "Readable":
-        """This rank's augmented batches of one epoch, in the order of ``seed`` and ``epoch``, without a remainder.
+        """Return this rank's augmented batches of an epoch, in its order for ``seed``, without a remainder.
 
         With a ``batch_size`` of its own the epoch has single micro-batches, whatever ``accumulation`` is.
         """
@@ -86,22 +98,27 @@ class Batches:
         order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
         if batch_size is not None or self.accumulation == 1:
-            return Readable(samples.batch(size, drop_remainder=True), self.at_batch, self.sink)
-        batches = samples.batch(size * self.accumulation)  # the order holds whole micro-batches only
-        return Readable(batches, self.at_batch)
+            return Readable(samples.batch(size, drop_remainder=True), self.sink)
+        return Readable(samples.batch(size * self.accumulation))  # the order holds whole micro-batches only
 
     def evaluation(self) -> "Readable":
-        """Every sample once, over all ranks, in the order of the split, without augmentation."""
+        """Return this rank's share of all samples, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        if not len(order):
-            return NoBatches()
-        return Readable(self._evaluation_samples(order).batch(self.batch_size), self.at_batch)
+        return Readable(self._evaluation_samples(order).batch(self.batch_size)) if len(order) else NoBatches()
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
-        """Training micro-batches without end, in orders that no epoch uses; none where not one can be filled."""
+        """Yield training micro-batches without end, in orders that no epoch uses; none if not one can be filled."""
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
-            for _, batch in batches_after(partial(self.training_epoch, seed, epoch, self.batch_size)):
-                yield batch
+            yield from read_batches(partial(self.training_epoch, seed, epoch, self.batch_size))
+
+    @property
+    def size_in_words(self) -> str:
+        """Number of samples, and of classes where they are known."""
+        return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
+
+    def digest(self) -> str:
+        """Return a digest of what tells this split from another one, in hexadecimal."""
+        raise NotImplementedError
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> dataset.Dataset:
         raise NotImplementedError
@@ -111,19 +128,18 @@ class Batches:
 
 
 class Readable:
-    """The batches of a MindSpore dataset; a file that can't be read is named.
+    """The batches of a MindSpore dataset, with errors that name the file that can't be read.
 
     Args:
-        batches: all of one shape where ``sink`` is set.
-        at_batch: called for each of them.
+        batches: all of one shape if ``sink`` is set.
         sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
     """
 
-    def __init__(self, batches: dataset.Dataset, at_batch: Callable[[], object], sink: bool = False):
-        self._batches, self._at_batch, self._sink = batches, at_batch, sink
+    def __init__(self, batches: dataset.Dataset, sink: bool = False):
+        self._batches, self._sink = batches, sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
-        """As MindSpore's.
+        """Iterate over one epoch, with MindSpore's arguments.
 
         Raises:
             DataError: names the file that can't be read.
@@ -139,7 +155,6 @@ class Readable:
                 return
             except RuntimeError as error:
                 raise DataError(_in_words(str(error))) from None
-            self._at_batch()
             yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
@@ -154,13 +169,13 @@ class Readable:
 
 
 class NoBatches(Readable):
-    """What a rank reads of a split with fewer samples than there are ranks; MindSpore has no empty sampler."""
+    """The share of a rank in a split with fewer samples than there are ranks; MindSpore has no empty sampler."""
 
     def __init__(self) -> None:
-        """Nothing to keep."""
+        pass
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
-        """None."""
+        """Iterate over nothing."""
         return iter(())
 
 
@@ -172,32 +187,29 @@ def _in_words(text: str) -> str:
     return f"{file[1]} can't be read as an image; restore it, or replace it ({why})"
 
 
-def batches_after(
-    make: Callable[[], Readable], done: int = 0, wait: Callable[[float], None] = time.sleep
-) -> Iterator[tuple[int, Any]]:
-    """(number, batch) of an epoch or an evaluation, from batch ``done`` + 1 on.
+def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = time.sleep) -> Iterator[Any]:
+    """Yield the batches of an epoch or an evaluation.
 
-    Batches that were done are read again and passed over, so that the rest is augmented as if nothing had happened.
-    Where opening a file fails, as on a network disk that is gone for a moment, the epoch is made anew and read again;
-    each failure is said.
+    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made anew and read again;
+    batches that were yielded are read and passed over, so that the rest is augmented as if nothing had happened.
 
     Args:
         make: gives the same epoch each time.
-        done: batches that the caller has had already.
         wait: sleeps for a number of seconds.
 
     Raises:
         DataError: reading failed again and again; names the file.
     """
+    done = 0
     for pause in (*_WAITS_SECONDS, None):
         try:
             for number, batch in enumerate(make().create_tuple_iterator(num_epochs=1), start=1):
                 if number > done:
-                    yield number, batch
+                    yield batch
                     done = number
             return
         except DataError as error:
             if pause is None or _LASTING in str(error):
                 raise
-            say(f"{error}; trying again in {pause:.0f} s")
+            _log.info(f"{error}; trying again in {pause:.0f} s")
             wait(pause)

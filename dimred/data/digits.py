@@ -44,7 +44,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
 
 def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """(split, digit, name, pixels) of every image."""
+    """Yield (split, digit, name, pixels) of every image."""
     digits = load_digits()
     scans = digits.images / _SCAN_MAXIMUM
     order = iter(np.random.default_rng([seed, 0]).permutation(len(scans)))
@@ -61,7 +61,7 @@ def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, 
 
 
 def _noisy_field(scan: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """One variant, (FIELD, FIELD): the scan at a random position, noise on all pixels, mid-grey background."""
+    """Return one variant, (FIELD, FIELD): the scan at a random position, noise on all pixels, mid-grey background."""
     height, width = scan.shape
     field = np.zeros((FIELD, FIELD))
     top = rng.integers(0, FIELD - height + 1)

@@ -13,8 +13,8 @@ from mindspore import dtype as mstype
 from mindspore.dataset import transforms, vision
 
 from dimred.data.batches import Batches, GivenOrder
-from dimred.data.image_tree import ClassFolders
-from dimred.errors import ConfigError, DataError, shown
+from dimred.data.image_tree import digest_of_images, read_image_tree
+from dimred.errors import DataError, shown
 
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _PAD = 2
@@ -26,18 +26,18 @@ class ImageFolder(Batches):
 
     Args:
         folder: ``DATA/<split>``.
-        image_size: height and width of what the network sees, pixels.
-        mean, std: of the three channels, on the 0 to 255 scale; images leave as (x - mean) / std.
+        image_size: height and width of the images that leave, in pixels.
+        mean: of the three channels, on the 0 to 255 scale; images leave as (x - mean) / std.
+        std: standard deviation of the three channels, on the same scale.
         augmentation: in training: ``random_resized_crop`` (with horizontal flip, as on ImageNet), ``pad_crop`` (pad by
             2, crop at random) or ``none``.
-        resize: whether images are resized and centre-cropped outside training (off for images of ``image_size``).
+        resize: whether images are resized and centre-cropped outside training; off if all have ``image_size``.
         damaged: what to do with an image that can't be decoded: ``stop``, or ``replace`` it by another one of the
             batch's images. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
         options: see ``Batches``.
 
     Raises:
-        DataError: see ``ClassFolders``, also from an epoch.
-        ConfigError: an unknown augmentation.
+        DataError: see ``read_image_tree``.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -57,8 +57,7 @@ class ImageFolder(Batches):
     ):
         super().__init__(**options)
         self.folder, self.damaged = folder, damaged
-        self._files = ClassFolders(folder)
-        self.classes, self.n_images = self._files.classes, self._files.n_images
+        self.classes, self.n_images, self._suffixes = read_image_tree(folder)
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
         self._plain = [vision.Decode(), *to_size, *to_network]
@@ -69,9 +68,11 @@ class ImageFolder(Batches):
             "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
             "none": self._plain,
         }  # fmt: skip
-        if augmentation not in augmented:
-            raise ConfigError(f"augmentation is {augmentation!r}; allowed: {', '.join(augmented)}")
         self._augmented = augmented[augmentation]
+
+    def digest(self) -> str:
+        """Return a digest of the names and sizes of the images, in hexadecimal."""
+        return digest_of_images(self.folder, self.classes)
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         own = [self.rank] if self.rank else []
@@ -82,14 +83,13 @@ class ImageFolder(Batches):
         return self._read(order, self._plain)
 
     def _read(self, order: np.ndarray, image_transforms: list[Any]) -> ds.Dataset:
-        self._files.check_unchanged()
         ds.config.set_error_samples_mode(_DAMAGED[self.damaged])
         try:
             images = ds.ImageFolderDataset(
                 str(self.folder),
                 num_parallel_workers=self.workers,
                 sampler=GivenOrder(order),
-                extensions=self._files.suffixes,
+                extensions=self._suffixes,
                 class_indexing={name: index for index, name in enumerate(self.classes)},
             )
         except ValueError as error:  # MindSpore's word for a folder that has just gone

@@ -1,7 +1,7 @@
-"""ImageFolder trees on disk, ``DATA/<split>/<class>/<image>``: their classes, changes in them, and writing new ones."""
+"""ImageFolder trees on disk, ``DATA/<split>/<class>/<image>``: reading their classes, and writing new ones."""
 
+import hashlib
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dimred.errors import DataError
-from dimred.files.atomic import atomic_folder
+from dimred.io.atomic import atomic_folder
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -20,7 +20,7 @@ _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """``root/split``; for ``val`` also ``root/validation_preprocess``, as ImageNet's is often called."""
+    """Return ``root/split``; for ``val`` also ``root/validation_preprocess``, as ImageNet's is often called."""
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
@@ -33,7 +33,7 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
     """
     if not root.is_dir():
         raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    expected, *others = (ClassFolders(split_folder(root, split)).classes for split in splits)
+    expected, *others = (read_image_tree(split_folder(root, split)).classes for split in splits)
     for split, found in zip(splits[1:], others, strict=True):
         differing = sorted(set(expected) ^ set(found))
         if differing:
@@ -47,7 +47,7 @@ def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
 
 
 def smallest_side(folder: Path) -> int | None:
-    """Of an image of a split, pixels; None where that can't be read."""
+    """Return the shorter side of one image of a split in pixels, or None if it can't be read."""
     try:
         images = (path for path in folder.glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES)
         with Image.open(next(images)) as image:
@@ -56,65 +56,56 @@ def smallest_side(folder: Path) -> int | None:
         return None
 
 
-class _Class(NamedTuple):
-    changed_at: int  # nanoseconds
-    checksum: int  # of the images' names
+class ImageTree(NamedTuple):
+    """The images of one split, counted once.
+
+    Attributes:
+        classes: names of the class folders, sorted.
+        n_images: images in all of them.
+        suffixes: of the images' names, sorted, in the case that they have.
+    """
+
+    classes: list[str]
     n_images: int
+    suffixes: list[str]
 
 
-class ClassFolders:
-    """The images of one split, as they are now: sorted ``classes``, ``n_images``, and ``suffixes`` in their own case.
-
-    An image is drawn by its number, so one that is gone or new shifts all that follow it. To see whether there is one
-    costs one look at each class folder: its time of change tells whether its names must be read again.
+def read_image_tree(folder: Path) -> ImageTree:
+    """Count the images of a split.
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.
     """
+    if not folder.is_dir():
+        raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    if not classes:
+        raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
+    counts: Counter[str] = Counter()
+    for name in classes:
+        suffixes = Counter(_suffix(entry.name) for entry in os.scandir(folder / name))
+        found = {suffix: count for suffix, count in suffixes.items() if suffix.lower() in IMAGE_SUFFIXES}
+        if not found:
+            raise DataError(
+                f"class {name!r} in {str(folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}); add some, or "
+                "remove the folder"
+            )
+        counts.update(found)
+    return ImageTree(classes, counts.total(), sorted(counts))
 
-    def __init__(self, folder: Path):
-        if not folder.is_dir():
-            raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
-        self._folder = folder
-        self._suffixes: set[str] = set()
-        self.classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-        if not self.classes:
-            raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
-        self._found = {name: self._look(name) for name in self.classes}
-        for name, found in self._found.items():
-            if not found.n_images:
-                raise DataError(
-                    f"class {name!r} in {str(folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}); add some, or "
-                    "remove the folder"
-                )
-        self.n_images = sum(found.n_images for found in self._found.values())
-        self.suffixes = sorted(self._suffixes)
 
-    def check_unchanged(self) -> None:
-        """Raise DataError where images came or went since the beginning, or a folder can't be read."""
-        for name, before in self._found.items():
-            try:
-                changed = (self._folder / name).stat().st_mtime_ns != before.changed_at
-                now = self._look(name) if changed else before
-            except OSError as error:
-                raise DataError(f"{self._folder / name} can't be read ({error.strerror})") from None
-            if now.checksum != before.checksum:
-                raise DataError(
-                    f"the images in {self._folder / name} are not those that the run began with ({before.n_images} "
-                    f"then, {now.n_images} now), so that others would be drawn; restore them, or begin a new run"
-                )
-            self._found[name] = now
-
-    def _look(self, name: str) -> _Class:
-        changed_at = (self._folder / name).stat().st_mtime_ns  # before the names: a change meanwhile is seen next time
-        names = (entry.name for entry in os.scandir(self._folder / name))
-        images = sorted(file for file in names if _suffix(file).lower() in IMAGE_SUFFIXES)
-        self._suffixes.update(map(_suffix, images))
-        return _Class(changed_at, zlib.crc32(os.fsencode("\0".join(images))), len(images))
+def digest_of_images(folder: Path, classes: Sequence[str]) -> str:
+    """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
+    found = hashlib.sha256()
+    for name in classes:
+        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder / name)}
+        images = sorted(file for file in sizes if _suffix(file).lower() in IMAGE_SUFFIXES)
+        found.update(os.fsencode("".join(f"{name}/{image}\0{sizes[image]}\n" for image in images)))
+    return found.hexdigest()
 
 
 def _suffix(name: str) -> str:
-    """As ``Path(name).suffix``, in a tenth of the time: ImageNet has 1.3 million names."""
+    """Return what ``Path(name).suffix`` is, in a tenth of the time: ImageNet has 1.3 million names."""
     stem, dot, ending = name.rpartition(".")
     return dot + ending if stem else ""
 
@@ -123,7 +114,7 @@ def check_images(root: Path, workers: int) -> dict[Path, str]:
     """Decode every image below ``root`` in ``workers`` processes.
 
     Returns:
-        Of each: ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), or ``damaged``.
+        File -> ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), or ``damaged``.
 
     Raises:
         DataError: there are no images.
@@ -174,6 +165,6 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
 
 
 def save_image(pixels: np.ndarray, path: Path) -> None:
-    """Write one image, see ``write_image_tree``."""
+    """Write one image; see ``write_image_tree`` for the pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(path)

@@ -1,5 +1,6 @@
-"""Somebody's own data: a function gives the samples, dimred gives them order, batches and ranks."""
+"""Somebody's own data: a function of theirs gives the samples, dimred orders, batches and shares them out."""
 
+import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ class OwnDataset(Batches):
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
             epoch with another seed, for the augmentation, and gives the same number each time; otherwise with None.
             One with a parameter ``epoch`` is told the number of the epoch, too, so that each can read other samples:
-            1, 2, ... in stage 1, 1,000,001, ... in a search; or None.
+            1, 2, ... in stage 1, 1,000,001, ... in stage 2; or None.
         data: as the user typed it.
         split: its name.
         options: see ``Batches``.
@@ -57,7 +58,7 @@ class OwnDataset(Batches):
             )
 
     def check_classes(self, n_classes: int) -> None:
-        """Check, by the first sample, that the labels are something a classifier can learn, and be measured on.
+        """Refuse labels, by the first sample, that a classifier can't learn or be measured on.
 
         Raises:
             DataError: they are neither whole numbers nor, in ``train``, one probability for each class.
@@ -69,6 +70,24 @@ class OwnDataset(Batches):
                 f"{self._split!r}, which can't be classified; give the class as a whole number (in 'train' also one "
                 f"probability for each of the {n_classes} classes), or for a regression set loss and metric"
             )
+
+    def digest(self) -> str:
+        """Return a digest of the number of samples, the first one and the last one, in hexadecimal.
+
+        Raises:
+            DataError: the last sample can't be read.
+        """
+        found = hashlib.sha256(str(self.n_images).encode())
+        try:
+            for number in (0, self.n_images - 1):
+                for part in map(np.asarray, self._evaluated[number]):
+                    found.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
+        except Exception as error:
+            raise DataError(
+                f"data.dataset failed to give sample {number} of the split {self._split!r} ({type(error).__name__}: "
+                f"{error}); each number from 0 to {self.n_images - 1} needs a sample"
+            ) from error
+        return found.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
         try:
@@ -100,7 +119,7 @@ class OwnDataset(Batches):
 
 
 class _Typed:
-    """Samples as arrays MindSpore takes; all labels of one type."""
+    """Samples as arrays that MindSpore takes, with labels of one type."""
 
     def __init__(self, source: Source, label_type: type[np.number]):
         self._source, self._type = source, label_type

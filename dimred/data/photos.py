@@ -29,7 +29,7 @@ def write_photos(out: Path, seed: int = 1) -> dict[str, int]:
 
 
 def _images(seed: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """(split, change, name, pixels) of every image."""
+    """Yield (split, change, name, pixels) of every image."""
     photos = load_sample_images()
     counts, names = dict.fromkeys(SPLITS, 0), list(CHANGES)
     for number, (file_name, photo) in enumerate(zip(photos.filenames, photos.images, strict=True)):
@@ -42,7 +42,7 @@ def _images(seed: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
 
 
 def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
+    """Yield (split, block, patch) for every patch of a photograph; a patch is (PATCH, PATCH, 3)."""
     rows, columns = photo.shape[0] // _BLOCK, photo.shape[1] // _BLOCK
     blocks = iter(rng.permutation(rows * columns))
     for split, (n_blocks, n_patches) in SPLITS.items():
@@ -57,7 +57,7 @@ def _patches(photo: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str,
 
 
 def _blur_rows(patch: np.ndarray) -> np.ndarray:
-    """The mean of each pixel and its left and right neighbours; the edge repeats."""
+    """Replace each pixel by the mean of itself and its left and right neighbours; the edge repeats."""
     padded = np.pad(patch, ((0, 0), (1, 1), (0, 0)), mode="edge")
     blurred: np.ndarray = (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / 3
     return blurred
@@ -68,7 +68,7 @@ def _blur_columns(patch: np.ndarray) -> np.ndarray:
 
 
 def _pixelate(patch: np.ndarray) -> np.ndarray:
-    """Blocks of 2 x 2 pixels become their mean."""
+    """Replace each block of 2 x 2 pixels by its mean."""
     coarse = patch.reshape(PATCH // 2, 2, PATCH // 2, 2, 3).mean((1, 3))
     return coarse.repeat(2, axis=0).repeat(2, axis=1)
 

@@ -16,14 +16,14 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import DimredError, FaultError
-from dimred.files.atomic import describe_os_error
+from dimred.io.atomic import describe_os_error
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 
 
 class Intent(IntEnum):
-    """What a rank is about to do in a loop over batches. Where ranks differ, the highest wins."""
+    """The next action of a rank in a loop over batches. If ranks differ, the highest wins."""
 
     STEP = 0
     """Take the next step."""
@@ -34,47 +34,55 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """One process alone, number ``rank`` of ``group_size``, R: every value stays as it is."""
+    """One process alone: every value stays as it is.
+
+    Attributes:
+        rank: number of this process, from 0.
+        group_size: number of processes, R.
+    """
 
     rank = 0
     group_size = 1
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this is rank 0, which writes the files."""
+        """Return whether this is rank 0, which writes the files."""
         return self.rank == 0
 
-    def mean(self) -> nn.Cell:
-        """A cell: float32 tensors -> the tuple of their means over all ranks, the same on each."""
-        return KeepLocal()
+    def mean(self) -> nn.Cell | None:
+        """Return a cell from float32 tensors to the tuple of their means over all ranks; None for one process."""
+        return None
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-        """The sum over all ranks, float32, the same on each; whole numbers are exact below 2^24."""
+        """Return the sum over all ranks, float32, the same on each; whole numbers are exact below 2^24."""
         return np.asarray(numbers, np.float32)
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
-        """Put the mean over all ranks into float parameters, on each rank."""
+        """Set float parameters to their mean over all ranks, on each rank."""
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """Put rank 0's values into float parameters, on each rank."""
+        """Set float parameters to rank 0's values, on each rank."""
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Run ``work`` on rank 0, however long it takes, while the others wait; its result there, None elsewhere.
+        """Run ``work`` on rank 0, however long it takes, while the others wait.
 
-        It may not call a cell: it has a thread of its own, and MindSpore crashes where two threads compile.
+        ``work`` may not call a cell: it runs in a thread of its own, and MindSpore crashes if two threads compile.
+
+        Returns:
+            The result on rank 0, None elsewhere.
 
         Raises:
-            DimredError: elsewhere than on rank 0, with the reason of the work's failure, a FaultError where a file or
-                a disk failed; on rank 0 what it raised.
+            DimredError: on the other ranks, with the reason for the failure; a FaultError if a file or a disk failed.
+                Rank 0 raises what ``work`` raised.
         """
         return work()
 
     def any(self, claim: bool) -> bool:
-        """Whether the claim is true on any rank; each gets the same answer."""
+        """Return whether the claim is true on any rank; each gets the same answer."""
         return bool(self.sum([float(claim)])[0])
 
     def agree(self, intent: Intent) -> Intent:
-        """The highest intent of any rank, the same on each; one all-reduce of three numbers.
+        """Return the highest intent of any rank, the same on each, by one all-reduce of three numbers.
 
         Every rank asks before each step, also one that has just failed. So all of them leave a loop before the same
         step, and none waits in a collective that another never enters.
@@ -84,7 +92,7 @@ class Ranks:
         return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
 
     def broadcast_bytes(self, message: bytes) -> bytes:
-        """Rank 0's message, on every rank; each byte travels as a float32."""
+        """Return rank 0's message on every rank; each byte travels as a float32."""
         length = self.sum([len(message) // 2**16, len(message) % 2**16] if self.is_rank_zero else [0, 0])
         numbers = np.zeros(int(length[0]) * 2**16 + int(length[1]), np.float32)
         if self.is_rank_zero:
@@ -92,10 +100,10 @@ class Ranks:
         return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that ``content`` is the same on all ranks: the sum of equal digests is R times each.
+        """Refuse ``content`` that is not the same on all ranks: the sum of equal digests is R times each.
 
         Raises:
-            DimredError: on every rank, where any differs.
+            DimredError: on every rank, if any differs.
         """
         digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
         if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
@@ -105,7 +113,7 @@ class Ranks:
 
 
 class Group(Ranks):
-    """Several processes, each of which calls the same methods in the same order."""
+    """Several processes, each of which calls the same methods in the same order; see ``Ranks`` for the methods."""
 
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
@@ -123,7 +131,7 @@ class Group(Ranks):
         self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """All but rank 0 add zeros, so no bit changes."""
+        """Set float parameters to rank 0's values: all others add zeros, so no bit changes."""
         flat = _flat(parameters)
         self._put_sum(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
 
@@ -132,11 +140,11 @@ class Group(Ranks):
         total, first = self.sum(share), 0
         for parameter in parameters:
             values = total[first : first + parameter.size].reshape(parameter.shape)
-            parameter.set_data(Tensor(values, parameter.dtype))
+            ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
             first += parameter.size
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Rank 0 works in a thread; the turns end when it is done."""
+        """Run ``work`` in a thread of rank 0; the ranks meet in turns, which end when it is done."""
         outcome: Future[Result] = Future()
 
         def attempt() -> None:
@@ -168,23 +176,11 @@ class Group(Ranks):
                 time.sleep(pause / 2)
 
 
-class KeepLocal(nn.Cell):
-    """The mean over one rank: its own values. Called from the host it costs nothing, not even a graph."""
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-
-    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
-        return values
-
-    __call__ = construct
-
-
 ALONE = Ranks()
 
 
 class _AllReduce(nn.Cell):
-    """Tensors -> the tuple of their sums over all ranks, times ``share``; graph mode may fuse the all-reduces."""
+    """Sums of tensors over all ranks, times ``share``, as a tuple; graph mode may fuse the all-reduces."""
 
     def __init__(self, share: float):
         super().__init__(auto_prefix=False)
@@ -203,14 +199,14 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
-    """The values as one float32 vector, which ends in a 0, so that it is never empty."""
+    """Return the values as one float32 vector with a 0 at its end, so that it is never empty."""
     return np.concatenate(
         [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
     )
 
 
 def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
-    """The columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
+    """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
 
     The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
     longest has ``ceil(M / R)``. Any M and any R go together; with R > M some ranks own nothing.

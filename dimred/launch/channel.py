@@ -1,139 +1,88 @@
-"""What the ranks of a job tell their launcher: JSON messages, framed by the standard library. Nothing is unpickled.
+"""What a rank reports to its launcher, over the socket pair that the launcher gave it: a JSON list in each packet.
 
-The process around a rank (``rank.py``) sends ``hello``, the process of its ``program``, and how it ``ended``. The
-rank's program has a connection of its own: it sends what it is ``at``, its ``bar``, and why it ``refused`` to begin.
+["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY]; anything else is dropped.
 """
 
 import json
+import logging
+import math
 import os
 import socket
-import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
-from multiprocessing.connection import Client, Connection, wait
-from typing import Any
 
-from dimred.console import LiveBar, doing
+from dimred.console import LiveBar
 
-LAUNCHER = "DIMRED_LAUNCHER"
+_log = logging.getLogger(__name__)
+
+LAUNCHER = "DIMRED_LAUNCHER"  # environment variable: the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
-_LONGEST_MESSAGE = 65_536  # bytes
-_SECONDS_FOR_A_MESSAGE = 10  # who sends half of one is dropped
 _SECONDS_BETWEEN_BARS = 0.1
-Message = dict[str, Any]
+_LONGEST_REASON = 10_000  # characters
 
 
-def launcher_address(name: str) -> str:
-    """The local socket on which a launcher listens, in Linux's abstract name space: no file is left behind."""
-    return f"\0dimred-{name}"
+def _connect() -> socket.socket | None:
+    """Take this process's end of the pair; a program that it starts gets neither the variable nor the descriptor."""
+    if (number := os.environ.pop(LAUNCHER, None)) is None:
+        return None
+    launcher = socket.socket(fileno=int(number))
+    launcher.set_inheritable(False)
+    return launcher
 
 
-class Inbox:
-    """The messages that arrive on a listening socket's connections, and on connections that were added.
-
-    Args:
-        listener: accepts connections; None for an inbox that only has those that are added.
-
-    Attributes:
-        connections: those that have not ended.
-    """
-
-    def __init__(self, listener: socket.socket | None = None):
-        self._listeners = [] if listener is None else [listener]
-        self.connections: list[Connection] = []
-
-    def add(self, connected: socket.socket) -> Connection:
-        """Listen to one more connection; it is closed with the inbox."""
-        connected.setblocking(True)
-        timeout = struct.pack("ll", _SECONDS_FOR_A_MESSAGE, 0)  # and microseconds
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        self.connections.append(Connection(connected.detach()))
-        return self.connections[-1]
-
-    def receive(self, timeout_seconds: float) -> Iterator[tuple[Connection, Message | None]]:
-        """All messages that arrive in time; None after the last one of a connection.
-
-        Newer connections are read first. So what a program says before it ends comes before the news of its end, which
-        the process around it sends through an older connection.
-        """
-        ready = wait([*self._listeners, *self.connections], timeout_seconds)
-        accepted = [self._accept(listener) for listener in self._listeners if listener in ready]
-        known = [connection for connection in reversed(self.connections) if connection in ready]
-        for connection in [*(new for news in accepted for new in wait(news, 0)), *known]:
-            yield from self._read(connection)
-
-    def _accept(self, listener: socket.socket) -> list[Connection]:
-        """All connections that wait to be accepted, the newest first."""
-        found: list[Connection] = []
-        with suppress(OSError):
-            while wait([listener], 0):
-                found.insert(0, self.add(listener.accept()[0]))
-        return found
-
-    def _read(self, connection: Connection) -> Iterator[tuple[Connection, Message | None]]:
-        try:
-            while True:
-                yield connection, dict(json.loads(connection.recv_bytes(_LONGEST_MESSAGE)))
-                if not connection.poll():
-                    return
-        except (EOFError, OSError, ValueError, TypeError, RecursionError):  # it has ended, or is nobody of ours
-            self.connections.remove(connection)
-            connection.close()
-            yield connection, None
-
-    def close(self) -> None:
-        """Close everything."""
-        for listener in self._listeners:
-            listener.close()
-        for connection in self.connections:
-            connection.close()
+_launcher = _connect()
+_told: set[str] = set()  # kinds of messages
 
 
-@cache
-def _connection() -> Connection | None:
-    """This process's connection to its launcher, if it has one."""
-    with suppress(OSError):  # a launcher that is gone takes its ranks with it
-        if LAUNCHER in os.environ:
-            return Client(launcher_address(os.environ[LAUNCHER]))
-    return None
+def has_launcher() -> bool:
+    """Return whether this process is a rank that a launcher watches."""
+    return _launcher is not None
 
 
-_told: set[str] = set()
-
-
-def tell_launcher(kind: str, **content: Any) -> bool:
-    """Send the launcher a message of this rank; whether there is a launcher that took it."""
+def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
+    """Send a message, which is lost if the launcher stands still and reads nothing; return whether it was taken."""
     _told.add(kind)
-    with suppress(OSError):
-        if (connection := _connection()) is not None:
-            message = {"rank": int(os.environ["RANK_ID"]), "kind": kind} | content
-            connection.send_bytes(json.dumps(message).encode())
-            return True
+    with suppress(OSError):  # a launcher that is gone takes its ranks with it
+        return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
     return False
 
 
 def tell_refusal(why: str) -> bool:
-    """Leave it to the launcher to say why this rank's program does not begin; false without one, or if it has begun."""
-    return not _told and tell_launcher("refused", why=why)
+    """Leave it to the launcher to say why this rank refuses to begin, and wait until it can take that.
+
+    Returns:
+        False if the caller must say it: there is no launcher, or the rank has begun.
+    """
+    return not _told and _tell("refused", why[:_LONGEST_REASON], flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
-    """Tell the launcher what this rank begins to do for a step, so that it can name a rank that stalls."""
-    tell_launcher("at", doing=doing, step=step)
+    """Report what this rank begins to do for a step, so that the launcher can name a rank that stalls."""
+    _tell("at", doing, step)
 
 
 def tell_alive() -> None:
-    """Tell it that this rank moves, though no step further, as in a pass over ``val``."""
-    if "at" in _told:  # nothing before counts as a stall
-        tell_launcher("alive")
+    """Report activity without a completed step, as in a pass over ``val``."""
+    if "at" in _told:  # the launcher watches for stalls only after the first position
+        _tell("alive")
+
+
+class _SignsOfLife(logging.Handler):
+    """Takes whatever is logged for a sign of life, such as that a disk is full and the run waits for room."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell the launcher."""
+        tell_alive()
+
+
+if has_launcher():
+    logging.getLogger("dimred").addHandler(_SignsOfLife())
 
 
 class StageBar:
-    """The bar of a stage, inside ``with``. Under a launcher it is told how far the stage is, and shows the bar.
+    """The bar of a stage, inside ``with``: in this process's terminal, or in that of its launcher.
 
-    Where this process has no terminal, ``heartbeat`` learns how far it is.
+    Without a terminal the logger is told how far the stage is.
 
     Args:
         name: of the stage.
@@ -142,9 +91,9 @@ class StageBar:
     """
 
     def __init__(self, name: str, total: int, done: int):
-        self._content: dict[str, Any] = {"name": name, "total": total, "done": done, "status": ""}
+        self._name, self._total, self._done, self._status = name, total, done, ""
         self._bar = LiveBar()
-        self._told_at = 0.0
+        self._shown_at = -math.inf
 
     def __enter__(self) -> "StageBar":
         self._bar.start()
@@ -154,22 +103,19 @@ class StageBar:
     def __exit__(self, *_: object) -> None:
         self.status(None)
         self._bar.stop()
-        doing("measuring the result")
+        _log.debug("measuring the result")
 
     def step(self, status: str | None = None) -> None:
-        """One more step is done."""
-        self._content["done"] += 1
-        self._show(status, at_once=time.monotonic() - self._told_at > _SECONDS_BETWEEN_BARS)
+        """Count one more step."""
+        self._done += 1
+        if status is not None or time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
+            self.status(status)
 
     def status(self, text: str | None) -> None:
         """Show what was measured after an epoch; None leaves it as it is."""
-        self._show(text, at_once=True)
-
-    def _show(self, text: str | None, at_once: bool) -> None:
-        if text is not None:
-            self._content["status"] = text
-        self._bar.show(**self._content)
-        doing("{name}  step {done}/{total}  {status}".format(**self._content).rstrip() if self._bar.disable else "")
-        if at_once:
-            tell_launcher("bar", content=self._content)
-            self._told_at = time.monotonic()
+        self._status = self._status if text is None else text
+        self._shown_at = time.monotonic()
+        self._bar.show(self._name, self._total, self._done, self._status)
+        if self._bar.disable:
+            _log.debug(f"{self._name}  step {self._done}/{self._total}  {self._status}".rstrip())
+        _tell("bar", self._name, self._total, self._done, self._status)

@@ -1,131 +1,131 @@
-"""What a job is: which ranks run where, in which folders, with which environment and command."""
+"""A job: its ranks, their folders, environment and commands, and what is checked before they start."""
 
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from dimred.errors import ConfigError
-from dimred.files.run_names import MSRUN_LOGS, RANK_LOG, results_in
+from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.rank_table import Device, read_rank_table
 
-NODE_RANK = "DIMRED_NODE_RANK"
 _LOOPBACK = "127.0.0.1"
-_USUAL_PORT = 8118  # msrun's own default
+_USUAL_PORT = 8118  # of MindSpore's own launcher, too
+_SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
+_SCHEDULER = "from mindspore import communication; communication.init()"  # ends when all ranks have ended
 _ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One program on several ranks."""
+    """One program on several ranks; see ``make_job``.
 
-    program: str  # its module, such as dimred.pipelines.stage_1; run with the arguments and --out FOLDER
-    stage: str  # ends the names of the ranks' folders, out/device{rank}_{stage}
+    Attributes:
+        program: module that each rank runs with the arguments and ``--out FOLDER``.
+        stage: ends the names of the ranks' folders, ``out/device{rank}_{stage}``.
+        devices: number of ranks on all nodes together, R.
+        nodes: number of hosts; each has R / nodes ranks.
+        node_rank: number of this host.
+        master_addr: address of node 0, where the ranks find each other.
+        table: rows of the rank table by rank; empty without one.
+    """
+
+    program: str
+    stage: str
     arguments: tuple[str, ...]
     out: Path
-    devices: int  # R, ranks on all nodes together
-    nodes: int  # hosts; each has R / nodes ranks
-    node_rank: int  # number of this host
-    master_addr: str  # where the ranks find each other, on node 0
+    devices: int
+    nodes: int
+    node_rank: int
+    master_addr: str
     master_port: int
     device_target: Literal["CPU", "Ascend"]
-    rank_table: Path | None = None  # None lets msrun number the ranks
-    table: tuple[Device, ...] = ()  # its rows, by rank; empty without one
+    rank_table: Path | None = None
+    table: tuple[Device, ...] = ()
 
     @property
     def local_ranks(self) -> range:
-        """The ranks of this node."""
+        """Return the ranks of this node."""
         per_node = self.devices // self.nodes
         return range(self.node_rank * per_node, (self.node_rank + 1) * per_node)
 
     @property
-    def uses_msrun(self) -> bool:
-        """One rank alone is started without msrun."""
+    def joins_ranks(self) -> bool:
+        """Return whether the ranks join in a cluster; one rank alone does not."""
         return self.devices > 1
 
+    @property
+    def has_scheduler(self) -> bool:
+        """Return whether this host runs the scheduler, MindSpore's process through which the ranks find each other."""
+        return self.joins_ranks and self.node_rank == 0
+
     def folder(self, rank: int) -> Path:
-        """Where a rank writes."""
-        return rank_folder(self.out, rank, self.stage)
+        """Return the folder that a rank writes to."""
+        return self.out / f"device{rank}_{self.stage}"
 
     def command(self, rank: int) -> list[str]:
-        """What a rank runs."""
-        return rank_command(self.program, self.arguments, self.folder(rank))
+        """Return the command line of a rank."""
+        return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
 
-    def msrun(self) -> list[str]:
-        """The msrun call of this node; each of the processes it starts is a ``rank_process``."""
-        command = [
-            str(Path(sys.executable).with_name("msrun")),
-            f"--worker_num={self.devices}",
-            f"--local_worker_num={len(self.local_ranks)}",
-            f"--master_addr={self.master_addr}",
-            f"--master_port={self.master_port}",
-            f"--node_rank={self.node_rank}",
-            f"--log_dir={self.folder(self.local_ranks[0]) / MSRUN_LOGS}",
-            "--join=True",
-            f"--tail_worker_log={self.devices}",  # no rank has this number: the launcher itself shows the log
-        ]
-        if self.rank_table is not None:
-            command.append(f"--rank_table_file={self.rank_table}")
-        return [*command, "python", *self.rank_process()]
-
-    def rank_process(self) -> list[str]:
-        """Arguments of the Python that wraps a rank's program."""
-        return ["-m", "dimred.launch.rank", str(self.out), self.stage, self.program, *self.arguments]
+    def scheduler_command(self) -> list[str]:
+        """Return the command line of the scheduler, which ends with the job's folder so that ``ps`` tells it apart."""
+        return [sys.executable, "-c", _SCHEDULER, str(self.out)]
 
     def environment(self) -> dict[str, str]:
-        """What every process of the job gets, over the environment of the launcher."""
+        """Return what every process of the job gets in addition to the launcher's environment."""
         given = os.environ
         path = f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}"
-        mine = {"PATH": path, NODE_RANK: str(self.node_rank), "GLOG_v": given.get("GLOG_v", "3")}
+        mine = {"PATH": path, "PYTHONUNBUFFERED": "1", "GLOG_v": given.get("GLOG_v", "3")}
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
             mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
             # MindSpore's ranks look for each other every 3 to 5 seconds; every second, two of them begin 5 s earlier.
             for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
                 mine[bound] = given.get(bound, "1")
-        if self.device_target == "Ascend" and self.uses_msrun:
-            # Ranks that read the tree of the images come to their first collective minutes apart; HCCL waits for 120 s.
-            mine["HCCL_CONNECT_TIMEOUT"] = given.get("HCCL_CONNECT_TIMEOUT", "600")
-        return mine
-
-    def rank_environment(self, rank: int) -> dict[str, str]:
-        """What one rank gets besides; where msrun starts it, msrun sets all of it but ``DEVICE_ID`` of a rank table."""
-        device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
-        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
-        if self.uses_msrun:
+        if self.joins_ranks:
             mine |= {
-                "MS_ROLE": "MS_WORKER",
-                "MS_NODE_ID": str(rank),
                 "MS_WORKER_NUM": str(self.devices),
                 "MS_SCHED_HOST": self.master_addr,
                 "MS_SCHED_PORT": str(self.master_port),
+                "MS_TOPO_TIMEOUT": given.get("MS_TOPO_TIMEOUT", str(_SECONDS_TO_JOIN)),
             }
+            if self.device_target == "Ascend":
+                # Ranks that read the tree of the images come to their first collective minutes apart; HCCL waits 120 s.
+                mine["HCCL_CONNECT_TIMEOUT"] = given.get("HCCL_CONNECT_TIMEOUT", "600")
         if self.rank_table is not None:
             mine["RANK_TABLE_FILE"] = str(self.rank_table)
         return mine
 
+    def rank_environment(self, rank: int) -> dict[str, str]:
+        """Return what one rank gets in addition to ``environment``."""
+        device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
+        mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
+        return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
+
+    def scheduler_environment(self) -> dict[str, str]:
+        """Return what the scheduler gets in addition to ``environment``."""
+        return {"MS_ROLE": "MS_SCHED"}
+
     def describe(self) -> Iterator[str]:
-        """Lines for people: what each rank of this node would run, with its environment."""
+        """Yield lines that show what each process of this node would run, with its environment."""
         ranks = self.local_ranks
         yield f"node {self.node_rank} of {self.nodes}: ranks {ranks[0]} to {ranks[-1]} of {self.devices}"
-        yield "every process: " + " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment().items())
-        if self.uses_msrun:
-            yield "msrun: " + shlex.join(self.msrun())
+        yield f"every process: {_assignments(self.environment())}"
+        if self.has_scheduler:
+            yield f"scheduler: {_assignments(self.scheduler_environment())} {shlex.join(self.scheduler_command())}"
         for rank in ranks:
             yield f"rank {rank}: log {self.folder(rank) / RANK_LOG}"
             if self.table:
                 yield f"  device {self.table[rank].device_ip} of server {self.table[rank].server_id}"
-            yield "  " + " ".join(f"{name}={value}" for name, value in self.rank_environment(rank).items())
-            yield "  " + shlex.join(self.command(rank))
+            yield f"  {_assignments(self.rank_environment(rank))} {shlex.join(self.command(rank))}"
 
     def check(self, resume: bool) -> None:
-        """Find what can be known to be wrong before any rank is started.
+        """Refuse what is known to be wrong before any rank is started.
 
         Raises:
             ConfigError: the devices or CANN's module are missing, a port is taken, or a folder holds earlier results
@@ -136,29 +136,18 @@ class Job:
                 f"--device-target is Ascend, but this host has no Ascend device ({_ASCEND_DEVICE} is missing); use "
                 "--device-target CPU, or --dry-run to see what would run"
             )
-        if self.device_target == "Ascend" and self.uses_msrun and find_spec("hccl") is None:
+        if self.device_target == "Ascend" and self.joins_ranks and find_spec("hccl") is None:
             raise ConfigError(
                 f"--devices is {self.devices}, but {sys.executable} has no module 'hccl', with which MindSpore joins "
                 "Ascend devices; source CANN's set_env.sh, or install CANN's hccl-*.whl for this Python"
             )
-        if self.uses_msrun and self.node_rank == 0:
-            for port in (self.master_port, self.master_port + 1)[: self.nodes]:  # msrun's, and between the launchers
-                _check_port(self.master_addr, port)
+        if self.has_scheduler:
+            _check_port(self.master_addr, self.master_port)
         for folder in map(self.folder, self.local_ranks):
             if folder.is_dir() and results_in(folder) and not resume:
                 raise ConfigError(
                     f"{str(folder)!r} holds earlier results; --resume goes on with them, --out starts in another folder"
                 )
-
-
-def rank_folder(out: Path, rank: int, stage: str) -> Path:
-    """Where a rank writes."""
-    return out / f"device{rank}_{stage}"
-
-
-def rank_command(program: str, arguments: Sequence[str], folder: Path) -> list[str]:
-    """What a rank runs."""
-    return [sys.executable, "-m", program, *arguments, "--out", str(folder)]
 
 
 def make_job(
@@ -175,10 +164,10 @@ def make_job(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Job:
-    """A job from what a person typed; None stands for what was not typed.
+    """Make a job from what a person typed; None stands for what was not typed.
 
-    Devices, nodes and node 0's address come from the rank table, where there is one; without it there are 8 devices on
-    1 node. On one node a free port is looked up; several nodes have to agree on one, 8118 by default.
+    Devices, nodes and node 0's address come from the rank table if there is one; without it there are 8 devices on
+    1 node. One node looks up a free port; several nodes have to agree on one, 8118 by default.
 
     Raises:
         ConfigError: a number is out of range, the rank table is wrong or says something else, or several nodes miss
@@ -218,13 +207,13 @@ def make_job(
     )
 
 
+def _assignments(environment: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
 def _free_port() -> int:
-    """A port that is free, as is the next one, which the launchers of several hosts use."""
-    while True:
-        with socket.create_server((_LOOPBACK, 0)) as probe, suppress(OSError, OverflowError):
-            port = int(probe.getsockname()[1])
-            with socket.create_server((_LOOPBACK, port + 1)):
-                return port
+    with socket.create_server((_LOOPBACK, 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _check_port(address: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""The logs of a job's ranks on this node, as the launcher sees them: shown, quoted, and taken back."""
+"""The folders and logs of a job's ranks on this node, which the launcher makes, shows, quotes and takes back."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dimred.errors import ConfigError
-from dimred.files.run_names import ENVIRONMENT_LOG, MSRUN_LOGS, NOT_RESULTS, RANK_LOG
+from dimred.io.run_names import ENVIRONMENT_LOG, NOT_RESULTS, RANK_LOG, SCHEDULER_LOG
 from dimred.launch.job import Job
 
 _NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
@@ -18,7 +18,7 @@ _TAIL_BYTES = 64_000
 
 
 def show(text: str, stream: TextIO) -> None:
-    """Write it at once; a stream that nobody reads any more is given up.
+    """Write a text at once, and give up a stream that nobody reads any more.
 
     Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks are still to save.
     """
@@ -31,17 +31,22 @@ def show(text: str, stream: TextIO) -> None:
 
 
 class LogTail:
-    """What another process appends to a log, which need not exist yet, from now on."""
+    """The end of a log, which another process appends from now on; the log need not exist yet.
+
+    Attributes:
+        path: the file.
+        size_before: its size in bytes, None if there was no such file.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        self.size_before = path.stat().st_size if path.exists() else None  # None where there was no such file
+        self.size_before = path.stat().st_size if path.exists() else None
         self._position = self.size_before or 0
 
     def show(self, *, to_the_end: bool = False) -> None:
-        """Copy the lines that are new to standard output; ``to_the_end`` also one that has not ended.
+        """Copy new lines to standard output, ``to_the_end`` also a line that has not ended.
 
-        What MindSpore's own code has to say below an error stays in the log.
+        Lines of MindSpore's own code that tell of no error stay in the log.
         """
         try:
             with self.path.open("rb") as file:
@@ -55,7 +60,7 @@ class LogTail:
         show(_NOISE.sub(b"", text).decode(errors="replace"), sys.stdout)
 
     def quote(self) -> str:
-        """The last 20 lines with the log's name, for an error message."""
+        """Return the last 20 lines with the log's name, for an error message."""
         try:
             with self.path.open("rb") as file:
                 file.seek(max(self.size_before or 0, self.path.stat().st_size - _TAIL_BYTES))
@@ -66,16 +71,22 @@ class LogTail:
 
 
 class RankFolders:
-    """The folders of this node's ranks, which may hold an earlier run: ``logs`` by rank, and the ``msrun_log``."""
+    """The folders of this node's ranks, which may hold an earlier run.
+
+    Attributes:
+        logs: rank -> what its program prints.
+        environment_logs: rank -> its command and environment.
+        scheduler_log: what the scheduler prints.
+    """
 
     def __init__(self, job: Job):
         folders = [job.folder(rank) for rank in job.local_ranks]
         self._names_before = {folder: _names(folder) for folder in folders}
         self._to_make = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
-        self._environment_logs = [LogTail(folder / ENVIRONMENT_LOG) for folder in folders]
         self._out = job.out
         self.logs = {rank: LogTail(job.folder(rank) / RANK_LOG) for rank in job.local_ranks}
-        self.msrun_log = LogTail(folders[0] / MSRUN_LOGS / "msrun.log")
+        self.environment_logs = {rank: LogTail(job.folder(rank) / ENVIRONMENT_LOG) for rank in job.local_ranks}
+        self.scheduler_log = LogTail(folders[0] / SCHEDULER_LOG)
 
     def make(self) -> None:
         """Make the folders.
@@ -84,7 +95,7 @@ class RankFolders:
             ConfigError: that is not possible; none is left.
         """
         try:
-            for folder in (*self._names_before, self.msrun_log.path.parent):
+            for folder in self._names_before:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self.take_back()
@@ -97,7 +108,7 @@ class RankFolders:
         added = {folder: _names(folder) - before for folder, before in self._names_before.items()}
         if any(names - NOT_RESULTS for names in added.values()):
             return
-        for log in (*self.logs.values(), *self._environment_logs):
+        for log in (*self.logs.values(), *self.environment_logs.values(), self.scheduler_log):
             if log.size_before is not None:
                 os.truncate(log.path, log.size_before)
         for path in (folder / name for folder, names in added.items() for name in names):

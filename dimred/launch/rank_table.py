@@ -1,4 +1,4 @@
-"""Rank tables: which device of which server is which rank, in the JSON form that Ascend's collective library reads."""
+"""Rank tables, which say which device of which server is which rank, as Ascend's collective library reads them."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 
 
 class _Row(BaseModel, coerce_numbers_to_str=True):
-    """Part of a table."""
+    """Part of a table, in which numbers may stand for texts."""
 
 
 class _DeviceRow(_Row):
@@ -41,7 +41,7 @@ _WANTED = {"device_id": "a number from 0", "rank_id": "a number from 0", "device
 
 
 class Device(NamedTuple):
-    """One row of a table."""
+    """A device of a table."""
 
     rank: int  # over all servers, from 0
     server_id: str  # its server's address
@@ -50,7 +50,7 @@ class Device(NamedTuple):
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """A table in which ranks follow the servers, and on each server its devices 0, 1, ...; the first server is node 0.
+    """Make a table in which ranks follow the servers, and on each server its devices 0, 1, ...; the first is node 0.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not one or is given twice.
@@ -76,10 +76,10 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
 
 
 def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
-    """The devices of a table, by rank; there must be ``n_devices`` of them (``--devices``) where that is given.
+    """Return the devices of a table by rank; there must be ``n_devices`` of them (``--devices``) if that is given.
 
     Raises:
-        ConfigError: lists everything that is wrong with it.
+        ConfigError: lists everything that is wrong with the table.
     """
     try:
         if path.stat().st_size > _LARGEST_FILE:
@@ -96,7 +96,7 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
 
 
 def rank_table_problems(table: Any, n_devices: int | None = None) -> list[str]:
-    """Everything that is wrong with a table, one sentence each; empty for a good one."""
+    """Return everything that is wrong with a table, one sentence each."""
     try:
         return list(_disagreements(_Table.model_validate(table), n_devices))
     except ValidationError as error:
@@ -104,7 +104,7 @@ def rank_table_problems(table: Any, n_devices: int | None = None) -> list[str]:
 
 
 def _in_words(problem: Any) -> str:
-    """What is wrong with the form of a table."""
+    """Describe what is wrong with the form of a table."""
     if not problem["loc"]:
         return f"a rank table is a JSON object, not {type(problem['input']).__name__}"
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
@@ -115,7 +115,7 @@ def _in_words(problem: Any) -> str:
 
 
 def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
-    """What is wrong with the numbers in a table of the right form."""
+    """Yield what is wrong with the numbers in a table of the right form."""
     servers, devices = table.server_list, _devices(table)
     wanted = {"version": "1.0", "status": "completed", "server_count": str(len(servers))}
     for field, value in wanted.items():
@@ -132,13 +132,12 @@ def _disagreements(table: _Table, n_devices: int | None) -> Iterator[str]:
         ranks = sorted(int(row.rank_id) for row in server.device)
         if len(ranks) != per_server:
             yield (
-                f"{where} has {len(ranks)} devices, server_list[0] has {per_server}; msrun needs the same number on "
-                "every server"
+                f"{where} has {len(ranks)} devices, server_list[0] has {per_server}; every server needs the same number"
             )
         elif ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
-                f"{first + per_server - 1}, because msrun numbers them server by server"
+                f"{first + per_server - 1}, because ranks are numbered server by server"
             )
 
 

@@ -1,24 +1,24 @@
-"""SIGTERM, ctrl-C and SIGHUP: a run saves what it has and ends with a status of its own."""
+"""SIGTERM, ctrl-C and SIGHUP, after which a run saves what it has and ends with a status of its own."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
 
 from dimred.errors import StoppedError
-from dimred.launch.channel import LAUNCHER
+from dimred.io.atomic import stop_waiting
+from dimred.launch.channel import has_launcher
 
 
 def stop_signals() -> list[signal.Signals]:
-    """SIGTERM, ctrl-C, and the end of the terminal unless that is ignored, as by ``nohup``."""
+    """Return SIGTERM, SIGINT, and SIGHUP unless that is ignored, as by ``nohup``."""
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Inside the block ``handler`` is called for each of them; afterwards what was called before is called again."""
+    """Call ``handler`` for each of these signals inside the block, and afterwards the handlers from before again."""
     before = {number: signal.signal(number, handler) for number in stop_signals()}
     try:
         yield
@@ -28,13 +28,13 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 class StopSignals:
-    """Inside the block these signals raise ``StoppedError``; inside ``held`` the first one is only noted.
+    """Raises ``StoppedError`` for these signals inside ``with``; inside ``held`` the first one is only noted.
 
-    Under a launcher further ones change nothing: where Slurm or systemd signals every process of a job, the launcher
-    passes on what this one has already. It is the launcher that ends who takes too long.
+    Under a launcher further ones change nothing: if Slurm or systemd signals every process of a job, the launcher
+    passes on what this process has got already. The launcher ends a rank that takes too long.
 
     Attributes:
-        received: number of the first signal that came; None without one.
+        received: number of the first signal, or None.
     """
 
     def __init__(self) -> None:
@@ -51,10 +51,11 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._handled.close()
+        stop_waiting.clear()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside, the first signal waits until the caller looks at ``received``; a second one does not wait."""
+        """Only note the first signal inside the block, in ``received``; raise for a second one, and after the block."""
         self._held = True
         try:
             yield
@@ -64,14 +65,15 @@ class StopSignals:
             raise StoppedError(self.received)
 
     def reinstall(self) -> None:
-        """Put the handlers back: MindSpore takes ctrl-C for itself at the start of an epoch and when it compiles."""
+        """Put the handlers back, because MindSpore takes ctrl-C for itself when it compiles or begins an epoch."""
         for number in self._numbers:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        stop_waiting.set()
         if self.received is None:
             self.received, waits = number, self._held
         else:
-            waits = LAUNCHER in os.environ
+            waits = has_launcher()
         if not waits:
             raise StoppedError(number)

@@ -1,4 +1,4 @@
-"""Which rank a job waits for, when none moves any more."""
+"""Stalls: none of the ranks moves any more, and one of them is the one that the others wait for."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -10,23 +10,28 @@ _LONGEST_TURN_SECONDS = 10.0  # of a launcher that is not stopped, as all of a j
 
 
 class Stall(NamedTuple):
-    """A job that stands still: the lowest of the ranks that the others wait for, and words for people."""
+    """A job that stands still.
+
+    Attributes:
+        rank: the lowest of the ranks that the others wait for.
+        words: the stall in words, for an error message.
+    """
 
     rank: int
     words: str
 
 
 class StallDetector:
-    """Knows where each rank of this node was last.
+    """Detects a stall from what the ranks of this node report.
 
     The ranks of data-parallel training meet in every step, so when one stands still, all of them soon do. The rank
     with the smallest step is the straggler; one that was never heard has not come to its first step. Where all are
     equally far, they wait for a rank of another node, or for each other.
 
     Args:
-        ranks: of this node.
-        seconds: how long all ranks must be silent; 0 for never a stall.
-        now: a clock.
+        ranks: numbers of this node's ranks.
+        seconds: how long all ranks must be silent; 0 turns detection off.
+        now: reads a clock in seconds.
     """
 
     def __init__(self, ranks: Iterable[int], seconds: float, now: Callable[[], float] = time.monotonic):
@@ -36,19 +41,19 @@ class StallDetector:
         self._last = self._asked = now()
 
     def heard(self, rank: int, doing: str, step: int) -> None:
-        """A rank begins to do something for a step. Reading comes before computing, and all else after it."""
+        """Record that a rank begins to do something for a step: first reading, then computing, then anything else."""
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
         self.alive()
 
     def alive(self) -> None:
-        """A rank moves, though no step further."""
+        """Record activity of a rank without a completed step."""
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """The stall, once all ranks have been silent for too long; there is none before the first of them was heard.
+        """Return the stall if all ranks have been silent for too long; there is none before the first was heard.
 
-        Asked all the time; where it was not, the launcher stood still itself, and that time does not count.
+        Call it all the time: a longer pause means that the launcher stood still itself, and does not count.
         """
         now = self._now()
         if now - self._asked > _LONGEST_TURN_SECONDS:

@@ -1,26 +1,27 @@
-"""Which checkpoints are meant: a folder, files or a glob; in the order of training; all of one network."""
+"""The checkpoints to merge: found in a folder, files or a glob, put in the order of training, and compared."""
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from dimred.console import note
+from dimred.averaging.mean import is_constant
+from dimred.checkpoints.checkpoint_io import SUFFIXES, open_checkpoint, read_index
+from dimred.checkpoints.opened import Checkpoint, open_file, stamps_of
+from dimred.checkpoints.series import CheckpointSeries, steps_since_start
+from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
-from dimred.files.run_names import MANIFEST, snapshots_below
-from dimred.weights.checkpoint_io import SUFFIXES, Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
-from dimred.weights.layout import WeightLayout, is_statistic, trainable_layout
-from dimred.weights.series import CheckpointSeries, steps_since_start
-from dimred.weights.stored_tensor import StoredTensor
+from dimred.io.run_names import MANIFEST, snapshots_below
+from dimred.merging.record import WORK_FOLDER, has_record
+
+_log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
-RECORD = "dimred merge"  # the format of a result's record
 _INDEX = ".safetensors.index.json"
-_TRIALS = ".merge"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _CONVERT = (
     'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
@@ -35,53 +36,15 @@ _NUMBERS = (
 )
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """One network, in one file or in shards.
-
-    Attributes:
-        path: the file, or the folder of the shards.
-        files: the file, or the shards.
-        tensors: name -> (number of the file, where it stands there).
-        layout: the weights.
-        statistics: BatchNorm's: averaged too, but no weights. What is in neither is copied from the last checkpoint.
-        stamps: tell whether each file is as it was.
-        step: of training, from the name; the position where the order was given by another rule.
-    """
-
-    path: Path
-    files: tuple[Path, ...]
-    tensors: Mapping[str, tuple[int, StoredTensor]]
-    layout: WeightLayout
-    statistics: tuple[str, ...]
-    stamps: tuple[Stamp, ...]
-    step: int = 0
-
-    @property
-    def label(self) -> str:
-        return self.path.parent.name if self.path.stem == "model" else self.path.name
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder to those who load it, with a configuration beside the weights."""
-        return self.path.is_dir() or self.path.stem == "model"
-
-    def names_in(self, number: int) -> tuple[str, ...]:
-        """The tensors of a file, in the order of their bytes."""
-        inside = [(place.pieces[:1], name) for name, (file, place) in self.tensors.items() if file == number]
-        return tuple(name for _, name in sorted(inside))
-
-    def open(self, number: int) -> BinaryIO:
-        """One of its files, which must be as it was."""
-        return open_unchanged(self.files[number], self.stamps[number])
-
-
 def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
-    """The checkpoints that ``sources`` mean, at least two, of one network; the oldest first.
+    """Find the checkpoints that ``sources`` mean, and check that they are of one network.
 
     Args:
         sources: a folder of checkpoints, or files, folders of shards, globs.
         order: ``step``: by the number in the name of the file or folder; ``name``; or ``mtime``.
+
+    Returns:
+        At least two, the oldest first.
 
     Raises:
         ConfigError: nothing is there, or the names don't tell the order.
@@ -120,7 +83,17 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
 def select(
     checkpoints: Sequence[Checkpoint], last: int | None, from_step: int | None, to_step: int | None
 ) -> list[Checkpoint]:
-    """Those from a step to a step, of these the last; SeriesError where none is left."""
+    """Select checkpoints by their steps.
+
+    Args:
+        checkpoints: in order.
+        last: only so many of the others, the newest; None for all.
+        from_step, to_step: only those from a step to a step, both included; None for the first or last.
+
+    Raises:
+        ConfigError: ``last`` is below 1.
+        SeriesError: none is left.
+    """
     if last is not None and last < 1:
         raise ConfigError(f"--last is {last}; give a whole number of at least 1")
     low = checkpoints[0].step if from_step is None else from_step
@@ -132,18 +105,18 @@ def select(
             f"{checkpoints[0].step} to {checkpoints[-1].step}"
         )
     if last is not None and last > len(chosen):
-        note(f"--last is {last}, but there are {len(chosen)} checkpoints; all of them are taken")
+        _log.info(f"--last is {last}, but there are {len(chosen)} checkpoints; all of them are taken")
     return chosen if last is None else chosen[-last:]
 
 
 def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
-    """The first weight or statistic in which two checkpoints differ, in words that name both."""
-    averaged = [{*it.layout.names, *it.statistics} for it in (one, other)]
+    """Describe the first name, shape or type in which two checkpoints differ, naming both; None if there is none."""
+    averaged = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
     for name in sorted(averaged[0] | averaged[1]):
         for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):
             if name not in names:
                 return f"{shown(name)} is in {has.path} and not in {lacks.path}"
-        here, there = one.tensors[name][1], other.tensors[name][1]
+        here, there = one.places[name], other.places[name]
         for what in ("shape", "dtype"):
             if getattr(here, what) != getattr(there, what):
                 left, right = getattr(here, what), getattr(there, what)
@@ -151,8 +124,33 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
     return None
 
 
+def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
+    """Check that tensors that have no mean are equal in all checkpoints, as they are copied from one of them.
+
+    Raises:
+        CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
+    """
+    for name in checkpoints[-1].integers:
+        if len(checkpoints) > 1 and not is_constant(checkpoints, name):
+            raise CheckpointError(
+                f"{name!r} has the type {checkpoints[-1].places[name].dtype} and differs between the checkpoints; "
+                "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
+                "quantised, or save them without this tensor"
+            )
+
+
+def label(checkpoint: Checkpoint) -> str:
+    """Return a short name of a checkpoint: that of its file, or of its folder."""
+    return checkpoint.path.parent.name if checkpoint.path.stem == "model" else checkpoint.path.name
+
+
+def is_folder(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint is a folder to those who load it, with a configuration beside the weights."""
+    return checkpoint.path.is_dir() or checkpoint.path.stem == "model"
+
+
 def _matches(source: str) -> list[Path]:
-    """The path, or what the glob matches."""
+    """Return the path, or what the glob matches; ConfigError if that is nothing."""
     path = Path(source)
     root = Path(path.anchor or ".")
     found = [path] if path.exists() else sorted(root.glob(str(path.relative_to(path.anchor))))
@@ -162,7 +160,7 @@ def _matches(source: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The checkpoints in a folder: numbered folders as trainers leave them, else the files; without earlier results."""
+    """List the checkpoints in a folder: numbered folders as trainers leave them, else files; no results of merges."""
     if where := snapshots_below(folder):
         raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not _is_result(path))
@@ -176,27 +174,8 @@ def _inside(folder: Path) -> list[Path]:
     raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
 
 
-def record_path(out: Path) -> Path:
-    """Where the record of a result is."""
-    return out.with_name(out.name + ".json")
-
-
-def work_folder(out: Path) -> Path:
-    """Where the trials of a result are."""
-    return out.with_name(out.name + _TRIALS)
-
-
-def read_record(out: Path) -> dict[str, Any]:
-    """The record of a result; empty for another file or folder."""
-    try:
-        record = json.loads(record_path(out).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        record = None
-    return record if isinstance(record, dict) and record.get("format") == RECORD else {}
-
-
 def _is_result(path: Path) -> bool:
-    return bool(read_record(path)) or path.suffix == _TRIALS
+    return has_record(path) or path.suffix == WORK_FOLDER
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -208,7 +187,11 @@ def _index_files(folder: Path) -> list[Path]:
 
 
 def read_one(path: Path) -> Checkpoint:
-    """A checkpoint with the places of its tensors; its step is not known yet."""
+    """Open a checkpoint: a file, a folder with one, or shards. Its step is not known yet.
+
+    Raises:
+        CheckpointError: it is damaged, a pickle, or not one checkpoint.
+    """
     main = path
     if path.is_dir():
         candidates = _weight_files(path) or sorted(file for file in path.iterdir() if file.suffix in _PICKLES)
@@ -224,7 +207,7 @@ def read_one(path: Path) -> Checkpoint:
         raise _pickle(main)
     if re.search(r"-\d+-of-\d+$", main.stem):
         raise CheckpointError(f"{main} is one of several shards; give the folder with their model{_INDEX}")
-    return _checkpoint(path, (main,), {name: (0, place) for name, place in read_index(main, verify=True).items()})
+    return replace(open_file(main), path=path)
 
 
 def _sharded(index: Path) -> Checkpoint:
@@ -246,18 +229,11 @@ def _sharded(index: Path) -> Checkpoint:
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
         raise CheckpointError(f"{index} says {shown(missing)} is in {weight_map[missing]}, which does not have it")
-    return _checkpoint(index.parent, files, tensors)
-
-
-def _checkpoint(path: Path, files: tuple[Path, ...], tensors: Mapping[str, tuple[int, StoredTensor]]) -> Checkpoint:
-    places = {name: place for name, (_, place) in tensors.items()}
-    layout, ignored = trainable_layout(places, path)
-    statistics = tuple(name for name in ignored if is_statistic(name) and places[name].is_float)
-    return Checkpoint(path, files, tensors, layout, statistics, tuple(stamp_of(file.stat()) for file in files))
+    return Checkpoint(index.parent, files, tensors, stamps_of(files))
 
 
 def _begins_like_a_pickle(path: Path) -> bool:
-    with open_checkpoint(path) as file:
+    with open_checkpoint(path) as file, reading(path):
         return file.read(4).startswith((b"PK\x03\x04", b"\x80"))
 
 
@@ -266,7 +242,7 @@ def _pickle(path: Path) -> CheckpointError:
 
 
 def _steps(paths: Sequence[Path]) -> list[int]:
-    """The step of each checkpoint, from the numbers in the names of files or folders."""
+    """Read the step of each checkpoint from the numbers in the names of files or folders; ConfigError if none tell."""
     names = [path.name.removesuffix(_INDEX).removesuffix(path.suffix if path.is_file() else "") for path in paths]
     pairs = [_EPOCH_AND_STEP.search(name) for name in names]
     if all(pairs):

@@ -1,4 +1,4 @@
-"""What a metric may be and say: a function of a candidate, which returns a number, a pair, or a number a sample."""
+"""The user's metric: a function or a command that scores a candidate."""
 
 import contextlib
 import inspect
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.errors import DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
-from dimred.weights.checkpoint_io import read_checkpoint
 
 
 class MetricError(DimredError):
@@ -23,7 +23,13 @@ class MetricError(DimredError):
 
 
 class Score(NamedTuple):
-    """A number; its standard error, and one number a sample, where the metric gives them."""
+    """What a metric gave for one candidate.
+
+    Attributes:
+        value: the score.
+        error: its standard error; None where the metric gives none.
+        samples: one number for each sample, with ``value`` as mean; None where the metric gives one number.
+    """
 
     value: float
     error: float | None = None
@@ -53,23 +59,27 @@ class FunctionMetric:
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
-        """Write statistics of its own into the checkpoint; MetricError where the hook failed."""
+        """Write the hook's statistics into the checkpoint; MetricError if the hook failed."""
         with _failures():
             if self._hook is not None:
                 put_statistics(candidate, self._hook(str(candidate)))
 
     def score(self, candidate: Path, split: str) -> Score:
-        """The score of the checkpoint at ``candidate``; MetricError where it failed, or gave no number."""
+        """Score the checkpoint at ``candidate`` on a split; MetricError if the function failed or gave no number."""
         with _failures():
             argument = _tensors(candidate) if self._takes_tensors else str(candidate)
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to end."""
 
 
 def command_metric(command: str) -> FunctionMetric:
-    """The metric of a command whose last line is a number; ``{}`` is the candidate's path, ``{split}`` the split."""
+    """Make a metric of a command whose last line of output is the score.
+
+    Args:
+        command: ``{}`` in it stands for the candidate's path, and ``{split}`` for the split.
+    """
     words = shlex.split(command)
 
     def with_split(candidate: str, split: str) -> float:
@@ -89,7 +99,7 @@ def command_metric(command: str) -> FunctionMetric:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Whatever the user's code raises is a failed evaluation; its traceback goes where its output goes."""
+    """Turn any error of the user's code into a MetricError; its traceback goes where the code's output goes."""
     try:
         yield
     except MetricError:

@@ -1,10 +1,11 @@
-"""The user's metric in a process of its own, which may fail, hang or die.
+"""The user's metric in a process of its own, so that it may fail, hang or die.
 
 ``python -m dimred.merging.metric_process DESCRIPTOR SOURCE [NAME]`` loads a function of a file, or takes a command, and
 answers questions over a socket, in JSON.
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -22,9 +23,11 @@ from typing import Any
 from dimred.errors import ConfigError, DimredError
 from dimred.merging.metric import FunctionMetric, MetricError, Score, command_metric
 
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
 
 class ProcessMetric:
-    """A ``FunctionMetric`` of a file or a command, in a process that is started again where it was lost.
+    """A ``FunctionMetric`` of a file or a command, in a process that is started again if it was lost.
 
     Args:
         option: ``--metric`` or ``--metric-command``.
@@ -56,11 +59,11 @@ class ProcessMetric:
         self.has_splits, self.reestimates = bool(about["has_splits"]), bool(about["reestimates"])
 
     def reestimate(self, candidate: Path) -> None:
-        """As ``FunctionMetric``; fails also where the process hangs or dies."""
+        """Do as ``FunctionMetric``; MetricError also if the process hangs or dies."""
         self._ask({"candidate": str(candidate), "split": None})
 
     def score(self, candidate: Path, split: str) -> Score:
-        """As ``FunctionMetric``; fails also where the process hangs or dies."""
+        """Score as ``FunctionMetric``; MetricError also if the process hangs or dies."""
         value, error, samples = self._ask({"candidate": str(candidate), "split": split})["score"]
         return Score(value, error, samples and tuple(samples))
 
@@ -124,15 +127,22 @@ def _load(file: Path, name: str) -> FunctionMetric:
 
 
 def _end_with(connection: Connection) -> None:
-    """Once the other side is gone, end this process and all it started, whatever the metric is doing."""
+    """Wait until the other side is gone, and then end this process and all that it started."""
     other_side = select.poll()
     other_side.register(connection.fileno(), 0)  # that it hung up is always told
     other_side.poll()
     os.killpg(0, signal.SIGKILL)
 
 
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent, even while the metric keeps the interpreter's lock."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        print("prctl failed: a metric that hangs may outlive the merge", flush=True)
+
+
 def _serve(connection: Connection, source: str, name: str = "") -> None:
-    """Load the metric, say what it can, and answer questions until the other side goes away."""
+    """Load the metric, tell what it can do, and answer questions until the other side goes away."""
+    _die_with_parent()
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
     def answer(**content: Any) -> None:

@@ -3,26 +3,24 @@
 Single files appear whole or not at all; so does a folder of shards, which is filled under a temporary name.
 """
 
-import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
 
-from dimred.errors import ConfigError, FaultError, shown
-from dimred.files.atomic import atomic_folder, describe_os_error, open_atomic
-from dimred.merging.combine import Target, write_means, write_part
-from dimred.merging.inputs import Checkpoint, read_one
-from dimred.weights.checkpoint_io import read_index
-from dimred.weights.ckpt_format import renew_ckpt_crc
-from dimred.weights.safetensors_format import safetensors_header
-from dimred.weights.stored_tensor import BFLOAT16, TEXT, StoredTensor, write_exactly
+from dimred.averaging.mean import BLOCK, buffer, stream_mean
+from dimred.checkpoints.checkpoint_io import read_index
+from dimred.checkpoints.ckpt_format import renew_ckpt_crc
+from dimred.checkpoints.opened import Checkpoint
+from dimred.checkpoints.safetensors_format import safetensors_header
+from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
+from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.io.atomic import atomic_folder, open_atomic
+from dimred.merging.inputs import is_folder, read_one
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
@@ -31,11 +29,15 @@ _CHECKSUM = "dimred_crc32"  # of dimred's own files: not the result's
 _COMPANIONS = (".json", ".txt", ".model", ".jinja")  # a model's configuration and tokenizer
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
-_SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
+_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
 
 def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
-    """Whether ``out`` can hold a network like ``template`` with this dtype; ConfigError says why it can't."""
+    """Check that ``out`` can hold a network like ``template`` with this dtype.
+
+    Raises:
+        ConfigError: it can't; the message says why.
+    """
     suffix = template.files[0].suffix
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
@@ -43,19 +45,10 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
         raise ConfigError(f"--out is {str(out)!r}, in a folder that does not exist; make it first")
     if len(template.files) > 1 and out.suffix:
         raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are in shards; name a folder, without an ending")
-    if out.suffix not in (".safetensors", suffix, *([""] if template.is_folder else [])):
+    if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
         raise ConfigError(f"--out is {str(out)!r}; its name must end in {suffix}, as the checkpoints' do")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
         raise ConfigError(f"--dtype is {dtype!r}, which needs a .safetensors file; --out is {str(out)!r}")
-
-
-@contextmanager
-def name_faults(out: Path) -> Iterator[None]:
-    """Turn an error of the disk inside the block into a FaultError that names ``out``, as the user typed it."""
-    try:
-        yield
-    except OSError as error:
-        raise FaultError(f"--out is {str(out)!r}, which can't be written ({describe_os_error(error)})") from error
 
 
 def write_network(
@@ -79,7 +72,7 @@ def write_network(
 
     Raises:
         OSError: the disk is full, or fails; nothing is left.
-        CheckpointError: as ``write_means``.
+        CheckpointError: as ``stream_mean``; or a mean is too large for float16.
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
 
@@ -101,11 +94,17 @@ def write_network(
                     places[name].read_bytes(source.fileno(), template.files[number], 0, copied)
                     write_exactly(descriptor, copied, targets[name].pieces[0][0])
             else:
-                shutil.copyfileobj(source, file, _COPY_BYTES)
+                _copy(source, template.files[number], file)
                 file.flush()
                 targets = places
-            means = {name: Target(descriptor, place) for name, place in targets.items() if name in averaged}
-            write_means(checkpoints, coefficients, means)
+            means = {name: _Target(descriptor, place) for name, place in targets.items() if name in averaged}
+
+            def write(name: str, start: int, mean: np.ndarray) -> None:
+                if means[name].place.dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
+                    raise CheckpointError(f"The mean of {name!r} has a number that is too large for float16")
+                means[name].write(start, mean)
+
+            stream_mean(checkpoints, coefficients, means, write, template.statistics)
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
@@ -119,45 +118,84 @@ def write_network(
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """The metadata of a ``.safetensors`` file; the texts in a ``.ckpt`` file, which become metadata."""
+    """Read the metadata of a ``.safetensors`` file, or the texts in a ``.ckpt`` file, which become metadata."""
     if path.suffix == ".safetensors":
-        with safe_open(path, "numpy") as opened:
+        with reading(path), safe_open(path, "numpy") as opened:
             return {key: text for key, text in (opened.metadata() or {}).items() if key != _CHECKSUM}
     texts = {name: str(place.read(file.fileno(), path)) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 
 
 def _copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Configuration, tokenizer and index: what a framework needs to load the folder."""
+    """Copy configuration, tokenizer and index, which a framework needs to load the folder."""
     for file in sorted(template.files[0].parent.iterdir()):
         if file.is_file() and file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS:
-            shutil.copyfile(file, folder / file.name)
+            with reading(file):
+                opened = file.open("rb")
+            with opened, (folder / file.name).open("wb") as target:
+                _copy(opened, file, target)
     for index in folder.glob("*.safetensors.index.json"):
         content = json.loads(index.read_bytes())
         written = [place for file in template.files for place in read_index(folder / file.name).values()]
         total = sum(place.n_bytes for place in written)
-        if content.get("metadata", {}).get("total_size", total) != total:  # another --dtype
-            content["metadata"]["total_size"] = total
+        metadata = content.get("metadata")
+        if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # another --dtype
+            metadata["total_size"] = total
             index.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def sample_digest(path: Path) -> str:
-    """SHA-256 of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
+def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
+    """Copy the rest of an input; an error in reading it names its ``path``."""
+    while True:
+        with reading(path):
+            piece = source.read(_COPY_BYTES)
+        if not piece:
+            return
+        target.write(piece)
 
-    It tells two checkpoints apart, which differ nearly everywhere, without reading terabytes again.
-    """
-    size = path.stat().st_size
-    digest = hashlib.sha256(size.to_bytes(8, "little"))
-    whole = size <= _SAMPLES * _SAMPLE_BYTES
-    with path.open("rb") as file:
-        for number in range(-(-size // _SAMPLE_BYTES) if whole else _SAMPLES):
-            start = number * _SAMPLE_BYTES if whole else number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1)
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
-    return digest.hexdigest()
+
+class _Target(NamedTuple):
+    """Where a mean is written: the descriptor of the file, and the tensor's place and type in it."""
+
+    descriptor: int
+    place: StoredTensor
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Write float64 values, rounded once, as the tensor's entries from ``start`` on."""
+        content, done = round_to(values, self.place.dtype).view(np.uint8), 0
+        for offset, length in self.place.ranges(start * self.place.storage.itemsize, content.size):
+            write_exactly(self.descriptor, content[done : done + length], offset)
+            done += length
+
+
+def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
+    """Round float64 values once, to nearest and ties to even, to a type; bfloat16 comes as its bits (uint16)."""
+    if isinstance(dtype, np.dtype):
+        with np.errstate(over="ignore"):
+            return values.astype(dtype)
+    bits = buffer("bits", max(BLOCK, len(values)), np.uint32)[: len(values)]
+    single, halves = bits.view(np.float32), bits.view("<u2")
+    with np.errstate(over="ignore"):
+        np.copyto(single, values, casting="same_kind")
+    # Half of a last bit is added below, which is wrong where the float32 lies half way between two bfloat16. There the
+    # float64 decides, which that float32 may have been rounded from; of two equally near ones the even one is taken.
+    ties = np.flatnonzero(halves[::2] == 0x8000)
+    exact, rounded = np.abs(values[ties]), np.abs(single[ties])
+    bits[ties] -= (exact < rounded) | ((exact == rounded) & (bits[ties] & 0x10000 == 0))
+    bits += 0x8000
+    return np.ascontiguousarray(halves[1::2])
 
 
 def put_statistics(candidate: Path, statistics: object) -> None:
-    """Write new BatchNorm statistics, name -> array, into a checkpoint; ConfigError where they are anything else."""
+    """Write new BatchNorm statistics into a checkpoint.
+
+    Args:
+        candidate: the file, or the folder of the shards.
+        statistics: name -> array.
+
+    Raises:
+        ConfigError: they are not statistics of this network, or not finite.
+    """
     checkpoint = read_one(candidate)
     if not isinstance(statistics, Mapping) or not {*statistics} <= {*checkpoint.statistics}:
         names = shown(checkpoint.statistics[:2])
@@ -170,7 +208,7 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         if not np.isfinite(array).all():
             raise ConfigError(f"reestimate returned {name!r} with an infinite number or NaN")
         with checkpoint.files[number].open("r+b") as file:
-            write_part(Target(file.fileno(), place), 0, array.reshape(-1))
+            _Target(file.fileno(), place).write(0, array.reshape(-1))
             file.flush()
             if checkpoint.files[number].suffix == ".ckpt":
                 renew_ckpt_crc(file, checkpoint.files[number])

@@ -42,7 +42,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
 
 
 def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any) -> Any:
-    """What the function that ``package.module:factory`` names returns.
+    """Call the function that ``package.module:factory`` names, and return its result.
 
     Raises:
         ConfigError: see ``load_factory``; or it fails.
@@ -55,7 +55,7 @@ def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any)
 
 
 def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) -> nn.Cell:
-    """A network, or another cell, that the factory returns.
+    """Return the network, or another cell, that a factory makes.
 
     Raises:
         ConfigError: see ``call_factory``; or it returns something else.

@@ -1,4 +1,4 @@
-"""What a network is made of: layers, shapes, parameters, and the cost of one forward pass."""
+"""Summary of a network: layers, shapes, parameters, and the cost of one forward pass."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +41,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
-    this. The network takes one input, ``input_shape`` with the batch included; its mode is put back afterwards.
+    this. The network takes one input, ``input_shape`` with the batch included; the mode of each cell is put back.
 
     Raises:
         ConfigError: the network can't take such an input.
@@ -50,7 +50,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     counted: set[int] = set()
     leaves = [(name or "network", cell) for name, cell in network.cells_and_names() if not cell.name_cells()]
     handles = [cell.register_forward_hook(_recorder(name, layers, counted)) for name, cell in leaves]
-    mode, was_training = ms.get_context("mode"), network.training
+    mode, training = ms.get_context("mode"), [(cell, cell.training) for _, cell in network.cells_and_names()]
     try:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         network.set_train(False)
@@ -63,14 +63,15 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     finally:
         for handle in handles:
             handle.remove()
-        network.set_train(was_training)
+        for cell, was_training in training:
+            cell.add_flags(training=was_training)
         ms.set_context(mode=mode)
     flops = sum(layer.flops for layer in layers)
     return Summary(layers, tuple(input_shape), *_sizes(network.get_parameters()), flops)
 
 
 def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
-    """A forward hook that appends to ``layers``; parameters in ``counted`` are not counted again."""
+    """Return a forward hook that appends to ``layers`` and counts no parameter in ``counted`` again."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
@@ -82,20 +83,20 @@ def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[...
 
 
 def _sizes(parameters: Iterable[ms.Parameter]) -> tuple[int, int]:
-    """How many numbers train, and how many don't."""
+    """Count trainable and other parameters."""
     sizes = [(parameter.size, parameter.requires_grad) for parameter in parameters]
     return sum(size for size, trains in sizes if trains), sum(size for size, trains in sizes if not trains)
 
 
 def _shape(values: Any) -> Shape:
-    """The shape of the first tensor in nested tuples."""
+    """Return the shape of the first tensor in nested tuples."""
     while isinstance(values, tuple | list) and values:
         values = values[0]
     return tuple(values.shape) if isinstance(values, Tensor) else ()
 
 
 def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
-    """Multiplications and additions of one forward pass."""
+    """Count the multiplications and additions of one forward pass."""
     n_taken, n_given = math.prod(taken), math.prod(given)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
         return n_given * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_given)

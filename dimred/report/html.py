@@ -8,7 +8,13 @@ from string import Template
 
 
 def document(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> str:
-    """The whole HTML document: its title, HTML below it, then (heading, HTML) each, linked at the top."""
+    """Make the HTML document.
+
+    Args:
+        title: plain text.
+        summary: HTML below the title.
+        sections: heading and HTML of each section; links to them stand at the top.
+    """
     links, parts = [], []
     for heading, content in sections:
         anchor = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
@@ -25,7 +31,14 @@ def document(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> s
 
 
 def figure(name: str, svg: str, says: str, caption: str) -> str:
-    """A picture: its name, unique on the page; the SVG file's text; words for who can't see it; words below it."""
+    """Make a picture.
+
+    Args:
+        name: unique on the page.
+        svg: text of an SVG file.
+        says: description for readers who can't see it.
+        caption: words below it.
+    """
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids are the page's, not the picture's
     drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
@@ -33,7 +46,7 @@ def figure(name: str, svg: str, says: str, caption: str) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table that scrolls sideways by itself where it is too wide; ``**text**`` is bold."""
+    """Make a table that scrolls sideways where it is too wide; ``**text**`` is bold."""
 
     def text(cell: str) -> str:
         return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(cell))
@@ -45,22 +58,22 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def preformatted(text: str) -> str:
-    """Text as it stands in a file."""
+    """Show text as it stands in a file."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def details(summary: str, content: str) -> str:
-    """HTML below a line that opens it."""
+    """Hide HTML below a line that opens it."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """One paragraph."""
+    """Join sentences to one paragraph; no sentence makes none."""
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:
-    """Few figures, large: (value, what it is) each."""
+    """Show a few figures large: pairs of a value and its meaning."""
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
     return f'<div class="key">{cells}</div>'

@@ -1,4 +1,4 @@
-"""A folder with one page and its pictures: what the pages of a run, a comparison and a merge have in common."""
+"""The folder of one page and its pictures; a run, a comparison and a merge have one each."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,14 +7,21 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from dimred.errors import ConfigError
-from dimred.files.atomic import atomic_write, remove_leftovers
-from dimred.files.run_names import LOCK
+from dimred.io.atomic import atomic_write, remove_leftovers
+from dimred.io.run_names import LOCK
 from dimred.report.html import document, figure
 from dimred.report.plots import save_figure
 
+COMPARISON_PICTURES = ("comparison", "curve")  # of a comparison's page, and of a run's that shows one
+
 
 def make_page_folder(out: Path, name: str, pictures: Sequence[str]) -> None:
-    """Make the folder of a page ``name``; an earlier one, with some of these pictures, may be in it.
+    """Make the folder of a page; it may hold an earlier one.
+
+    Args:
+        out: the folder.
+        name: of the page.
+        pictures: names of those that an earlier page may have left.
 
     Raises:
         ConfigError: it holds something else, or can't be made.
@@ -32,18 +39,28 @@ def make_page_folder(out: Path, name: str, pictures: Sequence[str]) -> None:
 
 
 class Picture(NamedTuple):
-    """A picture of a page."""
+    """A picture of a page.
+
+    Attributes:
+        name: of its files, and on the page.
+        drawn: the figure.
+        says: description for readers who can't see it.
+        caption: words below it.
+    """
 
     name: str
     drawn: Figure
-    says: str  # for readers who can't see it
+    says: str
     caption: str
 
 
 class Page:
-    """Writes the pictures of each section that is added, and in the end the page ``name`` that shows them.
+    """A page in the making: pictures are written as sections are added, the page at the end.
 
-    ``pictures`` are the names of those that an earlier page in the folder may have left.
+    Args:
+        out: folder.
+        name: of the page.
+        pictures: names of those that an earlier page in the folder may have left.
     """
 
     def __init__(self, out: Path, name: str, pictures: Sequence[str]):
@@ -52,7 +69,7 @@ class Page:
         self._shown: set[str] = set()
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
-        """A section of pictures, with HTML before and after them."""
+        """Add a section of pictures, with HTML before and after them."""
         shown = ""
         for name, drawn, says, caption in pictures:
             svg = save_figure(drawn, self._out, name)
@@ -62,7 +79,7 @@ class Page:
         self._sections.append((heading, f"{before}{grid}{after}"))
 
     def write(self, title: str, summary: str) -> Path:
-        """Write the page; remove the pictures of an earlier report that it does not show."""
+        """Write the page, remove pictures of an earlier one that it does not show, and return its path."""
         atomic_write(self._out / self._name, document(title, summary, self._sections))
         for name in set(self._pictures) - self._shown:
             for suffix in ("png", "svg"):

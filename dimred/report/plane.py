@@ -1,4 +1,4 @@
-"""The plane of the first two principal directions: where both stages were in it, and the loss there."""
+"""Draw both stages and the loss in the plane of the first two principal directions."""
 
 from typing import Any, NamedTuple
 
@@ -13,15 +13,27 @@ _MARGIN = 0.15  # of a grid, as a share of its points' spread
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean."""
+    """Points of weight space, seen from the plane through the snapshots' mean.
 
-    epochs: list[float]  # when each was reached, stage 1's epochs included
-    along: np.ndarray  # coordinates in the plane, (n, 2) float64
-    off: np.ndarray  # distance from the plane, (n,) float64
+    Attributes:
+        epochs: when each point was reached, counted from the beginning of stage 1.
+        along: coordinates in the plane, (n, 2) float64.
+        off: distance from the plane, (n,) float64.
+    """
+
+    epochs: list[float]
+    along: np.ndarray
+    off: np.ndarray
 
 
 class Surface(NamedTuple):
-    """The loss on a grid of the plane; row i of (n, n) belongs to ``second[i]``, column j to ``first[j]``."""
+    """The loss on a grid of the plane.
+
+    Attributes:
+        first: coordinates along the first direction, (n,).
+        second: along the second one, (n,).
+        loss: (n, n); row i belongs to ``second[i]``, column j to ``first[j]``.
+    """
 
     first: np.ndarray
     second: np.ndarray
@@ -29,19 +41,29 @@ class Surface(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """What the plane's pictures show."""
+    """The content of the plane's pictures.
 
-    whole: Surface  # around both stages
-    near: Surface  # around stage 2 alone
-    n_images: int  # that the loss was evaluated on
-    batch_norm: bool  # whether the network has any
-    snapshots: PlanePoints  # stage 1's, in order
-    stops: PlanePoints  # stage 2's start and the end of each of its epochs
-    search: np.ndarray  # where each step of stage 2 led, projected on the plane, (n_steps + 1, 2); the start first
+    Attributes:
+        whole: loss around both stages.
+        near: loss around stage 2 alone.
+        n_images: how many samples the loss was evaluated on.
+        batch_norm: whether the network has BatchNorm.
+        snapshots: stage 1's, in order.
+        stops: stage 2's start and the end of each of its epochs.
+        search: stage 2's start and the place after each step, projected on the plane, (n_steps + 1, 2).
+    """
+
+    whole: Surface
+    near: Surface
+    n_images: int
+    batch_norm: bool
+    snapshots: PlanePoints
+    stops: PlanePoints
+    search: np.ndarray
 
 
 def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Coordinates (2,) of ``weights`` (M,) in the plane mean + span(P[:2]), and the distance from that plane.
+    """Return the coordinates (2,) of weights (M,) in the plane mean + span(P[:2]), and the distance from that plane.
 
     With c = P[:2] (w - mean) the distance is |w - mean - P[:2]' c|.
     """
@@ -52,7 +74,7 @@ def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> 
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates of the columns and of the rows of an n x n grid around ``points`` (m, 2), with a margin."""
+    """Return the column and the row coordinates, (n,) each, of a grid around points (m, 2), with a margin."""
     low, high = points.min(0), points.max(0)
     wider = _MARGIN * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
     first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
@@ -60,7 +82,7 @@ def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refined(surface: Surface) -> Surface:
-    """The surface on a grid four times as fine, by a cubic spline; as it is where a loss is not finite."""
+    """Interpolate to a grid four times as fine with a cubic spline; keep a surface with a loss that is not finite."""
     if not np.isfinite(surface.loss).all():
         return surface
     order = min(3, len(surface.first) - 1)
@@ -72,7 +94,7 @@ def refined(surface: Surface) -> Surface:
 
 
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
-    """Stage 1's trajectory and stage 2's path over one of the view's surfaces; losses as differences to its lowest."""
+    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences to its lowest one."""
     figure, axes = new_figure((4.8, 4.9))
     fine = refined(surface)
     loss = np.where(np.isfinite(fine.loss), fine.loss, np.nan)
@@ -98,7 +120,7 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
 
 
 def plot_distances(view: PlaneView) -> Figure:
-    """How far each point lies off the plane and, for comparison, how far along it from the mean."""
+    """Draw each point's distance from the plane and, for comparison, that of its projection from the mean."""
     figure, axes = new_figure()
     for points, who, marker, colour in ((view.snapshots, "stage 1", "o", PLAIN), (view.stops, "stage 2", "D", STAGE_2)):
         look: dict[str, Any] = {"marker": marker, "color": colour, "ms": 4, "lw": 1}

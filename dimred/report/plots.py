@@ -1,4 +1,4 @@
-"""Pictures of a run, each a function that returns a figure; ``save_figure`` writes it as PNG and SVG."""
+"""Draw the pictures of a run; ``save_figure`` writes a figure as PNG and SVG."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dimred.files.atomic import atomic_write
-from dimred.files.metrics_file import ACCURACY, metric_axis
+from dimred.io.atomic import atomic_write
+from dimred.io.metrics_file import ACCURACY, metric_axis
 
 # Okabe and Ito's colours stay apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
@@ -40,20 +40,25 @@ _OUTCOMES = {
 
 
 def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
-    """A figure of so many inches, and its axes; for several ``ratios``, heights from above, an array of axes."""
+    """Make a figure and its axes.
+
+    Args:
+        size: width and height in inches.
+        ratios: relative heights from above; for more than one the axes are an array.
+    """
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
         return figure, figure.subplots(len(ratios), sharex=True, height_ratios=ratios)
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
-    """Put a legend under the picture, where it hides nothing."""
+    """Put the legend under the picture."""
     entries = axes.get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def whole_numbers(*axes: Any) -> None:
-    """Put the ticks along these axes (``axes.xaxis``) at whole numbers: of epochs, steps, directions."""
+    """Put the ticks of axes such as ``axes.xaxis`` at whole numbers."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
 
@@ -79,45 +84,44 @@ def plot_metric(
     plain: Mapping[int, float],
     stage_2: Mapping[int, float],
     snapshots_taken: tuple[int, int] | None,
-    reestimated: Mapping[int, float] | None = None,
+    statistics: str,
 ) -> Figure:
-    """A metric over epochs: plain training, and stage 2 from its branching point.
+    """Draw a metric over epochs: stage 1, and stage 2 from the epoch at which it began.
 
     Args:
         metric: its name; an accuracy is a fraction, and is drawn in percent.
         plain: epoch -> value.
         stage_2: the same, the branching point included; empty where there is none.
         snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
-        reestimated: epoch -> value with re-estimated BatchNorm statistics, of single points.
+        statistics: of BatchNorm, in every point of both curves; stands in their labels.
     """
     figure, axes = new_figure()
     label, factor = metric_axis(metric)
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
-    looks: tuple[tuple[str, Mapping[int, float] | None, dict[str, Any]], ...] = (
-        ("plain training", plain, {"color": PLAIN, "lw": 1, "marker": "o", "ms": 2}),
+    looks: tuple[tuple[str, Mapping[int, float], dict[str, Any]], ...] = (
+        ("stage 1", plain, {"color": PLAIN, "lw": 1, "marker": "o", "ms": 2}),
         ("stage 2", stage_2, {"color": STAGE_2, "lw": 2, "marker": "o", "ms": 4}),
-        ("BatchNorm re-estimated", reestimated, {"color": AVERAGE, "lw": 0, "marker": "P", "ms": 8}),
     )
     for name, values, look in looks:
         if values:
-            axes.plot(list(values), factor * np.array(list(values.values())), label=name, **look)
+            label_of_one = f"{name}, {statistics}"
+            axes.plot(list(values), factor * np.array(list(values.values())), label=label_of_one, **look)
     # Single collapses would flatten the part that matters, so the axis leaves out a tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
-    others = [*stage_2.values(), *(reestimated or {}).values()]
-    low, high = min([low, *others]), max([high, *others])
+    low, high = min([low, *stage_2.values()]), max([high, *stage_2.values()])
     margin = 0.1 * (high - low) + 0.002
     axes.set(ylim=(factor * (low - margin), factor * (high + margin)), xlim=(0, max([*plain, *stage_2]) + 1))
     axes.set(xlabel="epoch", ylabel=label)
     whole_numbers(axes.xaxis)
-    legend_below(figure, axes)
+    legend_below(figure, axes, 1)
     return figure
 
 
 def plot_loss(numbers: Sequence[int], losses: Sequence[float], unit: str = "epoch") -> Figure:
-    """The training loss over steps, or over epochs, of which it is that of the last step."""
+    """Draw the training loss over steps, or the loss of the last step of each epoch over epochs."""
     figure, axes = new_figure()
     axes.plot(numbers, losses, color=PLAIN, lw=1)
     axes.set(xlabel=unit, ylabel="training loss, last step" if unit == "epoch" else "training loss")
@@ -126,7 +130,7 @@ def plot_loss(numbers: Sequence[int], losses: Sequence[float], unit: str = "epoc
 
 
 def plot_spectrum(shares: np.ndarray) -> Figure:
-    """Share of the snapshots' variance along each direction, (k,) fractions of 1, and their running sum."""
+    """Draw the shares of the snapshots' variance along each direction, (k,) fractions of 1, and their running sum."""
     figure, axes = new_figure()
     numbers = np.arange(1, len(shares) + 1)
     axes.bar(numbers, 100 * shares, color=AVERAGE, label="each direction")
@@ -138,7 +142,7 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
 
 
 def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Stage 2's loss step by step, accepted steps and rejected ones, and the number of trials of each."""
+    """Draw stage 2's loss over its steps, accepted and rejected ones, and the number of trials of each."""
     figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
     upper.plot(numbers, _column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
@@ -156,7 +160,7 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Share of the gradient inside the subspace, |P g|^2 / |g|^2, step by step."""
+    """Draw the share of the gradient inside the subspace, |P g|^2 / |g|^2, over the steps."""
     figure, axes = new_figure()
     shares = 100 * _column(steps, "captured_share")
     axes.plot([step["step"] for step in steps], shares, "o-", color=STAGE_2, ms=3, lw=1)
@@ -169,7 +173,7 @@ def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str = ACCURACY) -> Figure:
-    """The metric of each method: (name, mean, spread over the seeds or None) each, drawn from above."""
+    """Draw the metric of methods from above; each row is a name, a mean, and the spread over seeds or None."""
     label, factor = metric_axis(metric)
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):
@@ -183,11 +187,11 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str
 
 
 def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]], size: Size = WIDE, metric: str = ACCURACY) -> Figure:
-    """The metric on test over all passes, one line a method, the spread over the seeds as a band.
+    """Draw the metric on test over passes, one line a method, with the spread over seeds as a band.
 
     Args:
-        curves: name -> rows of ``dimred.report.comparison``, by rising passes.
-        size: without the legend, which makes it higher.
+        curves: name -> points by rising ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
+        size: in inches, without the legend.
         metric: its name.
     """
     label, factor = metric_axis(metric)

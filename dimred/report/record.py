@@ -1,4 +1,4 @@
-"""What the files of a run say, read once for a report."""
+"""Read the files of a run once, for a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
-from dimred.files.checksummed_json import read_checksummed
-from dimred.files.metrics_file import ACCURACY, read_metrics
-from dimred.files.run_names import (
+from dimred.io.checksummed_json import read_checksummed
+from dimred.io.metrics_file import ACCURACY, read_metrics
+from dimred.io.run_names import (
     METRICS,
     RESULT,
     SNAPSHOTS,
@@ -19,48 +21,55 @@ from dimred.files.run_names import (
     checkpoint_place,
 )
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.plan import sample_gram
+from dimred.subspace.gram_and_rows import sample_gram
 from dimred.subspace.spectrum import centre_gram
-from dimred.weights.matrix import WeightMatrix
-from dimred.weights.series import CheckpointSeries
 
 
 @dataclass(frozen=True)
 class StageOneRecord:
-    """A stage 1 run, finished or not."""
+    """A stage 1 run, finished or not.
+
+    Attributes:
+        folder: of the run.
+        epochs: its metrics, one record an epoch; at least one.
+        snapshots: the series as it was when it was read; None before the first snapshot.
+    """
 
     folder: Path
-    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
-    snapshots: CheckpointSeries | None  # the series as it was when it was read; None before the first snapshot
+    epochs: list[dict[str, Any]]
+    snapshots: CheckpointSeries | None
 
-    def measured(self, metric: str) -> dict[int, float]:
-        """Epoch -> accuracy, or another metric by its name, of the epochs after which it was measured."""
-        return {record["epoch"]: record[metric] for record in self.epochs if record.get(metric) is not None}
+    def measured(self, key: str) -> dict[int, float]:
+        """Return epoch -> value for a key of ``metrics.jsonl``, without the epochs that did not measure it."""
+        return {record["epoch"]: record[key] for record in self.epochs if record.get(key) is not None}
 
     @property
     def averaged(self) -> list[dict[str, Any]]:
-        """The records of the epochs after which ``stop: averaged`` measured."""
+        """Records of the epochs after which ``stop: averaged`` measured."""
         return [record for record in self.epochs if "averaged_loss" in record]
 
     @property
     def seconds(self) -> float:
-        """What it took: training, evaluation, measuring averages."""
+        """Seconds of training, evaluation and measuring averages."""
         parts = ("seconds", "evaluation_seconds", "averaged_seconds")
         return float(sum(record.get(part) or 0.0 for record in self.epochs for part in parts))
 
     @property
     def last_epoch(self) -> int:
-        """The last epoch that is complete."""
+        """Last complete epoch."""
         return int(self.epochs[-1]["epoch"])
 
     def snapshot_epochs(self, basis: SubspaceBasis | None = None) -> list[int]:
-        """The epoch of each snapshot that is kept, in order; with a basis only of those it was made from."""
+        """Return the epoch of each snapshot that is kept, in order; with a basis only of those it was made from."""
         entries = self.snapshots.entries if self.snapshots else ()
         used = None if basis is None else {source.file for source in basis.snapshots}
         return [entry.epoch for entry in entries if used is None or entry.file in used]
 
     def variance_shares(self) -> np.ndarray | None:
-        """The share of the snapshots' variance along each principal direction, (N - 1,); None where there is none."""
+        """Return the share of the variance along each principal direction, (N - 1,) for N snapshots.
+
+        None if there are fewer than two snapshots, or all of them are equal.
+        """
         if self.snapshots is None or len(self.snapshots) < 2:
             return None
         variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(self.snapshots))))[:0:-1]
@@ -70,34 +79,57 @@ class StageOneRecord:
 
 @dataclass(frozen=True)
 class StageTwoRecord:
-    """A finished stage 2 run."""
+    """A finished stage 2 run.
+
+    Attributes:
+        folder: of the run.
+        result: content of ``result.json``.
+        steps: its metrics, with a search one record a step, else one an epoch; at least one.
+        basis: of the search; None without a search, or if its file is gone.
+        stage_1: the run that it began from; None if that is gone.
+        gone: which of its sources (data, weights, basis) are gone.
+    """
 
     folder: Path
-    result: dict[str, Any]  # its result.json
-    steps: list[dict[str, Any]]  # its metrics, one record a step; at least one
-    basis: SubspaceBasis | None  # of the search; None without directions
-    stage_1: StageOneRecord | None  # the run that it began from; None where that is not there any more
-    gone: tuple[str, ...]  # which of its sources (data, weights, basis) are not there any more
+    result: dict[str, Any]
+    steps: list[dict[str, Any]]
+    basis: SubspaceBasis | None
+    stage_1: StageOneRecord | None
+    gone: tuple[str, ...]
 
     @property
     def metric(self) -> str:
-        """What the network is measured by."""
+        """Name of the metric."""
         return str(self.result.get("metric", ACCURACY))
 
     @property
-    def by_point(self) -> dict[int, float]:
-        """Epoch of stage 2, 0 for its start -> the metric."""
-        by_epoch = {int(epoch): value for epoch, value in self.result[f"{self.metric}_by_epoch"].items()}
-        return {0: self.result[f"{self.metric}_start"]} | by_epoch
+    def is_reestimated(self) -> bool:
+        """Whether every point was also measured with re-estimated BatchNorm statistics."""
+        return f"{self.metric}_reestimated_by_point" in self.result
+
+    def by_point(self, *, reestimated: bool) -> dict[int, float]:
+        """Return epoch of stage 2 -> metric, with the start as epoch 0.
+
+        Args:
+            reestimated: with re-estimated BatchNorm statistics, see ``is_reestimated``; otherwise as trained.
+        """
+        as_trained = {"start": self.result[f"{self.metric}_start"]} | self.result[f"{self.metric}_by_epoch"]
+        points = self.result[f"{self.metric}_reestimated_by_point"] if reestimated else as_trained
+        return {0 if point == "start" else int(point): value for point, value in points.items()}
+
+    @property
+    def start_metric(self) -> float:
+        """Metric of the start, with re-estimated BatchNorm statistics if that was measured."""
+        return self.by_point(reestimated=self.is_reestimated)[0]
 
     @property
     def kept_metric(self) -> float:
-        """Of the network that it left, with the statistics that stand in its file."""
+        """Metric of the network that the run left, with the BatchNorm statistics in its file."""
         return float(self.result.get(f"{self.metric}_reestimated", self.result[self.metric]))
 
     @property
     def stage_1_epochs(self) -> int:
-        """How many epochs stage 1 had made, which may have gone on since; 0 where that is not known."""
+        """Epochs of stage 1 when stage 2 began, or 0 if that is not known."""
         place = checkpoint_place(Path(self.result["sources"]["weights"]))
         if place is not None:
             return place.epoch
@@ -105,29 +137,56 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """The network to use."""
+        """Path of the network to use."""
         return next((self.folder / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), self.folder / STAGE_2_CHECKPOINTS)
 
     @property
     def seconds(self) -> float:
-        """What it took: choosing the start, the search, choosing what is kept."""
-        return float(sum(self.result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "search", "kept")))
+        """Seconds of stage 2, see ``seconds_of``."""
+        return seconds_of(self.result)
 
     def coordinates(self) -> np.ndarray:
-        """Where the steps of the search led, relative to its start, (n_steps + 1, k) float64."""
+        """Return the place after each step of the search, relative to its start, (n_steps + 1, k) float64."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
 
 
+def on_equal_terms(
+    stage_1: StageOneRecord, stage_2: StageTwoRecord | None, metric: str
+) -> tuple[dict[int, float], dict[int, float], str]:
+    """Return the metric over the epochs of both stages, with the same kind of BatchNorm statistics in every point.
+
+    Returns:
+        Epoch -> value of stage 1; the same of stage 2, its epochs counted on from stage 1's; and words for the
+        statistics, which are re-estimated if both stages measured with such ones.
+    """
+    again = stage_1.measured(f"{metric}_reestimated")
+    reestimated = bool(again) and (stage_2 is None or stage_2.is_reestimated)
+    searched = {}
+    if stage_2 is not None:
+        points = stage_2.by_point(reestimated=reestimated)
+        searched = {stage_2.stage_1_epochs + epoch: value for epoch, value in points.items()}
+    if reestimated:
+        return again, searched, "BatchNorm re-estimated"
+    return stage_1.measured(metric), searched, "statistics as trained"
+
+
 def passes_of(result: Mapping[str, Any], n_epochs: int | None = None) -> float:
-    """What so many epochs of stage 2, or all, cost in epochs of ordinary training: a forward and a backward pass each.
+    """Return the cost of stage 2 in epochs of ordinary training, each a forward and a backward pass.
 
     Args:
-        result: its ``result.json``; a trial is a forward pass, a gradient both.
-        n_epochs: of the search.
+        result: content of ``result.json``. A gradient counts as both passes, a trial of the line search as one.
+        n_epochs: how many epochs of stage 2 to count; all by default.
     """
     epochs = result["epochs"] if n_epochs is None else n_epochs
+    if result["basis"] is None:
+        return float(epochs)
     return float(epochs * (result["gradients"] + result["trials"] / 2) / result["steps"])
+
+
+def seconds_of(result: Mapping[str, Any]) -> float:
+    """Return the seconds in a ``result.json``: choosing the start, the steps, choosing what is kept."""
+    return float(sum(result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "training", "kept")))
 
 
 def read_stage_1(checkpoints: Path) -> StageOneRecord:

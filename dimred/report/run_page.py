@@ -1,22 +1,22 @@
-"""The page of a run: its verdict, what was compared, and its pictures with words."""
+"""Write the page of a run: verdict, candidates, pictures with words."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dimred.files.metrics_file import ACCURACY, metric_text
-from dimred.files.run_names import CONFIG, METRICS, RESULT, VERSIONS
+from dimred.config import StageOneConfig
+from dimred.io.metrics_file import ACCURACY, metric_text
+from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
-from dimred.report.comparison_page import COMPARISON_PICTURES, add_comparison
 from dimred.report.html import details, key_figures, preformatted, sentences, table
-from dimred.report.page import Page, Picture, make_page_folder
+from dimred.report.page import COMPARISON_PICTURES, Page, Picture, make_page_folder
 from dimred.report.plane import PlaneView, plot_distances, plot_plane
-from dimred.report.record import StageOneRecord, StageTwoRecord, passes_of
+from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of
 from dimred.report.verdict import (
     Measured,
     duration,
@@ -33,30 +33,33 @@ _SHOWN = 6  # candidates of a choice; the others are below a line that opens the
 
 
 def make_report_folder(out: Path) -> None:
-    """Make the folder of a report; an earlier report may be in it. ConfigError: as ``make_page_folder``."""
+    """Make the folder of a report; it may hold an earlier one. ConfigError as in ``make_page_folder``."""
     make_page_folder(out, PAGE, _PICTURES)
 
 
 def write_report(
-    out: Path, run: StageTwoRecord, measured: Measured, plane: PlaneView | None, comparison: dict[str, Any] | None
+    out: Path,
+    run: StageTwoRecord,
+    measured: Measured,
+    plane: PlaneView | None = None,
+    add_more: Callable[[Page], object] = lambda page: None,
 ) -> Path:
-    """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG; returns the page's path.
+    """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
-        out: a folder, see ``make_report_folder``; files of an earlier report in it are replaced, one by one.
-        run: what the run's files say.
-        measured: what they don't.
-        plane: None where it can't be shown.
-        comparison: of ``dimred compare``, see ``dimred.report.comparison.collect``.
+        out: folder made by ``make_report_folder``; files of an earlier report in it are replaced, one by one.
+        run: content of the run's files.
+        measured: figures that the files do not hold.
+        plane: None if it can't be shown.
+        add_more: adds sections before the last one.
+
+    Returns:
+        The page's path.
     """
     page, result, stage_1 = Page(out, PAGE, _PICTURES), run.result, run.stage_1
     _add_choices(page, result)
     if stage_1 is not None:
-        searched = {run.stage_1_epochs + epoch: value for epoch, value in run.by_point.items()}
-        again = {}
-        if measured.reestimated and measured.last is not None:
-            again = {run.stage_1_epochs: measured.last, max(searched): run.kept_metric}
-        _add_curves(page, stage_1, run.metric, stage_1.snapshot_epochs(run.basis), searched, again)
+        _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
     elif stage_1 is not None:
@@ -64,30 +67,32 @@ def write_report(
     if plane is not None:
         _add_plane(page, plane)
     _add_search(page, run)
-    if comparison is not None:
-        add_comparison(page, "Comparison", comparison)
+    add_more(page)
     sources = {name: source for name, source in result["sources"].items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
     return page.write(f"Two-stage training: {run.folder.name}", _summary(run, measured))
 
 
-def write_stage_1_report(out: Path, run: StageOneRecord, metric: str = ACCURACY) -> Path:
-    """Write ``report.html`` of a stage 1 alone, while it runs or after it; otherwise as ``write_report``."""
-    page = Page(out, PAGE, _PICTURES)
-    _add_curves(page, run, metric, run.snapshot_epochs(), {}, {})
+def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
+    """Write ``report.html`` of a stage 1 alone, while it runs or after it; return its path."""
+    page, metric = Page(out, PAGE, _PICTURES), settings.metric_name
+    _add_curves(page, run, metric, None)
     _add_spectrum(page, run.variance_shares())
     _add_configuration(page, {}, {"stage 1": run.folder})
     facts = [(str(run.last_epoch), "epochs done"), (str(len(run.snapshot_epochs())), "snapshots kept")]
-    if found := run.measured(metric):
+    found, _, statistics = on_equal_terms(run, None, metric)
+    if found:
         epoch, value = list(found.items())[-1]
-        facts.insert(0, (metric_text(metric, value), f"{metric} after epoch {epoch}, statistics as trained"))
+        told = f"{metric} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
+        facts.insert(0, (metric_text(metric, value), told))
     if measured := run.averaged:
         loss, epoch, width = (measured[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     said = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
         "It is no end yet: dimred train stage-2 averages its snapshots and finishes, from its last full checkpoint.",
+        *([settings.eval_split_warning] if settings.eval_split_warning else []),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
     return page.write(f"Stage 1: {run.folder.name}", sentences(said, "verdict") + _named(where) + key_figures(facts))
@@ -101,19 +106,17 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
         facts.append((metric_text(metric, measured.last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
     # The last weights have one figure; their other one, with the statistics as trained, would need its reason told.
     if result.get("started_from", result["start"]) != "last" or measured.last is None:
-        facts.append((metric_text(metric, run.by_point[0]), f"where stage 2 began: {start_in_words(result)}"))
+        facts.append((metric_text(metric, run.start_metric), f"where stage 2 began: {start_in_words(result)}"))
     facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
     if basis := result["basis"]:
         facts.append((f"{result['accepted_steps']} of {result['steps']}", "steps accepted"))
         facts.append((f"{basis['n_components']} of {basis['n_weights']:,}", "dimensions searched"))
-    words, residual = [], result.get("residual", {})
-    if residual.get("kind") == "continued":
+    words, cooldown = [result["warning"]] if "warning" in result else [], result["cooldown"]
+    if cooldown is not None:
         place = "outside the subspace " if basis else ""
-        inside = f", those of the search inside to {result['moved_inside']:.3g}" if basis else ""
         words.append(
-            f"Stage 1's optimizer, {residual['optimizer']}, went on {place}from {residual['factor']:.3g} of its last "
-            f"rate, {residual['rate']:.3g}, to 0. The lengths of its steps add up to {result['moved_outside']:.3g}"
-            f"{inside}."
+            f"Cooldown: stage 1's optimizer, {cooldown['optimizer']}, went on {place}from {cooldown['factor']:.3g} of "
+            f"its last rate, {cooldown['rate']:.3g}, to 0."
         )
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
@@ -132,14 +135,14 @@ def _named(facts: Mapping[str, str]) -> str:
 
 
 def _when(path: Path) -> str:
-    """When a file was written, as a date."""
+    """Write the date of a file's last change."""
     written = datetime.fromtimestamp(path.stat().st_mtime)
     return f"{written.day} {written:%B %Y, %H:%M}"
 
 
 def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
-    """What ``val`` chose among, at the start and at the end, and what that cost."""
-    parts = []
+    """Add the candidates among which ``val`` chose, at the start and at the end, and the cost of that."""
+    parts, metric = [], str(result.get("metric", ACCURACY))
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
         ("average", "Averages of the snapshots", result.get("average_of")),
@@ -150,12 +153,13 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         rows = [
             [
                 f"**{_point(one['name'])}**" if one["name"] == chosen else _point(one["name"]),
-                f"{one['width']:.3g}", f"{one['loss']:.4f}", f"{one['behind']:.4f} ± {one['standard_error']:.4f}",
+                f"{one['effective_size']:.3g}", f"{one['loss']:.4f}", metric_text(metric, one["metric"]),
+                f"{one['behind']:.4f} ± {one['standard_error']:.4f}",
             ]
             for one in sorted(result[f"{what}_candidates"], key=lambda one: one["loss"])
         ]  # fmt: skip
         shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith("**") or row[0] == "last"]
-        headings = (heading, "averages", "loss on val", "behind the lowest")
+        headings = (heading, "averages", "loss on val", f"{metric} on val", "behind the lowest")
         cost, seconds = result[f"{what}_cost"], result[f"{what}_seconds"]
         again = f" and {cost['reestimations']} re-estimations of BatchNorm" if cost["reestimations"] else ""
         said = f"Choosing took {cost['val_passes']} passes over val{again}, {duration(seconds)}."
@@ -164,7 +168,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
     if parts:
         rule = (
-            "The val split chooses: the widest average of those no more than one standard error behind the lowest "
+            "The val split chooses: the largest average of those no more than one standard error behind the lowest "
             "loss. The bold one was taken."
         )
         page.add("What was compared", [], sentences([rule]) + "".join(parts))
@@ -175,34 +179,26 @@ def _point(name: str) -> str:
     return f"epoch {name}" if name.isdecimal() else points.get(name, name)
 
 
-def _add_curves(
-    page: Page,
-    run: StageOneRecord,
-    metric: str,
-    snapshot_epochs: Sequence[int],
-    searched: Mapping[int, float],
-    reestimated: Mapping[int, float],
-) -> None:
-    """The metric of stage 1, and of stage 2 by epoch where there is one, from its start on; stage 1's loss."""
+def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> None:
+    """Add the metric of stage 1, that of stage 2 from its start on if there is one, and stage 1's loss."""
 
     def told(value: float) -> str:
         return metric_text(metric, value)
 
-    pictures, plain = [], run.measured(metric)
+    pictures: list[Picture] = []
+    plain, searched, statistics = on_equal_terms(run, stage_2, metric)
+    snapshot_epochs = run.snapshot_epochs(None if stage_2 is None else stage_2.basis)
     if plain:
-        says = f"{metric.capitalize()} over epochs. Plain training ends at {told(list(plain.values())[-1])}"
+        says = f"{metric.capitalize()} over epochs, {statistics}. Stage 1 ends at {told(list(plain.values())[-1])}"
         if searched:
-            points = list(searched.values())
-            says += f"; stage 2 starts at {told(points[0])} and ends at {told(points[-1])}"
+            values = list(searched.values())
+            says += f"; stage 2 starts at {told(values[0])} and ends at {told(values[-1])}"
         taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
         if taken:
             says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
-        drawn = plots.plot_metric(metric, plain, searched, taken, reestimated)
-        caption = f"{metric.capitalize()} over epochs; lines with the statistics of the moment. "
-        caption += "The axis leaves out single collapses."
-        if reestimated:
-            caption += " Crosses: stage 1's last weights and the network to use, BatchNorm re-estimated."
-        pictures.append(Picture("metric", drawn, f"{says}.", caption))
+        drawn = plots.plot_metric(metric, plain, searched, taken, statistics)
+        caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
+        pictures.append(Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses."))
     losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
     drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
@@ -210,7 +206,7 @@ def _add_curves(
 
 
 def _averaged(run: StageOneRecord) -> str:
-    """The measurements of ``stop: averaged``; nothing where there are none."""
+    """Write the table of what ``stop: averaged`` measured, or nothing."""
     rows = []
     for one in run.averaged:
         loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
@@ -221,7 +217,7 @@ def _averaged(run: StageOneRecord) -> str:
 
 
 def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:
-    """The share (k,) of the snapshots' variance along each direction; nothing where it is not known."""
+    """Add the shares (k,) of the snapshots' variance along each direction, if they are known."""
     if shares is None:
         return
     needed, k = int(np.searchsorted(np.cumsum(shares), 0.9 * shares.sum())) + 1, len(shares)
@@ -263,10 +259,6 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
 def _add_search(page: Page, run: StageTwoRecord) -> None:
     result = run.result
     if not result["basis"]:
-        drawn = plots.plot_loss([step["step"] for step in run.steps], [step["loss"] for step in run.steps], "step")
-        page.add("Stage 2, step by step", [Picture(
-            "steps", drawn, f"Loss of each of {result['steps']} batches.", "The loss of each batch, before its step."
-        )])  # fmt: skip
         return
     shares = [share for step in run.steps if (share := step["captured_share"]) is not None]
     mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
@@ -286,7 +278,7 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
-    """What the run was made from, the versions that the last stage ran with, and each stage's configuration."""
+    """Add the sources of the run, the versions of the packages in its last stage, and each stage's configuration."""
     versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
     texts = [
         details(f"Configuration of {stage} ({path})", preformatted(path.read_text(encoding="utf-8")))

@@ -1,7 +1,8 @@
-"""SubspaceBasis: k orthonormal directions in the space of M weights, and where they came from."""
+"""SubspaceBasis: k orthonormal directions in the space of M weights, and which snapshots they were made from."""
 
 import os
 import tempfile
+import tokenize
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,27 +10,31 @@ from typing import Any
 
 import numpy as np
 
+from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.files.atomic import open_atomic
-from dimred.files.digest import CHUNK, chunk_digests, digest_of_chunks
-from dimred.subspace.metadata import Source, metadata_path, open_npy, read_metadata, write_metadata
+from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
+from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
-from dimred.weights.layout import WeightLayout
 
 # Rows from elsewhere may have been orthonormalised in float32; what is further off is not an orthonormal basis.
 _FOREIGN_TOLERANCE = 1e-3
 _STRIP = 16_384  # columns that are checked at once
+# What NumPy's reader of a header raises for one that is damaged; found by fuzzing it.
+_HEADER_ERRORS = (
+    ValueError, EOFError, AttributeError, SyntaxError, MemoryError, OverflowError, TypeError, KeyError, RecursionError,
+    tokenize.TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class SubspaceBasis:
     """The basis P of a subspace of weight space, with orthonormal rows.
 
-    All but the rows stands in ``pca_mat.h5``; what a bare ``.npy`` file does not tell is None.
+    Everything but the rows is read from ``pca_mat.h5``; without that file it is None.
 
     Attributes:
         components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
-        path: the file the rows were read from; None for a basis made in memory.
+        path: the file that the rows were read from; None for a basis that was fitted without one.
         kind: "pca", or "snapshots" for the orthonormal basis of the raw snapshots.
         mean: the snapshots' mean, float32 (M,), memory-mapped.
         singular_values: the norms of the centred snapshots' coordinates along each row, float64 (k,).
@@ -37,8 +42,8 @@ class SubspaceBasis:
         explained_variance_ratio: the share of the snapshots' variance along each row, float64 (k,).
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
         layout: which weight each column is.
-        snapshots: what it was made from.
-        digest: of the rows; ties the two files together.
+        snapshots: the snapshots that it was made from.
+        digest: of the rows; shows that the two files belong together.
         deviation: max |P P' - I|, measured on these rows.
     """
 
@@ -56,23 +61,23 @@ class SubspaceBasis:
     deviation: float | None = None
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Describe it in one line."""
         made = f", of {len(self.snapshots)} snapshots" if self.snapshots else ""
         where = f", {self.path}" if self.path else ""
         return f"SubspaceBasis({self.n_components} directions of {self.n_weights:,} weights{made}{where})"
 
     @property
     def n_components(self) -> int:
-        """k, the dimension of the subspace."""
+        """Return k, the dimension of the subspace."""
         return int(self.components.shape[0])
 
     @property
     def n_weights(self) -> int:
-        """M, the dimension of weight space."""
+        """Return M, the dimension of weight space."""
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """What a result tells of it: sizes, and the variance explained by the leading rows (None if not known)."""
+        """Summarise it for a result: sizes, and the variance that the leading rows explain (None if not known)."""
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),
@@ -82,7 +87,7 @@ class SubspaceBasis:
         }
 
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
-        """The coordinates P v, float64 (k,), of a vector of shape (M,)."""
+        """Return the coordinates P v, float64 (k,), of a vector of shape (M,)."""
         if weight_vector.shape != (self.n_weights,):
             raise BasisMismatchError(
                 f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},)."
@@ -94,7 +99,7 @@ class SubspaceBasis:
         return coordinates
 
     def back_project(self, coordinates: np.ndarray) -> np.ndarray:
-        """The vector P' c, float32 (M,), of coordinates of shape (k,)."""
+        """Return the vector P' c, float32 (M,), of coordinates of shape (k,)."""
         if coordinates.shape != (self.n_components,):
             raise BasisMismatchError(
                 f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},)."
@@ -106,7 +111,9 @@ class SubspaceBasis:
         return vector
 
     def check(self, layout: WeightLayout) -> None:
-        """Check that the columns are the weights of ``layout``, in its order; of a bare ``.npy`` only their number.
+        """Check that the columns are the weights of ``layout``, in its order.
+
+        Of a bare ``.npy`` only their number can be checked.
 
         Raises:
             BasisMismatchError: they are not; the first difference is explained.
@@ -121,25 +128,6 @@ class SubspaceBasis:
                 f"{where} has {self.n_weights:,} columns; the network has {layout.size:,} trainable weights. {remedy}"
             )
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write ``path`` (``.npy``) and, where there is metadata, the ``.h5`` file beside it.
-
-        The metadata come first. A kill between the two leaves files whose digests differ, which is found.
-
-        Raises:
-            ConfigError: the path does not end in ``.npy``, or a file is there and ``overwrite`` is false.
-        """
-        target = Path(path)
-        check_out(target, overwrite=overwrite)
-        beside = metadata_path(target)
-        with open_atomic(target) as file:
-            np.save(file, np.asarray(self.components, np.float32, order="C"), allow_pickle=False)
-            if self.kind is None:
-                beside.unlink(missing_ok=True)
-            else:
-                write_metadata(beside, vars(self))
-        return target
-
 
 def check_out(path: Path, *, overwrite: bool) -> None:
     """Refuse a path that is no ``.npy``, has no folder, or would replace an earlier result."""
@@ -147,12 +135,22 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
     if not path.parent.is_dir():
         raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
-    taken = [str(file) for file in (path, metadata_path(path)) if file.exists()]
-    if taken and not overwrite:
+    beside = metadata_path(path)
+    taken = [str(file) for file in (path, beside) if file.exists()]
+    if taken and not overwrite and (path.exists() or not _is_metadata(beside)):
         raise ConfigError(
             f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, "
-            "or --force to replace it, or --append to add snapshots to it."
+            "or --force to replace it."
         )
+
+
+def _is_metadata(path: Path) -> bool:
+    """Return whether a file is the metadata of a basis; a killed run may have left it without the rows."""
+    try:
+        read_metadata(path)
+    except BasisMismatchError:
+        return False
+    return True
 
 
 def load_basis(
@@ -162,11 +160,11 @@ def load_basis(
     *,
     verify: bool = True,
 ) -> SubspaceBasis:
-    """Open a basis, and check it before any use.
+    """Open a basis, and check it.
 
-    With ``pca_mat.h5`` beside it, the rows must be those it was written with, and its layout that of the network. A
-    bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the network has
-    weights, and orthonormal rows; a warning says what can't be checked.
+    With ``pca_mat.h5`` beside it, the rows must be those it was written with, and its layout must be that of the
+    network. A bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the
+    network has weights, and orthonormal rows; a warning says what can't be checked.
 
     Args:
         path: the ``.npy`` file.
@@ -179,7 +177,7 @@ def load_basis(
             network is another; the first mismatch is explained.
     """
     source = Path(path)
-    stored = open_npy(source)
+    stored = _open_npy(source)
     beside = metadata_path(source)
     is_bare = not beside.exists()
     basis = SubspaceBasis(_as_float32(stored), source, **({} if is_bare else read_metadata(beside)))
@@ -210,8 +208,34 @@ def load_basis(
     return basis
 
 
+def _open_npy(path: Path) -> np.ndarray:
+    """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled.
+
+    Raises:
+        BasisMismatchError: no such file, not a ``.npy`` file, truncated, or not two-dimensional float32 or float64.
+    """
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+        expected = array.offset + array.nbytes
+    except FileNotFoundError:
+        raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None
+    except (OSError, *_HEADER_ERRORS) as error:
+        raise BasisMismatchError(
+            f"{path} is not a whole .npy file ({type(error).__name__}: {error}). Make it again with dimred pca."
+        ) from None
+    if array.ndim != 2 or array.dtype not in (np.dtype("<f4"), np.dtype("<f8")) or 0 in array.shape:
+        raise BasisMismatchError(
+            f"{path} holds {array.dtype} {array.shape}; a basis is float32 or float64 (components, weights)."
+        )
+    if path.stat().st_size != expected:
+        raise BasisMismatchError(
+            f"{path} has {path.stat().st_size} bytes; its header asks for {expected}. Make it again with dimred pca."
+        )
+    return array
+
+
 def _as_float32(components: np.ndarray) -> np.ndarray:
-    """The same rows as C-ordered float32, converted where needed into an unnamed temporary file, not into memory."""
+    """Return the rows as C-ordered float32, converted where needed into an unnamed temporary file, not into memory."""
     if components.dtype == np.float32 and components.flags.c_contiguous:
         return components
     with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:

@@ -1,27 +1,38 @@
-"""fit_basis: exact principal directions of a series of snapshots, streamed under a memory limit."""
+"""fit_basis computes the exact principal directions of a series of snapshots within a memory limit."""
 
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, SeriesError
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, DimredError, SeriesError
+from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress
-from dimred.subspace.job import Job, finish_publishing, run_job
-from dimred.subspace.metadata import KINDS, metadata_path
-from dimred.subspace.scratch import Scratch
-from dimred.subspace.spectrum import check_enough
-from dimred.weights.layout import WeightLayout
-from dimred.weights.matrix import WeightMatrix
-from dimred.weights.series import CheckpointSeries
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_memory, gram_pass, rows_pass
+from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
+from dimred.subspace.spectrum import (
+    TOLERANCE,
+    centre_gram,
+    check_enough,
+    deviation,
+    principal_directions,
+    repair_transform,
+    snapshot_directions,
+    spread_along,
+)
 
 DEFAULT_MEMORY = 1_000_000_000  # bytes
+_REPAIRS = 3
 
 
 def fit_basis(
@@ -32,22 +43,21 @@ def fit_basis(
     kind: str = "pca",
     network: Any = None,
     layout: WeightLayout | None = None,
-    append: bool = False,
     overwrite: bool = False,
     skip_bad: bool = False,
     max_memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
 ) -> SubspaceBasis:
-    """The orthonormal basis of the subspace in which the snapshots of a series lie.
+    """Fit the orthonormal basis of the subspace in which the snapshots of a series lie.
 
     With the snapshots as the rows of X (N x M) and their mean m: X - 1m' = U S P, where (X - 1m')(X - 1m')' = U S^2 U'
     is the N x N Gram matrix. Two passes over the columns, in float64: one forms the Gram matrix, one writes
-    P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows that come out tilted (nearly collinear snapshots) are
-    orthonormalised and written again.
+    P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows of nearly collinear snapshots may not be orthonormal to
+    float32 accuracy; they are then orthonormalised and written again.
 
-    The result is ``out`` (rows, float32) and beside it ``.h5`` (mean, spectrum, layout, sources), written whole or not
-    at all. A run that was killed leaves ``out.unfinished``; the same call goes on from there.
+    The result is ``out`` (rows, float32) and beside it ``.h5`` (mean, spectrum, layout, sources), each written whole or
+    not at all. Where ``out`` is this very basis already, nothing is written.
 
     Args:
         series: the snapshots, or their folder.
@@ -56,24 +66,18 @@ def fit_basis(
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters make the columns.
         layout: the same, without a network; default the series' manifest, or what its first file suggests.
-        append: ``out`` is an earlier result, which the new one replaces. The snapshots it was made from must still be
-            in the series, unchanged: every row of an exact basis depends on all of them. The result is that of a fresh
-            run; k is by default that of the earlier one.
-        overwrite: replace an ``out`` that is not the same result.
+        overwrite: replace an ``out`` that is another basis.
         skip_bad: leave out damaged snapshots instead of raising.
         max_memory: bytes this call may take, memory-mapped pages aside.
         progress: called often, from several threads.
-        note: is told what a person should know: what is left out, that an earlier run is gone on from. Without it,
-            snapshots left out by ``skip_bad`` are a warning.
+        note: called with what a person should know, such as what is left out. Without it, snapshots left out by
+            ``skip_bad`` are a warning.
 
     Raises:
-        ConfigError: an argument is not allowed, or ``out`` exists.
-        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), they span fewer than k directions, or
-            ``append`` misses some.
+        ConfigError: an argument is not allowed, ``out`` exists, or memory or disk space do not suffice.
+        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
-        BasisMismatchError: ``append`` to a basis of another network.
-        RunError: another process computes the same ``out``.
-        DimredError: ``out`` can't be written; what was done is kept for the next call.
+        DimredError: ``out`` can't be written.
     """
     if isinstance(series, str | os.PathLike):
         series = CheckpointSeries.open(series)
@@ -85,41 +89,39 @@ def fit_basis(
             )  # fmt: skip
             return replace(made, path=None)  # the mappings hold the files after their names are gone
     target = Path(out)
-    _check_arguments(n_components, kind, append)
+    _check_arguments(n_components, kind)
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
     tell = note or (lambda text: None)
-    finished = finish_publishing(target)
     if matrix.ignored:
         first = ", ".join(repr(name) for name in matrix.ignored[:2])
         tell(f"{len(matrix.ignored)} entries of each snapshot are not weights and are left out: {first} and the like.")
-    earlier = _earlier(target, matrix.layout) if append else None
     if n_components is None:
-        n_components = earlier.n_components if earlier else 32 if kind == "pca" else matrix.shape[0]
+        n_components = 32 if kind == "pca" else matrix.shape[0]
     while True:
         check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
-        job = Job(matrix, kind, n_components, _expected_digests(matrix, earlier))
-        if _is_done(target, job, finished):
+        if _is_made(target, matrix, kind, n_components):
             tell(f"{target} is this very basis already; nothing to do.")
             return load_basis(target, layout=matrix.layout, verify=False)
-        check_out(target, overwrite=overwrite or append)
+        check_out(target, overwrite=overwrite)
         try:
-            run_job(job, target, max_memory, progress or (lambda phase, done, total: None), tell)
+            report = progress or (lambda phase, done, total: None)
+            _make(target, matrix, kind, n_components, max_memory, report, overwrite=overwrite)
         except BadSnapshotError as bad:
             if not skip_bad:
                 raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
             matrix = matrix.without(bad.row, bad.reason)
+        except OSError as error:
+            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
         else:
             for reason in matrix.skipped:
                 (note or warnings.warn)(f"Left out: {reason}")
             return load_basis(target, layout=matrix.layout, verify=False)
 
 
-def _check_arguments(n_components: int | float | None, kind: str, append: bool) -> None:
+def _check_arguments(n_components: int | float | None, kind: str) -> None:
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
-    if append and kind != "pca":
-        raise ConfigError("append works with kind 'pca' only; make a basis of raw snapshots afresh, with --force.")
     share = isinstance(n_components, float) and 0 < n_components < 1 and kind == "pca"
     number = isinstance(n_components, int) and not isinstance(n_components, bool) and n_components >= 1
     if n_components is not None and not share and not number:
@@ -129,56 +131,23 @@ def _check_arguments(n_components: int | float | None, kind: str, append: bool) 
         )
 
 
-def _earlier(target: Path, layout: WeightLayout) -> SubspaceBasis:
-    """The result that is to be appended to; its rows are replaced, not used."""
-    basis = load_basis(target, layout=layout, verify=False)
-    if basis.kind is None:
-        raise ConfigError(
-            f"append needs to know the snapshots of {target}, but there is no {metadata_path(target).name} beside it."
-        )
-    if basis.kind != "pca":
-        raise ConfigError(
-            f"append works with principal directions only; {target} is a basis of raw snapshots. Make it afresh."
-        )
-    return basis
+def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int | float) -> bool:
+    """Return whether ``target`` is the basis of these snapshots, undamaged.
 
-
-def _expected_digests(matrix: WeightMatrix, earlier: SubspaceBasis | None) -> tuple[str, ...]:
-    """What the digest of each row must be, by the manifest or by the earlier basis; empty where neither tells."""
-    digests = {entry.file: entry.digest for entry in matrix.entries}
-    gone = []
-    for source in earlier.snapshots if earlier else ():
-        if source.file not in digests or digests[source.file] not in ("", source.digest):
-            gone.append(source.file)
-        digests[source.file] = source.digest
-    if earlier and gone:
-        raise SeriesError(
-            f"{len(gone)} of the {len(earlier.snapshots)} snapshots that {earlier.path} was made from are gone from "
-            f"{matrix.directory} or have changed, the first is {gone[0]}. All are needed to add to an exact basis; put "
-            "them back, or make a new one with another --out or --force."
-        )
-    return tuple(digests[entry.file] for entry in matrix.entries)
-
-
-def _is_done(target: Path, job: Job, finished: str) -> bool:
-    """Whether the whole result of the job is at ``target`` already.
-
-    ``finished`` is the job whose files were just put in place. Without a manifest only this tells: the digests of the
-    snapshots are not known before they are read.
+    Only a series with a manifest can tell: without one the digests of the snapshots are not known before they are read.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False
     try:
-        basis = load_basis(target, layout=job.matrix.layout, verify=False)
+        basis = load_basis(target, layout=matrix.layout, verify=False)
         made_from = [(source.step, source.digest) for source in basis.snapshots]
-        wanted = [(entry.step, entry.digest) for entry in job.matrix.entries]
-        same = basis.kind == job.kind and made_from == wanted and _has_size(basis, job.n_components)
-        if not same and finished != Scratch(target, job.identity).job:
-            return False
-        load_basis(target, layout=job.matrix.layout)  # reads all rows
+        wanted = [(entry.step, entry.digest) for entry in matrix.entries]
+        same = basis.kind == kind and made_from == wanted and _has_size(basis, n_components)
+        if same:
+            load_basis(target)  # reads all rows
     except BasisMismatchError:
         return False
-    return True
+    return same
 
 
 def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
@@ -186,3 +155,106 @@ def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
         return basis.n_components == n_components
     explained = np.cumsum(basis.explained_variance_ratio)
     return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))
+
+
+def _make(
+    target: Path,
+    matrix: WeightMatrix,
+    kind: str,
+    n_components: int | float,
+    max_memory: int,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> None:
+    """Compute the basis, and put both files in place, the metadata first.
+
+    A kill between the two leaves metadata alone, or beside an earlier ``.npy``, whose digest is another.
+    """
+    n_snapshots, n_weights = matrix.shape
+    is_share, centred = isinstance(n_components, float), kind == "pca"
+    check_memory(n_snapshots, n_weights, n_snapshots - 1 if is_share else int(n_components), max_memory)
+    remove_leftovers(target.parent)
+    _check_space(target.parent, result_bytes(n_weights, 1 if is_share else int(n_components)))
+    with (
+        threadpool_limits(1, user_api="blas"),  # a second thread, idle between two strips, would spin on its core
+        open_atomic(target) as rows,
+        tempfile.TemporaryFile(dir=target.parent) as mean,
+    ):
+        gram, digests = gram_pass(matrix, progress, centred=centred)
+        for row, (entry, digest) in enumerate(zip(matrix.entries, digests, strict=True)):
+            if entry.digest not in ("", digest):
+                why = "its weights have another digest than the one recorded for it"
+                raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
+        gram_centred = centre_gram(gram)
+        if centred:
+            coefficients = principal_directions(gram_centred, n_components)
+        else:
+            coefficients = snapshot_directions(gram, int(n_components))
+        coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
+        singular_values = spread_along(gram_centred if centred else gram, coefficients)
+        explained = singular_values**2 / max(n_snapshots - 1, 1)
+        total = float(np.trace(gram_centred)) / max(n_snapshots - 1, 1)
+        fields = {
+            "kind": kind,
+            "mean": np.memmap(mean, np.float32, "r", shape=(n_weights,)),
+            "singular_values": singular_values,
+            "explained_variance": explained,
+            "explained_variance_ratio": explained / total if total > 0 else explained * 0,
+            "gram": gram_centred,
+            "layout": matrix.layout,
+            "snapshots": [
+                Source(entry.file, entry.step, found) for entry, found in zip(matrix.entries, digests, strict=True)
+            ],
+            "digest": digest,
+            "deviation": off,
+        }
+        check_out(target, overwrite=overwrite)  # another process may have been faster
+        write_metadata(metadata_path(target), fields)
+
+
+def _write_rows(
+    matrix: WeightMatrix,
+    coefficients: np.ndarray,
+    rows: BinaryIO,
+    mean: BinaryIO,
+    progress: Progress,
+    *,
+    centred: bool,
+) -> tuple[np.ndarray, float, str]:
+    """Write the rows; where they are not orthonormal, correct the coefficients and write them again.
+
+    Returns:
+        The coefficients of the rows as written, float64 (k, N); how far they are from orthonormal; their digest.
+
+    Raises:
+        SeriesError: they can't be made orthonormal.
+    """
+    for _ in range(1 + _REPAIRS):
+        row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)
+        if deviation(row_gram) <= TOLERANCE:
+            return coefficients, deviation(row_gram), digest
+        transform = repair_transform(row_gram)
+        if transform is None:
+            break
+        coefficients = transform @ coefficients
+    rank = int(np.linalg.matrix_rank(row_gram, tol=0.5, hermitian=True))
+    raise SeriesError(
+        f"n_components is {len(coefficients)}, but only about {rank} directions of the snapshots can be told from "
+        f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
+        "snapshots."
+    )
+
+
+def result_bytes(n_weights: int, n_components: int) -> int:
+    """Return the disk space that a result takes while it is made: rows, and the mean twice."""
+    return 4 * n_weights * (n_components + 2) + (1 << 20)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    missing = needed - shutil.disk_usage(folder).free
+    if missing > 0:
+        raise ConfigError(
+            f"{folder} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
+            "--out on another disk."
+        )

@@ -1,4 +1,4 @@
-"""From the N x N Gram matrix of the snapshots to the rows of a basis, as combinations of snapshots."""
+"""The rows of a basis as combinations of snapshots, computed from the snapshots' N x N Gram matrix."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-6
 
 
 def check_enough(n_snapshots: int, n_components: int | float, kind: str, folder: Path, n_bad: int = 0) -> None:
-    """Check that there are k snapshots, and for ``pca`` one more, which goes into the mean.
+    """Check that there are k snapshots, and for kind "pca" one more, which goes into the mean.
 
     Raises:
         SeriesError: there are fewer.
@@ -31,20 +31,27 @@ def check_enough(n_snapshots: int, n_components: int | float, kind: str, folder:
 
 
 def centre_gram(gram: np.ndarray) -> np.ndarray:
-    """The Gram matrix about the snapshots' mean, from one about any other point: J G J with J = I - 11'/N."""
+    """Move the origin of a Gram matrix to the snapshots' mean: J G J with J = I - 11'/N.
+
+    Args:
+        gram: float64 (N, N), about any point.
+
+    Returns:
+        float64 (N, N).
+    """
     rows = gram.mean(axis=1, keepdims=True)
     centred = gram - rows - rows.T + gram.mean()
     return (centred + centred.T) / 2
 
 
 def effective_rank(eigenvalues: np.ndarray) -> int:
-    """How many eigenvalues of an N x N Gram matrix stand above rounding."""
+    """Count the eigenvalues, (N,), of an N x N Gram matrix that stand above rounding."""
     largest = eigenvalues.max(initial=0.0)
     return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest)) if largest > 0 else 0
 
 
 def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndarray:
-    """The first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
+    """Compute the first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
     The sign of a direction makes one score positive: that of the earliest snapshot whose score is within 1 % of the
     largest. So a basis is reproducible, even where two scores differ only by rounding.
@@ -82,7 +89,7 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndar
 
 
 def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
-    """The orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order (trainable averaging).
+    """Compute the orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order.
 
     With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the first snapshot's
     direction, row i what snapshot i adds to those before it.
@@ -112,25 +119,29 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """The norms (k,) of the centred snapshots' coordinates along the rows c_i X; of principal ones the singular values.
+    """Compute how far the centred snapshots spread along each row c_i X of a basis.
 
-    The coordinates along row i are J X X' c_i, for X about any point.
+    The coordinates along row i are J X X' c_i, for X about any point. For principal directions their norms are the
+    singular values.
 
     Args:
         gram: float64 (N, N), X X'.
         coefficients: float64 (k, N), the c_i.
+
+    Returns:
+        The norms of the coordinates, float64 (k,).
     """
     scores = gram @ coefficients.T
     return np.linalg.norm(scores - scores.mean(axis=0), axis=0)
 
 
 def deviation(row_gram: np.ndarray) -> float:
-    """How far rows are from orthonormal: max |P P' - I|, from P P' of shape (k, k)."""
+    """Return how far rows are from orthonormal: max |P P' - I|, from P P' of shape (k, k)."""
     return float(np.abs(row_gram - np.eye(len(row_gram))).max())
 
 
 def repair_transform(row_gram: np.ndarray) -> np.ndarray | None:
-    """The lower triangular T, float64 (k, k), which makes T P orthonormal: T = L^-1 with P P' = L L'.
+    """Return the lower triangular T, float64 (k, k), that makes T P orthonormal: T = L^-1 with P P' = L L'.
 
     A triangular T changes a row only by those before it. So the first rows, which carry the most variance and are the
     most accurate, change the least. None when the rows are linearly dependent.

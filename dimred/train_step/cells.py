@@ -1,13 +1,13 @@
-"""The places in a network that hold a cell, and other cells put there; and what was compiled for cells, freed."""
+"""Replace cells of a network, and free what was compiled for cells."""
 
 from typing import NamedTuple
 
 from mindspore import nn
-from mindspore.graph.api import _cell_graph_executor
+from mindspore.nn.cell import _cell_graph_executor  # its own module moved between 2.8 and 2.9
 
 
 class Place(NamedTuple):
-    """Where a cell is in its network. A cell that is used in several places has several.
+    """The place of a cell in its network. A cell that is used several times has several places.
 
     Attributes:
         path: its name in the network; wrappers of ``mindspore.amp`` don't show in it.
@@ -22,14 +22,14 @@ class Place(NamedTuple):
     cell: nn.Cell
 
     def put(self, cell: nn.Cell) -> None:
-        """Put another cell there, whose parameters keep their names."""
+        """Put another cell in this place; its parameters keep their names."""
         self.owner._cells[self.name] = cell  # setattr would rename the parameters
         if isinstance(self.owner, nn.SequentialCell):
             self.owner.cell_list = list(self.owner._cells.values())
 
 
 def places(network: nn.Cell) -> list[Place]:
-    """Every place below the network. (``Cell.name_cells`` leaves out where a cell stands a second time.)"""
+    """List every place below the network. (``Cell.name_cells`` leaves out the second place of a cell.)"""
     return [
         Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
         for path, owner in network.cells_and_names()

@@ -1,24 +1,8 @@
-"""Clipping: gradients that are too long are shortened."""
+"""Gradient clipping by value and by global norm."""
 
-import math
-
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from dimred.errors import ConfigError, check_number
-
-
-class NoClipping(nn.Cell):
-    """Gradients stay as they are, and no norm is computed. Called from the host it costs nothing, not even a graph."""
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-        self.unknown = Tensor(math.nan, ms.float32)
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        return gradients, self.unknown
-
-    __call__ = construct
 
 
 class Clipping(nn.Cell):
@@ -26,7 +10,8 @@ class Clipping(nn.Cell):
 
     g <- min(max(g, -value), value);   g <- g min(1, norm / |g|), |g| over all parameters together
 
-    (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1, for the norm.)
+    (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1, for the norm.
+    ``ops.clip_by_global_norm`` does the second, but does not tell the norm.)
 
     Args:
         norm: longest global norm, above 0; None leaves the norm.
@@ -53,8 +38,7 @@ class Clipping(nn.Cell):
         self.value = value
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        before = _global_norm(gradients)
-        length = before
+        before = length = _global_norm(gradients)
         if self.value is not None:
             gradients = tuple([ops.clamp(gradient, -self.value, self.value) for gradient in gradients])
             if self.norm is not None:
@@ -66,7 +50,7 @@ class Clipping(nn.Cell):
 
 
 def _global_norm(gradients: tuple[Tensor, ...]) -> Tensor:
-    """|g| over all of them, () float32."""
+    """Return |g| over all of them, () float32."""
     square = 0.0
     for gradient in gradients:
         square = square + ops.reduce_sum(gradient * gradient)

@@ -12,20 +12,10 @@ from dimred.train_step.network_state import moving_statistics
 RAMP_UPDATES = 2000.0
 
 
-class NoEMA(nn.Cell):
-    """No average is kept. Called from the host it costs nothing, not even a graph."""
-
-    def __init__(self) -> None:
-        super().__init__(auto_prefix=False)
-
-    def construct(self) -> bool:
-        return True
-
-    __call__ = construct
-
-
 class EMA(nn.Cell):
-    """average <- d_t average + (1 - d_t) value, once for each applied update t = 1, 2, ...
+    """A moving average of weights and statistics, updated once for each applied update t = 1, 2, ...
+
+    average <- d_t average + (1 - d_t) value
 
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which lets early weights go sooner
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
@@ -60,7 +50,7 @@ class EMA(nn.Cell):
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
 
     def construct(self) -> bool:
-        """One update."""
+        """Update the averages once."""
         n_updates = self.n_updates + 1
         keep = self.decay * ops.ones((), ms.float32)
         if self.ramp:
@@ -71,14 +61,14 @@ class EMA(nn.Cell):
         return True
 
     def restart(self) -> None:
-        """Start over from the current values."""
+        """Start over from the network's current values."""
         for average, value in zip(self.averages, self.values, strict=True):
             ops.assign(average, value)
         ops.assign(self.n_updates, Tensor(0, ms.int32))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block the network holds the averages; afterwards its own values again, byte for byte."""
+        """Put the averages into the network; after the block it has its own values again, byte for byte."""
         raw = [Tensor(value.asnumpy().copy()) for value in self.values]
         try:
             for average, value in zip(self.averages, self.values, strict=True):

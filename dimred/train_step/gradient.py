@@ -1,4 +1,4 @@
-"""Loss and gradient of a batch, whole or by micro-batches."""
+"""Loss and gradient of a batch, taken whole or in micro-batches."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,21 +7,21 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number
-from dimred.train_step.loss_scale import NoLossScale
+from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import GroupStatistics
 from dimred.vectors.base import Vectors
 
 
 class BatchGradient(nn.Cell):
-    """Inputs -> loss () float32, and a tuple of unscaled float32 gradients in the parameters' shapes.
+    """Loss () float32 of a batch, and a tuple of unscaled float32 gradients in the parameters' shapes.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        parameters: those to differentiate by.
-        loss_scale: what the loss is multiplied with before its gradient is taken.
+        parameters: to differentiate by.
+        loss_scale: the loss is multiplied by it before its gradient is taken; None for no scaling.
     """
 
-    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: NoLossScale):
+    def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: StaticLossScale | None = None):
         super().__init__(auto_prefix=False)
         self.network = network
         self.loss_scale = loss_scale
@@ -31,24 +31,36 @@ class BatchGradient(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         values, gradients = self.gradient(*inputs)
-        gradients = self.loss_scale.unscaled(gradients)
         # A graph that touches each gradient, if only for a cast that does nothing, holds 3.5 times all of them more.
-        if not self.all_float32:
+        if self.loss_scale is not None:
+            gradients = self.loss_scale.unscaled(gradients)
+        elif not self.all_float32:
             gradients = tuple([gradient.astype(ms.float32) for gradient in gradients])
         return values[1], gradients
+
+
+@ops.constexpr  # so that a graph calls it when it is compiled, before any step
+def _check_scalar(shape: tuple[int, ...]) -> None:
+    if shape != ():
+        raise ConfigError(
+            f"the network gives a loss of the shape {shape}; a step needs one number for the batch, of the shape (): "
+            'take the mean (reduction="mean")'
+        )
 
 
 class _ScaledLoss(nn.Cell):
     """The loss S f, and f itself."""
 
-    def __init__(self, network: nn.Cell, loss_scale: NoLossScale):
+    def __init__(self, network: nn.Cell, loss_scale: StaticLossScale | None):
         super().__init__(auto_prefix=False)
         self.network = network
         self.loss_scale = loss_scale
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        loss = self.network(*inputs).astype(ms.float32)
-        return self.loss_scale.scaled(loss), loss
+        loss = self.network(*inputs)
+        _check_scalar(loss.shape)
+        loss = loss.astype(ms.float32)
+        return (loss if self.loss_scale is None else self.loss_scale.scaled(loss)), loss
 
 
 class _Loss(nn.Cell):
@@ -99,7 +111,7 @@ class GroupGradient:
         self._draw_dropout_masks = draw_dropout_masks
 
     def loss(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Mean loss, () float32. Moves BatchNorm's statistics, as any training forward pass does."""
+        """Return the mean loss, () float32. Moves BatchNorm's statistics, as any training forward pass does."""
         batches = cut(inputs, self._rows)
         total = None
         for number, batch in enumerate(batches):
@@ -111,7 +123,7 @@ class GroupGradient:
         return total
 
     def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean loss, () float32, and mean gradient, (M,) float32."""
+        """Return the mean loss, () float32, and the mean gradient, (M,) float32."""
         batches = cut(inputs, self._rows)
         if len(batches) == 1:
             return self._one(0, batches[0])
@@ -131,7 +143,7 @@ class GroupGradient:
 
 
 def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
-    """total + share value, in one kernel; without a total, the beginning of one."""
+    """Return total + share value, by one kernel; share value without a total."""
     return value * share if total is None else mint.add(total, value, alpha=share)
 
 

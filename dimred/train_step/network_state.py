@@ -1,4 +1,7 @@
-"""BatchNorm's moving statistics: the parameters, and one update of them for a whole group of micro-batches."""
+"""The mode of a network's cells, and BatchNorm's moving statistics."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mindspore import Parameter, Tensor, mint, nn
 
@@ -11,8 +14,42 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 _OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.nn.SyncBatchNorm)
 
 
+class TrainingMode:
+    """Training mode for a step that is called, because measuring in between may have left another mode.
+
+    A cell is put into training mode with the whole step as soon as one cell that has trainable parameters is not in it.
+    So a part whose parameters are all frozen may be left in evaluation mode. It costs one look at each cell.
+
+    Args:
+        step: the cell that is called.
+        network: the part of it that is trained.
+    """
+
+    def __init__(self, step: nn.Cell, network: nn.Cell):
+        self._step = step
+        self._cells = [cell for _, cell in network.cells_and_names() if cell.trainable_params()]
+
+    def ensure(self) -> None:
+        """Set training mode where it is not set."""
+        if not all(cell.training for cell in self._cells):
+            self._step.set_train(True)
+
+
+@contextmanager
+def evaluating(network: nn.Cell) -> Iterator[None]:
+    """Put a network into evaluation mode; after the block each cell is in the mode it was in before."""
+    before = [(cell, cell.training, cell.phase) for _, cell in network.cells_and_names()]
+    network.set_train(False)
+    try:
+        yield
+    finally:
+        for cell, training, phase in before:
+            cell.add_flags(training=training)
+            cell.phase = phase
+
+
 def batch_norms(network: nn.Cell) -> list[nn.Cell]:
-    """Every BatchNorm in the network; ConfigError for one of ``mint``."""
+    """List every BatchNorm in the network; ConfigError for one of ``mint``."""
     found = []
     for name, layer in network.cells_and_names():
         if isinstance(layer, _OTHERS):
@@ -26,12 +63,12 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
-    """Moving mean and variance of every BatchNorm in the network."""
+    """List the moving mean and variance of every BatchNorm in the network."""
     return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]
 
 
 class GroupStatistics:
-    """Moves the statistics once for a group, by the mean of what its micro-batches would move them.
+    """One update of the statistics for a group of micro-batches, by the mean of what each would change.
 
     Each micro-batch starts from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where
     b_i is its own mean or variance; the group leaves their mean r + c (mean(b_i) - r). Without this, n micro-batches
@@ -53,14 +90,14 @@ class GroupStatistics:
             self._start, self._mean = self._values.read(), None
 
     def take(self, share: float) -> None:
-        """After a micro-batch's forward pass: add what it left to the mean, and go back to the start."""
+        """Add what a micro-batch's forward pass left to the mean, and restore the start."""
         if self._values is not None:
             left = self._values.read()
             self._mean = left * share if self._mean is None else mint.add(self._mean, left, alpha=share)
             self._values.put((1.0, self._start))
 
     def end(self) -> None:
-        """Leave the mean."""
+        """Write the group's mean into the moving statistics."""
         if self._values is not None:
             self._values.put((1.0, self._mean))
             self._start = self._mean = None

@@ -8,20 +8,20 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.config import NO_DECAY_PATTERNS
-from dimred.errors import ConfigError, check_number
+from dimred.errors import ConfigError, shown
 
 UPDATES = "global_step"  # the count in the state of every optimizer of MindSpore, and in no snapshot
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str] = NO_DECAY_PATTERNS) -> bool:
-    """Whether weight decay applies: to every parameter whose name fits none of the patterns."""
+    """Decide whether weight decay applies: to every parameter whose name fits none of the patterns."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 
 def decay_groups(
     parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str] = NO_DECAY_PATTERNS
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a MindSpore optimizer: with the decay, without it, and the original order."""
+    """Make parameter groups for a MindSpore optimizer: with the decay, without it, and the original order."""
     decayed = [parameter for parameter in parameters if decays(parameter, no_decay)]
     spared = [parameter for parameter in parameters if not decays(parameter, no_decay)]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
@@ -29,7 +29,7 @@ def decay_groups(
 
 
 class Lamb(nn.Optimizer):
-    """Adam's step in each layer, scaled to the length of the layer's weights.
+    """The LAMB optimizer: Adam's step in each layer, scaled to the length of the layer's weights.
 
     m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
     u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
@@ -84,7 +84,7 @@ def _norm(values: Tensor) -> Tensor:
 
 
 def _trust(weight_norm: Tensor, step_norm: Tensor) -> Tensor:
-    """|w| / |u|, or 1 where either is 0."""
+    """Return |w| / |u|, or 1 if either is 0."""
     usable = ops.logical_and(weight_norm > 0, step_norm > 0)
     return ops.select(usable, weight_norm / ops.maximum(step_norm, 1e-30), ops.ones_like(weight_norm))
 
@@ -108,7 +108,7 @@ def make_optimizer(
     no_decay: Sequence[str] = NO_DECAY_PATTERNS,
     **options: float | bool | None,
 ) -> nn.Optimizer:
-    """An optimizer over the parameters, with weight decay on those that decay.
+    """Make an optimizer over the parameters, with weight decay on those that decay.
 
     ``momentum``  v <- momentum v + g + decay w;  w <- w - rate v
     ``sgd``       the same with momentum 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
@@ -125,10 +125,8 @@ def make_optimizer(
             default.
 
     Raises:
-        ConfigError: an unknown name, an option that this optimizer does not have, or one outside its range.
+        ConfigError: an option that this optimizer does not have, or Nesterov's momentum without momentum.
     """
-    if name not in _OPTIMIZERS:
-        raise ConfigError(f"optimizer.name is {name!r}; allowed: {', '.join(OPTIMIZER_NAMES)}")
     cell, defaults = _OPTIMIZERS[name]
     chosen = dict(defaults)
     for option, value in options.items():
@@ -137,20 +135,42 @@ def make_optimizer(
         if option not in defaults:
             has = ", ".join(defaults)
             raise ConfigError(f"optimizer.{option} is not an option of {name}; it has {has}: set it to null")
-        if not isinstance(value, bool):
-            limits: dict[str, Any] = {"above": 0} if option == "eps" else {"at_least": 0, "below": 1}
-            check_number(f"optimizer.{option}", value, **limits)
         chosen[option] = value
     if chosen.get("nesterov") and not chosen["momentum"]:
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
-    check_number("optimizer.weight_decay", weight_decay, at_least=0, below=1, usual="0.0001 is usual, 0 for none")
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
     return cell(groups, rates, **chosen)
 
 
+def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> None:
+    """Check that an optimizer can train a network.
+
+    Args:
+        optimizer: what came.
+        trainable: the network's trainable parameters.
+
+    Raises:
+        ConfigError: it is no optimizer, or has a parameter that is not trainable in the network or not float32.
+    """
+    if not isinstance(optimizer, nn.Optimizer):
+        raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
+    own = {id(weight) for weight in trainable}
+    for weight in optimizer.parameters:
+        if id(weight) not in own:
+            raise ConfigError(
+                f"optimizer has {weight.name!r}, which is not a trainable parameter of the network that the step "
+                "trains; make it from network.trainable_params()"
+            )
+        if weight.dtype != ms.float32:
+            raise ConfigError(
+                f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision "
+                "leave them so, and use mindspore.amp or cell.to_float(mindspore.float16)"
+            )
+
+
 def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
-    """What an optimizer remembers from step to step: neither the weights nor the learning rates."""
+    """Return what an optimizer remembers from step to step, without the weights and the learning rates."""
     weights = {id(weight) for weight in optimizer.parameters}
     return [
         parameter
@@ -160,7 +180,7 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
 
 
 def last_rate(optimizer: nn.Optimizer) -> float:
-    """The learning rate of the newest update of an optimizer from ``make_optimizer``; before any that of the first."""
+    """Return the learning rate of the newest update of an optimizer from ``make_optimizer``; before any, the first."""
     rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])

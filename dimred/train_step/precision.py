@@ -1,4 +1,4 @@
-"""Mixed precision: which cells compute in half precision. Weights and their updates stay float32."""
+"""Mixed precision: cells that compute in half precision. Weights and their updates stay float32."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def with_precision(
     white_list: Sequence[str] = (),
     casts: Mapping[str, str] | None = None,
 ) -> nn.Cell:
-    """The network with cells that compute in half precision; its output is float32.
+    """Convert cells of a network to half precision; its output and its parameters stay float32.
 
     O0: none; O1: the cells of the white list (convolutions, dense and recurrent layers), each of which returns float32;
     O2: all but the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``. So is the

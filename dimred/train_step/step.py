@@ -1,22 +1,21 @@
-"""TrainStep: the order of one ordinary training step."""
+"""One ordinary training step, from the gradient to the moving average."""
 
-from collections.abc import Sequence
+import math
 from typing import Any, NamedTuple
 
-from mindspore import Parameter, Tensor, amp, nn, ops
+import mindspore as ms
+from mindspore import Tensor, amp, nn, ops
 
-from dimred.distributed.ranks import KeepLocal
-from dimred.errors import ConfigError, shown
-from dimred.train_step.clipping import NoClipping
-from dimred.train_step.ema import NoEMA
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import NoLossScale
+from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.network_state import TrainingMode
+from dimred.train_step.optimizers import check_optimizer
 from dimred.vectors.base import make_vectors
 from dimred.vectors.graph import GraphCopies, Unflatten
 
 
 class StepResult(NamedTuple):
-    """What a training step returns; ``loss`` comes first, where MindSpore's callbacks look for it.
+    """The outcome of a training step; ``loss`` comes first, where MindSpore's callbacks look for it.
 
     Attributes:
         loss: () float32, f(w; B) before the update, unscaled.
@@ -33,28 +32,29 @@ class StepResult(NamedTuple):
     n_overflows: Any
 
     def __repr__(self) -> str:
-        """In one line."""
+        """Describe the step in one line."""
         return f"StepResult(loss {float(self.loss):.4g}, {'applied' if bool(self.applied) else 'dropped'})"
 
 
 class TrainStep(nn.Cell):
-    """One training step: the order of its parts. A part that is off is an identity, and is not in the compiled graph.
+    """One training step of a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
 
-    Call it, or hand it to ``mindspore.train.Model``, in graph mode or PyNative. Without micro-batches the step is one
-    graph, fit for sink mode. With micro-batches it is a loop on the host over small graphs; sink mode would take the
-    batch whole.
+    Call it, or hand it to ``mindspore.train.Model``, in graph mode or PyNative. It puts its cells into training mode
+    when it is called (see ``TrainingMode``). Without micro-batches the step is one graph, fit for sink mode, in which a
+    part that is off does not appear. With micro-batches it is a loop on the host over small graphs; sink mode would
+    take the batch whole.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        optimizer: over the network's trainable parameters.
+        optimizer: over trainable parameters of the network, all of them float32; others stay as they are.
         loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. A step whose gradient is not finite is dropped:
             weights, optimizer state, EMA, BatchNorm statistics and every other parameter stay byte for byte as they
             were.
         micro_batch_size: rows of a micro-batch. The step is called with the whole batch, cuts it, and updates once with
             the mean gradient; None takes the batch whole.
-        reduce: this rank's gradients -> their means over all ranks, see ``Ranks.mean``.
+        reduce: cell from this rank's gradients to their means over all ranks, see ``Ranks.mean``.
         clipping: ``Clipping``, or a cell with its inputs and outputs.
         ema: ``EMA`` of the network.
 
@@ -65,7 +65,8 @@ class TrainStep(nn.Cell):
         StepResult; its first field is the loss.
 
     Raises:
-        ConfigError: an option outside its range.
+        ConfigError: the optimizer has parameters that are not the network's, or weights that are not float32; from the
+            first step, before it changes anything, if the loss is not one number.
     """
 
     def __init__(
@@ -73,68 +74,97 @@ class TrainStep(nn.Cell):
         network: nn.Cell,
         optimizer: nn.Optimizer,
         *,
-        loss_scale: NoLossScale | None = None,
+        loss_scale: StaticLossScale | None = None,
         micro_batch_size: int | None = None,
         reduce: nn.Cell | None = None,
         clipping: nn.Cell | None = None,
         ema: nn.Cell | None = None,
     ):
         super().__init__(auto_prefix=False)
-        if not isinstance(optimizer, nn.Optimizer):
-            raise ConfigError(
-                f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters"
-            )
+        check_optimizer(optimizer, network.trainable_params())
         self.network = network
         self.optimizer = optimizer
         self.ema = ema
-        loss_scale = NoLossScale() if loss_scale is None else loss_scale
-        update: nn.Cell = _Update(optimizer, NoEMA() if ema is None else ema)
-        if loss_scale.drops_overflow:
-            untrained = [parameter for parameter in network.get_parameters() if not parameter.requires_grad]
-            update = _UpdateIfFinite(update, loss_scale, untrained)
+        self.untrained = None
+        if loss_scale is not None and loss_scale.drops_overflow:
+            self.untrained = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale)
-        self.finish = _Finish(
-            KeepLocal() if reduce is None else reduce,
-            NoClipping() if clipping is None else clipping,
-            update,
-            loss_scale,
-        )
+        self.finish = _Finish(optimizer, loss_scale, reduce, clipping, ema, self.untrained)
         self._group = None
         if micro_batch_size is not None:
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
             self._finish_vector = _FinishVector(self.finish, optimizer)
+        self._mode = TrainingMode(self, network)
 
     def __call__(self, *inputs: Tensor) -> StepResult:
+        self._mode.ensure()
         # Named here and not in the graph, which would call the interpreter for it.
         if self._group is None:
             return StepResult(*super().__call__(*inputs))
-        saved = self.finish.update.saved()
+        saved = () if self.untrained is None else self.untrained()
         loss, vector = self._group.loss_and_gradient(inputs)
         return StepResult(*self._finish_vector(loss, vector, *saved))
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The whole step as one graph; the values of a ``StepResult``."""
-        saved = self.finish.update.saved()
+        """Take the whole step in one graph; returns the values of a ``StepResult``."""
+        saved = () if self.untrained is None else self.untrained()
         loss, gradients = self.gradient(*inputs)
         return self.finish(loss, gradients, saved)
 
 
 class _Finish(nn.Cell):
-    """The rest of the step, once the gradient of the whole batch is known."""
+    """The rest of the step, once the gradient of the whole batch is known.
 
-    def __init__(self, reduce: nn.Cell, clipping: nn.Cell, update: nn.Cell, loss_scale: NoLossScale):
+    With ``untrained`` a step whose gradient is not finite is dropped: nothing is updated, and what its forward pass
+    changed besides the weights, such as BatchNorm's statistics, is put back.
+    """
+
+    def __init__(
+        self,
+        optimizer: nn.Optimizer,
+        loss_scale: StaticLossScale | None,
+        reduce: nn.Cell | None,
+        clipping: nn.Cell | None,
+        ema: nn.Cell | None,
+        untrained: GraphCopies | None,
+    ):
         super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.loss_scale = loss_scale
         self.reduce = reduce
         self.clipping = clipping
-        self.update = update
-        self.loss_scale = loss_scale
+        self.ema = ema
+        self.untrained = untrained
+        # Tensors, because a graph that returns Python numbers calls the interpreter for them.
+        self.yes, self.unknown = Tensor(True), Tensor(math.nan, ms.float32)
+        self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
 
     def construct(self, loss: Tensor, gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        scale = self.loss_scale.current()
-        gradients = self.reduce(*gradients)
-        clipped, norm = self.clipping(gradients)
-        applied = self.update(gradients, clipped, saved)
-        return loss, applied, norm, scale, self.loss_scale.overflows()
+        scale, n_overflows, norm, applied = self.no_scale, self.no_overflows, self.unknown, self.yes
+        if self.loss_scale is not None:
+            scale = self.loss_scale.scale + 0.0
+        if self.reduce is not None:
+            gradients = self.reduce(*gradients)
+        clipped = gradients
+        if self.clipping is not None:
+            clipped, norm = self.clipping(gradients)
+        if self.untrained is None or self.loss_scale is None:
+            applied = self._update(clipped)
+        else:
+            applied = amp.all_finite(gradients)
+            if applied:
+                self._update(clipped)
+            else:
+                self.untrained.restore(saved)
+            self.loss_scale.observe(applied)
+            n_overflows = self.loss_scale.n_overflows + 0
+        return loss, applied, norm, scale, n_overflows
+
+    def _update(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        done = self.optimizer(gradients)
+        if self.ema is not None:
+            done = ops.depend(self.ema(), done)
+        return ops.depend(self.yes, done)
 
 
 class _FinishVector(nn.Cell):
@@ -147,50 +177,3 @@ class _FinishVector(nn.Cell):
 
     def construct(self, loss: Tensor, vector: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         return self.finish(loss, self.unflatten(vector), saved)
-
-
-class _Update(nn.Cell):
-    """Optimizer, then EMA, whatever the gradient; returns () bool true once both are done."""
-
-    def __init__(self, optimizer: nn.Optimizer, ema: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.optimizer = optimizer
-        self.ema = ema
-        self.yes = Tensor(True)
-
-    def saved(self) -> tuple[Tensor, ...]:
-        """Nothing is ever put back."""
-        return ()
-
-    def construct(self, raw: tuple[Tensor, ...], clipped: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
-        done = self.optimizer(clipped)
-        return ops.depend(ops.depend(self.yes, self.ema()), done)
-
-
-class _UpdateIfFinite(nn.Cell):
-    """A step whose gradient is not finite is dropped: nothing is updated, what its forward pass changed is put back.
-
-    Args:
-        update: of a step that is not dropped.
-        loss_scale: learns whether the gradient was finite.
-        untrained: what a forward pass may change besides the weights, such as BatchNorm statistics.
-    """
-
-    def __init__(self, update: nn.Cell, loss_scale: NoLossScale, untrained: Sequence[Parameter]):
-        super().__init__(auto_prefix=False)
-        self.update = update
-        self.loss_scale = loss_scale
-        self.untrained = GraphCopies(untrained)
-
-    def saved(self) -> tuple[Tensor, ...]:
-        """Copies to be put back."""
-        return self.untrained()
-
-    def construct(self, raw: tuple[Tensor, ...], clipped: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
-        all_finite = amp.all_finite(raw)
-        if all_finite:
-            self.update(raw, clipped, saved)
-        else:
-            self.untrained.restore(saved)
-        self.loss_scale.observe(all_finite)
-        return all_finite

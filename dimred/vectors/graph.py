@@ -12,7 +12,7 @@ from dimred.vectors.host import Term
 
 
 class GraphVectors:
-    """``HostVectors`` for parameters of any type, anywhere."""
+    """The same as ``HostVectors``, for parameters of any type on any device."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._read = _Read(parameters)
@@ -38,7 +38,7 @@ class GraphVectors:
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors as one float32 vector (M,), in their order."""
+    """Join the tensors to one float32 vector (M,), in their order."""
     return ops.concat([tensor.reshape((-1,)).astype(ms.float32) for tensor in tensors])
 
 
@@ -65,7 +65,7 @@ class _Read(nn.Cell):
 
 
 class Unflatten(nn.Cell):
-    """A vector (M,) -> a tuple of its parts in the parameters' shapes."""
+    """Cuts a vector (M,) into a tuple of parts in the parameters' shapes."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
@@ -89,7 +89,7 @@ class _Write(nn.Cell):
 
 
 class GraphCopies(nn.Cell):
-    """``HostCopies`` by graphs, also within a graph; at least one parameter."""
+    """The same as ``HostCopies``, by graphs, also within a graph; needs at least one parameter."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
@@ -107,7 +107,7 @@ class GraphCopies(nn.Cell):
 
 
 class GraphProjection:
-    """``HostProjection`` on a device or over several ranks.
+    """The same as ``HostProjection``, on a device or over several ranks.
 
     With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
     gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
@@ -146,7 +146,7 @@ class Shards:
         self.places = tuple((r * width, r * width + own.stop - own.start) for r, own in enumerate(owned))
 
     def columns(self, components: np.ndarray) -> np.ndarray:
-        """This rank's columns, (k, L) float32, contiguous; a view of all of them where there is one rank."""
+        """Return this rank's columns, (k, L) float32, contiguous; a view of all of them for one rank."""
         missing = self.end - self.own.stop
         own = components[:, self.own]
         return np.ascontiguousarray(np.pad(own, ((0, 0), (0, missing))) if missing else own, dtype=np.float32)

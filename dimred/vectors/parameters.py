@@ -1,16 +1,16 @@
-"""A cell's parameters as arrays, and back."""
+"""Convert parameters of a cell to named arrays, and back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, ops
 
 from dimred.errors import CheckpointError
 
 
 def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
-    """Name -> value, copied to the host.
+    """Copy parameters to the host, by name.
 
     Raises:
         CheckpointError: two parameters have one name; a file could hold only one of them.
@@ -32,7 +32,16 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
     for parameter in parameters:
-        parameter.set_data(Tensor(np.asarray(arrays[parameter.name]), parameter.dtype))
+        put_array(parameter, np.asarray(arrays[parameter.name]))
+
+
+def put_array(parameter: Parameter, array: np.ndarray) -> None:
+    """Set a parameter from an array of its shape, in the parameter's own memory.
+
+    ``Parameter.set_data`` would give it other memory. A graph with control flow that was compiled before, such as a
+    step that drops overflows, would go on reading and writing the old one.
+    """
+    ops.assign(parameter, Tensor(array, parameter.dtype))
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
@@ -51,7 +60,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 
 @contextmanager
 def preserved(parameters: Sequence[Parameter]) -> Iterator[None]:
-    """Inside the block the parameters may be set; afterwards they have their values again, byte for byte."""
+    """Let a block set the parameters; afterwards they have their values again, byte for byte."""
     before = to_arrays(parameters)
     try:
         yield

@@ -18,20 +18,26 @@ from typing import Any
 
 import numpy as np
 
+from dimred.comparison.summary import TITLES, collect
 from dimred.config import StageOneConfig, config_text, load_config
-from dimred.files.metrics_file import ACCURACY
-from dimred.report.comparison import TITLES, collect
-from tests.benchmarks.search_study import CONFIGS, OPTIONS, TASKS
+from dimred.data.digits import write_digits
+from dimred.data.photos import write_photos
+from dimred.io.metrics_file import ACCURACY
 
 HERE = Path(__file__).parent
-METHODS = (
-    "last", "swa", "best_window", "continued", "continued_random", "continued_alone", "cooldown", "plain_for_total"
-)  # fmt: skip
+CONFIGS = HERE.parents[1] / "pipelines" / "configs"
+METHODS = ("last", "average", "stage_2", "plain_for_total")
+TASKS: dict[str, Callable[[Path, int], Any]] = {
+    "digits": lambda out, seed: write_digits(out, seed),
+    "noisy": lambda out, seed: write_digits(out, seed, label_noise=0.4),
+    "photos": lambda out, seed: write_photos(out, seed),
+}
+OPTIONS = {"photos": ["model.n_classes=8"]}
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 DATA: dict[str, Callable[[Path, int], Any]] = TASKS | {"source_code": lambda out, seed: out.symlink_to(LIBRARY)}
 RECIPES = dict.fromkeys(TASKS, (CONFIGS / "digits_anytime_1.yaml", CONFIGS / "digits_anytime_2.yaml"))
 RECIPES["source_code"] = (HERE / "source_code_1.yaml", HERE / "source_code_2.yaml")
-OURS, AGAINST = "continued_alone", ("plain_for_total", "best_window", "cooldown", "continued", "continued_random")
+OURS, AGAINST = "stage_2", ("plain_for_total", "average")
 
 
 def main() -> None:

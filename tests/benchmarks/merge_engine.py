@@ -17,7 +17,7 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 
 import dimred
-from dimred.merging.combine import gram_matrix
+from dimred.averaging.profiles import profile_coefficients
 from dimred.merging.inputs import open_checkpoints
 from dimred.merging.output import write_network
 
@@ -54,19 +54,18 @@ def plain_loop(folder: Path, out: Path) -> None:
     save_file(tensors, out)
 
 
-def trial(folder: Path, out: Path) -> None:
-    """A candidate of the search: every coefficient counts, some negative; not flushed to the disk."""
+def candidate(folder: Path, out: Path) -> None:
+    """Write a moving average of all checkpoints as it is written for a metric: not flushed to the disk."""
     checkpoints = open_checkpoints([folder])
-    coefficients = np.linspace(-0.1, 0.3, len(checkpoints))
+    coefficients = profile_coefficients("exponential=0.8", [checkpoint.step for checkpoint in checkpoints])
     write_network(checkpoints, coefficients, out, checkpoints[-1], durable=False)
 
 
 ENGINES: dict[str, Callable[[Path, Path], object]] = {
     "read once, write once": read_once,
-    "dimred average, uniform": lambda folder, out: dimred.average(folder, out),
-    "dimred average, ema=0.1": lambda folder, out: dimred.average(folder, out, profile="ema=0.1"),
-    "a trial of the search": trial,
-    "Gram matrix (writes nothing)": lambda folder, out: gram_matrix(open_checkpoints([folder])),
+    "dimred merge, uniform": lambda folder, out: dimred.merge(folder, out),
+    "dimred merge, ema=0.1": lambda folder, out: dimred.merge(folder, out, profile="ema=0.1"),
+    "a candidate of a metric": candidate,
     "plain float64 loop": plain_loop,
 }
 

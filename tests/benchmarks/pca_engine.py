@@ -15,8 +15,8 @@ K = 32
 
 
 def dimred_engine(folder: Path, out: Path) -> Callable[[], None]:
+    from dimred.checkpoints.series import CheckpointSeries
     from dimred.subspace.fit import fit_basis
-    from dimred.weights.series import CheckpointSeries
 
     return lambda: fit_basis(CheckpointSeries.open(folder), K, out=out) and None
 
@@ -25,7 +25,7 @@ def boost_engine(folder: Path, out: Path) -> Callable[[], None]:
     import mindspore
     from mindspore.boost import base
 
-    from dimred.weights.series import CheckpointSeries
+    from dimred.checkpoints.series import CheckpointSeries
 
     layout = CheckpointSeries.open(folder).layout
     assert layout is not None
@@ -40,8 +40,8 @@ def boost_engine(folder: Path, out: Path) -> Callable[[], None]:
 
 
 def read_matrix(folder: Path) -> np.ndarray:
-    from dimred.weights.matrix import WeightMatrix
-    from dimred.weights.series import CheckpointSeries
+    from dimred.checkpoints.matrix import WeightMatrix
+    from dimred.checkpoints.series import CheckpointSeries
 
     matrix = WeightMatrix(CheckpointSeries.open(folder))
     snapshots = np.empty(matrix.shape, np.float32)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.weights.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -21,9 +21,9 @@ import numpy as np
 from mindspore import Parameter, Tensor, mint, nn
 from mindspore.common.initializer import Normal, initializer
 
-from dimred.data.batches import SEARCH_EPOCHS_FROM
-from dimred.evaluate.classification import cross_entropy
-from dimred.evaluate.scores import Score
+from dimred.data.batches import STAGE_2_EPOCHS_FROM
+from dimred.evaluation.classification import cross_entropy
+from dimred.evaluation.scores import Score
 
 CONTEXT = 128  # bytes
 EPOCH = 672  # windows
@@ -57,8 +57,8 @@ def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Wi
     n_parts = max(len(order) // EPOCH, 1)
     if epoch is None:
         part = 0
-    elif epoch > SEARCH_EPOCHS_FROM:
-        part = (SEARCH_EPOCHS_FROM - epoch) % n_parts
+    elif epoch > STAGE_2_EPOCHS_FROM:
+        part = (STAGE_2_EPOCHS_FROM - epoch) % n_parts
     else:
         part = (epoch - 1) % n_parts
     return Windows(text, order[part * EPOCH : (part + 1) * EPOCH])

@@ -1,4 +1,4 @@
-"""Ten bfloat16 checkpoints: dimred's average beside reading them once, and beside the plain float64 loop.
+"""Ten bfloat16 checkpoints: dimred's mean beside reading them once, and beside the plain float64 loop.
 
 25 M weights each (0.5 GB); ``DIMRED_MERGE_MILLIONS=250`` for the 5 GB of the README.
 """
@@ -62,7 +62,7 @@ def test_an_average_costs_little_more_than_reading(tmp_path: Path, capsys, cache
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
         _, seconds, cpu, peak = next(line for line in done.stdout.splitlines() if line.startswith("RESULT")).split()
         rows.append((name, float(seconds), float(cpu), int(peak)))
-        if name == "dimred average, uniform":
+        if name == "dimred merge, uniform":
             reference = read_file(out)
         if name == "plain float64 loop":  # rounds twice, so that few last bits may differ
             loop = read_file(out)

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.build import build_data, build_network, build_scores, build_train_step
+from dimred.builders import build_data, build_network, build_scores, build_train_step
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.data.batches import SEARCH_EPOCHS_FROM
-from dimred.vectors.parameters import to_arrays
-from tests.benchmarks import merge_study_lines, source_code
+from dimred.data.batches import STAGE_2_EPOCHS_FROM
+from tests.benchmarks import source_code
 from tests.benchmarks.source_code import CONTEXT, dataset
 from tests.helpers.scoring import mean_score
 
@@ -38,7 +37,7 @@ def test_epochs_and_searches_read_other_windows_and_no_file_is_in_two_splits(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_code, "EPOCH", 100)
-    epochs = [*range(1, 6), *range(SEARCH_EPOCHS_FROM + 1, SEARCH_EPOCHS_FROM + 4)]
+    epochs = [*range(1, 6), *range(STAGE_2_EPOCHS_FROM + 1, STAGE_2_EPOCHS_FROM + 4)]
     windows = [read(library, "train", epoch) for epoch in epochs]
     assert [len(of_epoch) for of_epoch in windows] == [100] * len(epochs)
     everything = [window for of_epoch in windows for window in of_epoch]
@@ -89,47 +88,6 @@ def test_it_is_causal_and_learns(library: Path) -> None:
     losses = [float(step(text, labels).loss) for _ in range(5)]
     assert losses[0] == pytest.approx(before, rel=1e-5)
     assert mean_score(network, metric, Batch()) < before - 1
-
-
-def test_lines_are_made_by_the_network(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Byte by byte with kept keys and values, as from the whole text at once; its most likely line, without noise."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_seed(1)
-    network = build_network(ONE)
-    network.set_train(False)
-    tensors = to_arrays(network.trainable_params())
-    text = np.random.default_rng(0).integers(0, 256, (4, 20)).astype(np.uint8)
-    expected = network(Tensor(text.astype(np.int32))).asnumpy()
-    model = merge_study_lines.Transformer(tensors)
-    np.testing.assert_allclose(model.read(text[:, :12]), expected[:, :, 11], rtol=1e-3, atol=1e-4)
-    for place in range(12, 20):
-        found = model.read(text[:, place : place + 1])
-        np.testing.assert_allclose(found, expected[:, :, place], rtol=1e-3, atol=1e-4)
-    line = merge_study_lines.generate(tensors, text, np.zeros((1, 4, 256), np.float32))
-    assert line == [bytes([best]) for best in expected[:, :, -1].argmax(axis=1)]
-    monkeypatch.setenv("STUDY_DATA", str(library))
-    monkeypatch.setenv("STUDY_COUNT", "3")
-    scores = [merge_study_lines.score(tensors, split) for split in ("search", "select", "search")]
-    assert [len(each) for each in scores] == [3, 3, 3]
-    assert scores[0] == scores[2]
-    assert set(scores[0]) <= {0.0, 1.0}
-
-
-@pytest.mark.parametrize(
-    ("line", "accepted"),
-    [
-        (b"    x = f(1)\n", True),
-        (b"if x:\ny", True),
-        (b"if x\ny", False),
-        (b"else:\n", False),
-        (b"# x\n", False),
-        (b"\nx = 1", False),
-        (b"x = 1", False),
-        (b"x = '\xff\n", False),
-    ],
-)
-def test_a_line_is_accepted_that_ends_and_is_a_statement(line: bytes, accepted: bool) -> None:
-    assert merge_study_lines.is_accepted(line) == accepted
 
 
 def test_stage_2_has_the_same_network_and_metric() -> None:

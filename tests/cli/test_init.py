@@ -1,5 +1,6 @@
 """``dimred init``: what it writes is the configuration, every key explained."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,13 +9,13 @@ from pydantic import BaseModel
 
 from dimred.cli.init import commented_configuration
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, load_config
-from tests.helpers.commands import dimred
+from tests.helpers.commands import dimred_here
 
 
 @pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
 def test_it_reads_back_to_the_defaults(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
     file = tmp_path / "made.yaml"
-    done = dimred("init", stage, file)
+    done = dimred_here("init", stage, file)
     assert done.returncode == 0, done.stderr
     assert load_config(model, file) == model()
 
@@ -24,7 +25,7 @@ def test_it_reads_back_to_a_recipe_and_names_other_defaults(
     stage: str, model: type[StageConfig], tmp_path: Path
 ) -> None:
     file = tmp_path / "made.yaml"
-    done = dimred("init", stage, file, "--config", "digits")
+    done = dimred_here("init", stage, file, "--config", "digits")
     assert done.returncode == 0, done.stderr
     assert load_config(model, file) == load_config(model, config_file(model, Path("digits")))
     named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
@@ -43,8 +44,9 @@ def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
 
 def test_values_and_ranges_allowed_are_named() -> None:
     text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig(), 2))
-    assert re.search(r"# .*\[bfgs, sgd, average\]\nsearch: bfgs\n", text)
-    assert re.search(r"# .*\[> 0 and < 1\]\nrho: 0.55\n", text)
+    assert re.search(r"# .*\[linear, sqrt\]\n  schedule: linear\n", text)
+    assert re.search(r"# .*\[>= 0 and < 1\]\nlabel_smoothing: 0.1\n", text)
+    assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
 
 
 def test_a_meaning_belongs_to_its_own_key() -> None:
@@ -67,7 +69,21 @@ def _body(model: type[BaseModel]) -> list[str]:
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("epochs: 3\n")
-    done = dimred("init", "1", file)
+    done = dimred_here("init", "1", file)
     assert done.returncode == 2
     assert "exists already" in done.stderr
     assert file.read_text() == "epochs: 3\n"
+
+
+@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
+def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
+    """As an editor reads it, which stops at keys that are not in it."""
+    file = tmp_path / "schema.json"
+    done = dimred_here("init", stage, file, "--schema")
+    assert done.returncode == 0, done.stderr
+    schema = json.loads(file.read_text())
+    assert set(schema["properties"]) == set(model.model_fields)
+    for section in (schema, *schema["$defs"].values()):
+        if "properties" in section:
+            assert section["additionalProperties"] is False
+            assert all("description" in key or "$ref" in str(key) for key in section["properties"].values())

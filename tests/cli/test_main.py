@@ -8,13 +8,13 @@ import pytest
 import typer
 
 from dimred.cli.main import app, typer_app
-from tests.helpers.commands import command_words, dimred, run
+from tests.helpers.commands import command_words, dimred, dimred_here, run
 
 COMMANDS = command_words(typer.main.get_command(typer_app))
 
 
 def test_the_commands_are_those_promised() -> None:
-    that_write = {"data", "init", "train", "pca", "average", "merge", "compare", "report", "rebuild", "rank-table"}
+    that_write = {"data", "init", "train", "pca", "merge", "compare", "report", "rank-table"}
     promised = that_write | {"show", "eval", "summary"}
     assert promised <= {words[0] for words in COMMANDS if words}
 
@@ -39,7 +39,7 @@ def test_every_command_says_what_it_does_with_an_example(words: tuple[str, ...])
 
 
 def test_the_exit_statuses_are_documented() -> None:
-    text = " ".join(dimred("--help").stdout.replace("│", " ").split())
+    text = " ".join(dimred_here("--help").stdout.replace("│", " ").split())
     assert "Exit status: 0 done; 1" in text
     for status in ("2 wrong input", "3 a run that had begun met a fault", "130 ctrl-C", "143 SIGTERM"):
         assert status in text
@@ -73,14 +73,10 @@ def test_the_exit_statuses_are_documented() -> None:
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
         (("eval", ".", "gone.ckpt", "--config", "digits"), "WEIGHTS is 'gone.ckpt', which is not found"),
         (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is a folder; name a file"),
-        (("average", "nowhere", "here.txt", "out.ckpt"), "nowhere"),
-        (("average", "nowhere", "here.txt", "out.ckpt", "--decay", "1"), "--decay is 1.0"),
-        (("average", "nowhere", "here.txt", "here.txt"), "OUT is 'here.txt', which exists already"),
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
         (("show", "here.txt"), "FILE is 'here.txt', which is no basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
         (("compare", "nowhere", "--config", "gone.yaml"), "gone.yaml"),
-        (("rebuild", "gone.json", "--start", "here.txt", "--basis", "here.txt", "--out", "c.ckpt"), "gone.json"),
         (("nothing",), "No such command"),
     ],
 )
@@ -107,7 +103,7 @@ def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
 @pytest.mark.parametrize("host", [0, 1])
 def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None:
     several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run")
-    done = dimred("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
+    done = dimred_here("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
     assert done.returncode == (2 if host == 0 else 0), done.stderr
     missing = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
     assert (missing in " ".join(done.stderr.split())) == (host == 0)
@@ -121,11 +117,11 @@ def test_debug_shows_where(tmp_path: Path) -> None:
 
 
 def test_completion_is_offered() -> None:
-    assert "--install-completion" in dimred("--help").stdout
+    assert "--install-completion" in dimred_here("--help").stdout
     script = run(Path(sys.executable).with_name("dimred"), environment={"_DIMRED_COMPLETE": "source_bash"}).stdout
     assert script.rstrip().endswith("dimred")
     assert "complete -o default -F" in script
 
 
 def test_the_versions_are_shown() -> None:
-    assert re.fullmatch(r"dimred 0\.1\.0, mindspore 2\.10\.\d+\n", dimred("--version").stdout)
+    assert re.fullmatch(r"dimred 0\.1\.0, mindspore 2\.10\.\d+\n", dimred_here("--version").stdout)

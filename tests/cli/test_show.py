@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.subspace.fit import fit_basis
-from dimred.weights.checkpoint_io import write_checkpoint
-from tests.helpers.commands import dimred
+from tests.helpers.commands import dimred_here
 from tests.helpers.planted import as_weights, planted, write_series
 
 M = 3_000
@@ -22,7 +22,7 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize("suffix", [".npy", ".h5"])
 def test_a_basis_is_described(made, suffix):
     basis, series = made
-    done = dimred("show", basis.path.with_suffix(suffix))
+    done = dimred_here("show", basis.path.with_suffix(suffix))
     assert done.returncode == 0, done.stderr
     assert "3 directions of 3,000 weights" in done.stdout
     assert "8: net-1_1.ckpt (step 1) to net-8_8.ckpt (step 8)" in done.stdout
@@ -37,11 +37,11 @@ def test_a_basis_is_described(made, suffix):
 
 def test_whether_it_fits_a_checkpoint(made, tmp_path):
     basis, series = made
-    done = dimred("show", basis.path, "--checkpoint", series.paths[0])
+    done = dimred_here("show", basis.path, "--checkpoint", series.paths[0])
     assert done.returncode == 0
     assert done.stdout.rstrip().endswith("net-1_1.ckpt: yes")
     write_checkpoint(tmp_path / "other.ckpt", {**as_weights(np.zeros(M)), "fc": np.zeros(3)})
-    done = dimred("show", basis.path, "--checkpoint", tmp_path / "other.ckpt")
+    done = dimred_here("show", basis.path, "--checkpoint", tmp_path / "other.ckpt")
     assert done.returncode == 1
     assert "no, its parameter 'fc' has shape (3,) instead of (1995,)" in done.stdout
 
@@ -50,13 +50,13 @@ def test_the_same_for_programs(made, tmp_path):
     basis, series = made
     write_checkpoint(tmp_path / "other.ckpt", as_weights(np.zeros(M + 1)))
     for checkpoint, fits in ((series.paths[0], True), (tmp_path / "other.ckpt", False)):
-        done = dimred("show", basis.path, "--checkpoint", checkpoint, "--json")
+        done = dimred_here("show", basis.path, "--checkpoint", checkpoint, "--json")
         found = json.loads(done.stdout)
         assert (found["fits"], found["difference"] is None, done.returncode) == (fits, fits, 0 if fits else 1)
         assert found["explained_variance_ratio"] == basis.explained_variance_ratio.tolist()
         assert [source["digest"] for source in found["snapshots"]] == [entry.digest for entry in series.entries]
     np.save(tmp_path / "bare.npy", np.eye(2, M, dtype=np.float32))
-    bare = json.loads(dimred("show", tmp_path / "bare.npy", "--json").stdout)
+    bare = json.loads(dimred_here("show", tmp_path / "bare.npy", "--json").stdout)
     assert bare == {"path": str(tmp_path / "bare.npy"), "n_components": 2, "n_weights": M}
 
 
@@ -64,11 +64,11 @@ def test_a_bare_matrix(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(2, M, dtype=np.float32))
     write_checkpoint(tmp_path / "fits.ckpt", as_weights(np.zeros(M)))
     write_checkpoint(tmp_path / "not.ckpt", as_weights(np.zeros(M + 1)))
-    done = dimred("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "fits.ckpt")
+    done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "fits.ckpt")
     assert done.returncode == 0, done.stderr
     assert "2 directions of 3,000 weights" in done.stdout
     assert done.stderr.startswith("warning: ")
-    done = dimred("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "not.ckpt")
+    done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "not.ckpt")
     assert done.returncode == 1
     assert "3,001 weights instead of 3,000" in done.stdout
 
@@ -76,7 +76,7 @@ def test_a_bare_matrix(tmp_path):
 def test_what_is_no_basis_is_one_clear_line(made, tmp_path):
     (tmp_path / "a.npy").write_text(json.dumps({}))
     for path in (tmp_path / "a.npy", tmp_path / "gone.npy"):
-        done = dimred("show", path)
+        done = dimred_here("show", path)
         assert done.returncode == 2
         assert str(path) in done.stderr
         assert len(done.stderr.splitlines()) == 1

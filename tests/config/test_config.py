@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dimred.config import (
     LossScaleConfig,
     ModelConfig,
+    SearchConfig,
     StageOneConfig,
     StageTwoConfig,
     StopConfig,
@@ -51,21 +52,27 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
         ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
-        ("rho=1", "rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
-        ("sigma=0", "sigma is 0; it must be a number above 0"),
+        ("search.rho=1", "search.rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
+        ("search.sigma=0", "search.sigma is 0; it must be a number above 0"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
         ("epochs=0", "epochs is 0; it must be a whole number of at least 1, or a share"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
-        ("residual=newton", "residual is 'newton'; allowed: off, published, continued"),
-        ("n_components=0", "n_components is 0, so nothing is searched; it goes with residual continued"),
-        ("n_components=0", "but residual is 'published'; change one of them, such as n_components=32"),
-        ("alpha=.nan", "alpha is nan; it must be a number of at least 0"),
-        ("search=newton", "search is 'newton'; allowed: bfgs, sgd, average"),
+        ("search.n_components=0", "search.n_components is 0; it must be a whole number of at least 1"),
+        ("residual=off", "residual has a new place: cooldown (residual continued), or cooldown: null with search.gam"),
+        ("residual_rate=1", "residual_rate has a new place: cooldown.rate"),
+        ("residual_factor=1", "residual_factor has a new place: cooldown.factor"),
+        ("residual_schedule=sqrt", "residual_schedule has a new place: cooldown.schedule"),
+        ("n_components=32", "n_components has a new place: search.n_components"),
+        ("search_split=val", "search_split has a new place: search.split"),
+        ("rho=0.5", "rho has a new place: search.rho"),
+        ("search=sgd", "search is 'sgd'; it is a section now: search: {rule: sgd}, or null for none"),
+        ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
+        ("search.alpha=.nan", "search.alpha is nan; it must be a number of at least 0"),
+        ("search.rule=newton", "search.rule is 'newton'; allowed: bfgs, sgd"),
         ("model=resnet50", "model is 'resnet50'; it must be a section with name, n_classes, initialisation"),
         ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, or your own"),
-        ("max_step=far", "max_step is 'far'; it must be a number above 0, 'trajectory' or None (null)"),
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be true or false"),
-        ("learning_rate=[0.1]", "learning_rate is [0.1]; it must be a number above 0"),
+        ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a number above 0"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; it must be a list of 3 numbers"),
         ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers of at least 1"),
         (
@@ -85,19 +92,21 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
 
 
 def test_every_problem_is_named_at_once() -> None:
+    wrong = ["search.rho=2", "search.gamma=-1", "search.aplha=0"]
     with pytest.raises(ConfigError) as refused:
-        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["rho=2", "gamma=-1", "aplha=0"])
-    assert {line.split()[0] for line in str(refused.value).splitlines()} == {"rho", "gamma", "unknown"}
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", wrong)
+    assert {line.split()[0] for line in str(refused.value).splitlines()} == {"search.rho", "search.gamma", "unknown"}
 
 
 def test_the_name_that_boost_users_know_is_accepted() -> None:
-    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_components=5"])
-    assert config.n_components == 5
-    assert StageTwoConfig.model_validate({"n_component": 7}).n_components == 7
-    with pytest.raises(ConfigError, match="unknown key 'n_component'; did you mean 'n_components'"):  # not both
-        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["n_component=5"])
-    with pytest.raises(ConfigError, match=r"n_components is -1; it must be a whole number of at least 0"):
-        StageTwoConfig.checked({"n_component": -1})
+    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["search.n_components=5"])
+    assert config.search is not None
+    assert config.search.n_components == 5
+    assert SearchConfig.model_validate({"n_component": 7}).n_components == 7
+    with pytest.raises(ConfigError, match=r"key 'search\.n_component'; did you mean 'search\.n_components'"):
+        load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["search.n_component=5"])
+    with pytest.raises(ConfigError, match=r"search\.n_components is -1; it must be a whole number of at least 1"):
+        StageTwoConfig.checked({"search": {"n_component": -1}})
 
 
 def test_a_key_of_a_section_that_is_off_turns_it_on(tmp_path: Path) -> None:
@@ -108,7 +117,7 @@ def test_a_key_of_a_section_that_is_off_turns_it_on(tmp_path: Path) -> None:
     assert (config.stop, config.schedule.last_epoch) == (StopConfig(patience=7), 72)
 
 
-@pytest.mark.parametrize("name", ["residual", "basis", "grad_norm"])
+@pytest.mark.parametrize("name", ["cooldown", "basis", "grad_norm"])
 def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
     with pytest.raises(ConfigError, match=f"results have another '{name}'; rename it"):
         StageTwoConfig.checked({"metric": f"my.metrics:{name}"})
@@ -181,9 +190,8 @@ def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factor
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"search": "sgd"}, "search is 'sgd', but n_components is 0, so nothing is searched"),
-        ({"start": "mean"}, "start is mean, that of the basis, but n_components is 0"),
-        ({"search_split": "val", "n_components": 8}, "search_split is val, but residual continued trains all weights"),
+        ({"start": "mean"}, "start is mean, that of a search's basis, but search is null"),
+        ({"search": {"split": "val"}}, "search.split is val, but a cooldown trains all weights"),
     ],
 )
 def test_what_the_defaults_of_stage_2_do_not_go_with(options: dict[str, object], said: str) -> None:
@@ -201,18 +209,16 @@ def test_the_length_of_stage_2_is_a_number_or_a_share_of_all_passes() -> None:
         config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", [f"epochs={text}"])
         return config.with_epochs_after(after).n_epochs
 
-    assert [epochs("10%", after) for after in (0, 45, 46)] == [1, 5, 6]
+    assert [epochs("10%", after) for after in (1, 45, 46)] == [1, 5, 6]
     assert [epochs("12.5%", 70), epochs("1%", 3), epochs("3", None)] == [10, 1, 3]
     with pytest.raises(ConfigError, match="epochs is '10%' of all passes, but the name of WEIGHTS does not say"):
         epochs("10%", None)
 
 
-def test_a_bare_off_is_off() -> None:
-    """YAML reads it as false."""
-    config = load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml", ["residual=off"])
-    assert config.residual == "off"
-    assert not config.leaves_subspace
-    assert load_config(StageTwoConfig, CONFIGS / "digits_stage_2.yaml").leaves_subspace
+def test_a_share_of_no_passes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"epochs is '10%' of all passes, but WEIGHTS are of epoch 0.*set epochs"):
+        StageTwoConfig().with_epochs_after(0)
+    assert StageTwoConfig(epochs=3).with_epochs_after(0).epochs == 3
 
 
 @pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])

@@ -1,13 +1,13 @@
 """Files that can't be read: named, tried again, and nothing is read twice or passed over."""
 
 import shutil
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dimred.data.batches import batches_after
+from dimred.data.batches import Readable, read_batches
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import save_image
 from dimred.errors import DataError
@@ -29,28 +29,9 @@ def images(tmp_path: Path) -> ImageFolder:
     )
 
 
-def read(images: ImageFolder, done: int = 0, **options) -> list[tuple[int, bytes]]:
-    epochs = batches_after(lambda: images.training_epoch(5, 3), done, **options)
-    return [(number, batch[0].asnumpy().tobytes()) for number, batch in epochs]
-
-
-def test_what_is_left_of_an_epoch_is_what_the_whole_one_ends_with(
-    images: ImageFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = read(images)
-    assert [number for number, _ in whole] == [1, 2, 3, 4, 5, 6]
-    assert read(images, done=4) == whole[4:]
-    assert read(images, done=6) == []
-    assert capsys.readouterr().out == ""
-
-
-def test_each_batch_that_is_read_is_told_though_it_is_passed_over(images: ImageFolder) -> None:
-    told: list[None] = []
-    images.at_batch = lambda: told.append(None)
-    read(images, done=4)
-    assert len(told) == 6
-    list(images.evaluation().create_tuple_iterator())
-    assert len(told) == 12
+def read(images: ImageFolder, **options) -> list[bytes]:
+    batches = read_batches(lambda: images.training_epoch(5, 3), **options)
+    return [batch[0].asnumpy().tobytes() for batch in batches]
 
 
 def test_an_unreadable_image_is_named_at_once(images: ImageFolder) -> None:
@@ -62,7 +43,7 @@ def test_an_unreadable_image_is_named_at_once(images: ImageFolder) -> None:
 
 
 def test_a_folder_that_comes_back_costs_nothing_but_time(
-    images: ImageFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = read(images)
     away = tmp_path / "away"
@@ -75,24 +56,26 @@ def test_a_folder_that_comes_back_costs_nothing_but_time(
 
     images.folder.rename(away)
     assert read(images, wait=wait) == whole
-    said = capsys.readouterr().out.splitlines()
+    said = caplog.messages
     assert len(said) == len(waits) == 2
     assert str(images.folder) in said[0]
 
 
-def test_batches_for_statistics_are_read_again_too(images: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spare() -> bytes:
-        return next(images.spare_batches(1))[0].asnumpy().tobytes()
+def test_what_is_left_of_an_epoch_is_augmented_as_before(images: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is gone for a moment in the middle of the epoch, and once more before another is begun."""
+    whole, faults = read(images), iter([3, 0])
+    iterate = Readable.create_tuple_iterator
 
-    before, faults = spare(), iter([DataError("the folder is gone")])
-    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0,))
-    monkeypatch.setattr(images._files, "check_unchanged", lambda: _raise_next(faults))
-    assert spare() == before
+    def fail(self: Readable, **options):
+        until = next(faults, None)
+        yield from iterate(self, **options) if until is None else islice(iterate(self, **options), until)
+        if until is not None:
+            raise DataError("the folder is gone")
 
-
-def _raise_next(errors: Iterator[Exception]) -> None:
-    if (error := next(errors, None)) is not None:
-        raise error
+    monkeypatch.setattr(Readable, "create_tuple_iterator", fail)
+    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0, 0.0))
+    assert read(images) == whole
+    assert next(faults, None) is None
 
 
 def test_a_folder_that_stays_away_ends_it(images: ImageFolder) -> None:

@@ -1,4 +1,4 @@
-"""What a rank of a real job finds out: python -m tests.distributed.checks --out FOLDER, started by msrun.
+"""What a rank of a real job finds out: python -m tests.distributed.checks --out FOLDER, started by the launcher.
 
 One job answers many questions, because starting it is what costs. Each check returns plain numbers; every rank writes
 its answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
@@ -18,22 +18,25 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 
+from dimred.averaging.windows import Window
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Intent, Ranks
-from dimred.distributed.share import share_basis, share_state
-from dimred.errors import DimredError
-from dimred.evaluate.averages import SnapshotAverages, Window
-from dimred.evaluate.classification import cross_entropy, is_correct
-from dimred.evaluate.scores import mean_of_items, means_of_samples, score_batches
-from dimred.files.metrics_file import read_metrics
-from dimred.run.device import set_up
-from dimred.run.metrics import MetricsLog, cut_metrics
-from dimred.run.states import RunStates, read_state
-from dimred.search.step import SubspaceTrainStep
+from dimred.distributed.share import share
+from dimred.errors import DimredError, DivergedError
+from dimred.evaluation.averages import SnapshotAverages
+from dimred.evaluation.classification import cross_entropy, is_correct
+from dimred.evaluation.scores import mean_of_items, means_of_samples, score_batches
+from dimred.io.metrics_file import read_metrics
+from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
+from dimred.trainer.device import set_up
+from dimred.trainer.faults import DivergenceDetector
+from dimred.trainer.metrics import MetricsLog, cut_metrics
+from dimred.trainer.snapshot_callback import SnapshotCallback
+from dimred.trainer.states import RunStates, read_state
 from dimred.vectors.base import make_projection
-from dimred.weights.layout import WeightLayout
-from dimred.weights.series import CheckpointSeries
 from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
@@ -111,7 +114,7 @@ def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
     basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
     options = dict(OPTIONS)
     if continued:
-        options |= {"residual": "continued", "optimizer": nn.Momentum(network.trainable_params(), 0.05, 0.9)}
+        options |= {"optimizer": nn.Momentum(network.trainable_params(), 0.05, 0.9)}
     step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
     found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
     return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
@@ -197,6 +200,17 @@ def one_rank_fails(ranks: Ranks) -> dict:
     return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
 
 
+def one_rank_diverges(ranks: Ranks) -> dict:
+    """The last rank's losses are no numbers from the 5th step on: all of them end after the same step."""
+    watch, diverges = DivergenceDetector(ranks=ranks), ranks.rank == ranks.group_size - 1
+    for step in range(1, 31):
+        try:
+            watch.see(Tensor(np.float32(np.nan if diverges and step >= 5 else 1.0)), step)
+        except DivergedError as error:
+            return {"step": step, "said": str(error)}
+    return {}
+
+
 def evaluation(ranks: Ranks) -> dict:
     """23 images, of which the network gets every third right; the ranks have different numbers of them."""
     logits = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
@@ -216,56 +230,38 @@ def averages(ranks: Ranks) -> dict:
         for step, row in enumerate(rows, start=1) if series is not None else ():
             series.append({"w": row}, step, step)
         of_series = SnapshotAverages(series, layout, ranks)
-        found = [
-            *of_series.uniform(4, [2, 4]),
-            *zip([Window(0, 5, "linear")], of_series.of([Window(0, 5, "linear")]), strict=True),
-        ]
+        found = [of_series.of(window) for window in (Window(2, 4), Window(0, 4), Window(0, 5, "linear"))]
     expected = [rows[2:4].mean(0), rows[:4].mean(0), np.arange(1, 6) @ rows / 15]
     return {
         "steps": of_series.steps,
-        "error": float(max(np.abs(mean - each).max() for (_, mean), each in zip(found, expected, strict=True))),
-        "digest": digest(*(mean for _, mean in found)),
+        "error": float(max(np.abs(mean - each).max() for mean, each in zip(found, expected, strict=True))),
+        "digest": digest(*found),
     }
 
 
-def no_shared_disk(ranks: Ranks) -> dict:
-    """A basis that only rank 0 has reaches all; one that is another elsewhere is refused."""
-    components = orthonormal_rows(K, 101)
-    mine = PlainBasis(components, explained_variance=np.arange(K) / 3)
-    got = share_basis(mine if ranks.is_rank_zero else None, ranks, lambda _: mine)
-    down = make_projection(got.components, ranks).project(Tensor(components[3]))
-    refused = False
-    other = PlainBasis(orthonormal_rows(K, 101, seed=1), explained_variance=np.arange(K) / 3)
-    mine.path = Path(__file__)
-    try:
-        share_basis(mine if ranks.is_rank_zero else None, ranks, lambda _: other)
-    except DimredError:
-        refused = True
-    return {
-        "down_error": float(np.abs(down - np.eye(K)[3]).max()),
-        "set": int((np.abs(got.components).sum(0) > 0).sum()),
-        "variance": got.explained_variance.tolist(),
-        "refused": refused,
-    }
-
-
-def state_without_a_shared_disk(ranks: Ranks) -> dict:
-    """The path of rank 0's state is another folder's on every rank: at first with nothing in it, then another state."""
+def shared_files(ranks: Ranks) -> dict:
+    """Rank 0's state under one path for all; then under a path that is another folder's on every rank."""
     before = Path.cwd()
-    weights = np.random.default_rng(3).standard_normal(9 << 20, dtype=np.float32)  # more than is sent at once
+    weights = np.random.default_rng(3).standard_normal(100_000, dtype=np.float32)
+    shared = RunStates(Path(sys.argv[-1]).parent)  # on one host, of which all ranks here are
+    if ranks.is_rank_zero:
+        shared.save(7, {"w": weights}, {"epoch": 1})
+    state = share(ranks.run_on_rank_zero(lambda: shared.newest(print)), ranks, read_state)
+    found = [[state.progress, digest(state.arrays["w"]) == digest(weights)]]
+    nothing = share(None, ranks, read_state)
     states = RunStates(Path("/proc/self/cwd"))
-    found = []
     with tempfile.TemporaryDirectory() as own:
         os.chdir(own)
-        for number in range(2):
-            if ranks.is_rank_zero:
-                states.save(7, {"w": weights + number}, {"epoch": number})
-            state = share_state(ranks.run_on_rank_zero(lambda: states.newest(print)), ranks, read_state)
-            found.append([state.progress, digest(state.arrays["w"]) == digest(weights + number), str(state.path)])
-            if not ranks.is_rank_zero:
-                states.save(7, {"w": weights}, {"epoch": -1})
+        for values in (None, weights, weights + 1):
+            if ranks.is_rank_zero or values is not None:
+                states.save(7, {"w": weights if ranks.is_rank_zero else values}, {"epoch": 2})
+            try:
+                state = share(ranks.run_on_rank_zero(lambda: states.newest(print)), ranks, read_state)
+                found.append([state.progress, digest(state.arrays["w"]) == digest(weights)])
+            except DimredError as error:
+                found.append(str(error))
         os.chdir(before)
-    return {"found": found}
+    return {"nothing": nothing, "found": found}
 
 
 def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
@@ -291,7 +287,7 @@ def counters(ranks: Ranks) -> dict:
     batch = part(ranks, batch_of_all(0, ranks.group_size))
     step(*batch)  # the first step asks for one loss more
     sent = {"mean": 0, "project": 0, "gather": 0}
-    mean, project, gather = step._objective._mean_over_ranks, step._subspace._project, step._subspace._back_project
+    mean, project, gather = step._objective._reduce, step._subspace._project, step._subspace._back_project
 
     def count(name, cell, size):
         def call(*values):
@@ -301,15 +297,27 @@ def counters(ranks: Ranks) -> dict:
 
         return call
 
-    step._objective._mean_over_ranks = count("mean", mean, lambda values, _: sum(value.size for value in values))
+    step._objective._reduce = count("mean", mean, lambda values, _: sum(value.size for value in values))
     step._subspace._project = count("project", project, lambda _, found: found.size)
     step._subspace._back_project = count("gather", gather, lambda _, found: found.size)
     found = step(*batch)
     return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
 
 
-CHECKS = (collectives, one_rank_fails, subspace, beside_one_rank, batch_norm, one_loss_differs, evaluation,
-          averages, no_shared_disk, state_without_a_shared_disk, metrics_without_a_shared_disk, counters)  # fmt: skip
+def snapshot_callback(ranks: Ranks) -> bool:
+    """Whether this rank wrote snapshots in somebody's ``Model.train``."""
+    network = TanhMLP()
+    model = ms.train.Model(network, optimizer=nn.SGD(network.trainable_params(), 0.1))
+    data = NumpySlicesDataset((np.ones((4, 3), np.float32), np.ones((4, 2), np.float32))).batch(2)
+    with tempfile.TemporaryDirectory() as folder:
+        snapshots = Path(folder, "snapshots")
+        model.train(1, data, callbacks=[SnapshotCallback(snapshots)], dataset_sink_mode=False)
+        return snapshots.exists() and len(CheckpointSeries.open(snapshots)) == 1
+
+
+CHECKS = (collectives, one_rank_fails, one_rank_diverges, subspace, beside_one_rank, batch_norm, one_loss_differs,
+          evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,
+          snapshot_callback)  # fmt: skip
 
 
 def main() -> None:

@@ -9,17 +9,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.files.checksummed_json import add_checksum
-from dimred.files.metrics_file import read_metrics
+from dimred.io.checksummed_json import add_checksum
+from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
-from dimred.run.metrics import MetricsLog
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import CHECKSUM_BYTES
-from dimred.subspace.path import make_path, read_path
-from dimred.weights.checkpoint_io import read_checkpoint, read_index, write_checkpoint
-from dimred.weights.series import CheckpointSeries
+from dimred.trainer.metrics import MetricsLog
 from tests.helpers.planted import forge_checksum, random_walk, write_series
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
@@ -32,7 +31,7 @@ class Reader:
 
     name: str
     read: Callable[[Path], object]
-    forge: Callable[[Path], None] = lambda path: None
+    forge: Callable[[Path], None] | None = None
 
     @property
     def example(self) -> bytes:
@@ -44,9 +43,7 @@ def _examples() -> dict[str, bytes]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         series = write_series(folder / "s", random_walk(6, 40))
-        basis = fit_basis(series, 3, out=folder / "pca_mat.npy")
-        path = make_path([np.ones(3), np.zeros(3)], np.zeros(40, np.float32), basis)
-        path.save(folder / "path.json")
+        fit_basis(series, 3, out=folder / "pca_mat.npy")
         arrays = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "half": np.ones(3, np.float16)}
         for suffix in ("ckpt", "safetensors"):
             write_checkpoint(folder / f"a.{suffix}", arrays, {"epoch": 3, "note": "text"})
@@ -59,7 +56,6 @@ def _examples() -> dict[str, bytes]:
             "manifest.json": folder / "s" / "manifest.json",
             "pca_mat.npy": folder / "pca_mat.npy",
             "pca_mat.h5": folder / "pca_mat.h5",
-            "path.json": folder / "path.json",
             "metrics.jsonl": folder / "metrics.jsonl",
             "rank_table.json": RANK_TABLE,
             "stage_1.yaml": CONFIGS / "digits_stage_1.yaml",
@@ -121,7 +117,6 @@ READERS = [
     Reader("manifest.json", _read_manifest, _reseal_json),
     Reader("pca_mat.npy", _read_rows),
     Reader("pca_mat.h5", _read_metadata, _reseal_h5),
-    Reader("path.json", read_path, _reseal_json),
     Reader("metrics.jsonl", read_metrics),
     Reader("rank_table.json", read_rank_table),
     Reader("stage_1.yaml", lambda path: load_config(StageOneConfig, path)),

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dimred.errors import DimredError
+from dimred.config import StageOneConfig, load_config
+from dimred.errors import ConfigError, DimredError
 from tests.fuzz.readers import READERS, Reader
 
 # NumPy warns of a header that Python 2 could have written; warnings are errors in these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Reading .*npy:UserWarning")
+AS_IT_IS = [pytest.param(reader, False, id=reader.name) for reader in READERS]
+FORGED = [pytest.param(reader, True, id=f"{reader.name}, checksum put right") for reader in READERS if reader.forge]
 EVERY_READER = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 PIECES = (
     b"\0",
@@ -60,8 +63,7 @@ def changed(whole: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
     return whole
 
 
-@EVERY_READER
-@pytest.mark.parametrize("forged", [False, True], ids=["as it is", "checksum put right"])
+@pytest.mark.parametrize(("reader", "forged"), AS_IT_IS + FORGED)
 @settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(changes=edits())
 @example(changes=[("cut", 0.0, b"\1")])
@@ -96,8 +98,6 @@ def test_any_bytes_at_all(reader, content, tmp_path_factory) -> None:
         "!!python/object/apply:os.system ['true']\n",
         "seed: " + "x" * 90_000,
         "#" * 200_000,
-        "[" * 50_000,
-        "{a: " * 20_000,
     ],
 )
 def test_hostile_configurations(text: str, tmp_path: Path) -> None:
@@ -107,6 +107,14 @@ def test_hostile_configurations(text: str, tmp_path: Path) -> None:
     with pytest.raises(DimredError) as refused:
         reader.read(path)
     assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 20_000, "- " * 40_000])
+def test_a_deeply_nested_configuration_is_refused_at_once(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="nested more than 20 levels deep"):
+        load_config(StageOneConfig, path)
 
 
 @pytest.mark.slow

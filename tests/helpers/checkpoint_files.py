@@ -65,7 +65,7 @@ def as_float(array: np.ndarray) -> np.ndarray:
 def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
     """float64 values rounded to a type by the oracle."""
     if dtype is BITS:
-        return np.array([oracle.to_bfloat16(value) for value in values.ravel()], BITS).reshape(values.shape)
+        return oracle.to_bfloat16(values)
     return values.astype(dtype)
 
 

@@ -1,10 +1,15 @@
-"""The programs as a person would start them, each in a process of its own."""
+"""The programs as a person would start them."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = REPOSITORY / "pipelines" / "configs"
@@ -18,7 +23,7 @@ TWO_RANKS = ("--devices", "2", "--device-target", "CPU")
 def run(
     *command: object, cwd: Path | None = None, environment: dict[str, str] | None = None, timeout_seconds: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """A command as a person would type it, from another directory."""
+    """Run a command as a person would type it, in a process of its own, from another directory."""
     return subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -36,6 +41,23 @@ def program(name: str, *arguments: object, cwd: Path | None = None) -> subproces
 
 def dimred(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return run(Path(sys.executable).with_name("dimred"), *arguments, cwd=cwd)
+
+
+def dimred_here(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in this process, a second sooner."""
+    from dimred.cli.main import app
+
+    out, err, typed = io.StringIO(), io.StringIO(), ["dimred", *map(str, arguments)]
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        chdir(cwd or Path.cwd()),
+        patch.object(sys, "argv", typed),
+        pytest.raises(SystemExit) as left,
+    ):
+        app()
+    assert isinstance(left.value.code, int)
+    return subprocess.CompletedProcess(typed, left.value.code, out.getvalue(), err.getvalue())
 
 
 def script(stage: int, *arguments: object) -> list[str]:

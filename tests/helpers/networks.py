@@ -27,6 +27,19 @@ def basis_for(network: nn.Cell, k: int = 4, seed: int = 0) -> PlainBasis:
     return PlainBasis(orthonormal_rows(k, sum(p.size for p in network.trainable_params()), seed))
 
 
+class Shortened:
+    """A rule for directions, which are made no longer than ``longest``, as the twin's ``max_step`` does."""
+
+    def __init__(self, rule: Any, longest: float):
+        self.rule, self.longest = rule, longest
+        self.initial, self.follow = rule.initial, rule.follow
+
+    def propose(self, state: Any, subspace_grad: np.ndarray) -> Any:
+        found = self.rule.propose(state, subspace_grad)
+        factor = min(1.0, self.longest / float(np.linalg.norm(found.direction)))
+        return found._replace(direction=factor * found.direction, slope=factor * found.slope)
+
+
 def weight_vector(network: nn.Cell) -> np.ndarray:
     return np.concatenate([p.asnumpy().ravel() for p in network.trainable_params()])
 

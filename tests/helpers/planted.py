@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.files.digest import CHUNK
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.io.digest import CHUNK
 from dimred.subspace.metadata import checksum_of
-from dimred.weights.series import CheckpointSeries
 
 WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks, several strips, none of them full
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.files.checksummed_json import write_checksummed
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.io.checksummed_json import write_checksummed
 from dimred.subspace.fit import fit_basis
-from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.series import CheckpointSeries
 
 N_WEIGHTS = 6
 
@@ -49,10 +49,10 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     average = "uniform of 3 snapshots"
     candidates = [_candidate("last", 1, 0.6, 0.1), _candidate(average, 3, 0.5, 0.0)]
     result = {
-        "start": "best", "started_from": average, "start_width": 3.0, "start_candidates": candidates,
+        "start": "best", "started_from": average, "start_effective_size": 3.0, "start_candidates": candidates,
         "kept": "1", "kept_candidates": [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)],
         "start_cost": {"val_passes": 2, "reestimations": 2}, "kept_cost": {"val_passes": 2, "reestimations": 2},
-        "start_seconds": 1.2, "search_seconds": 4.0, "kept_seconds": 1.2,
+        "start_seconds": 1.2, "training_seconds": 4.0, "cooldown": None, "metric": "accuracy", "kept_seconds": 1.2,
         "epochs": 1, "accuracy_start": 0.6, "accuracy_by_epoch": {"1": 0.65},
         "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2, "trials": 4, "gradients": 2,
         "sources": {name: str(path) for name, path in sources.items()},
@@ -62,15 +62,18 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     return files
 
 
-def _candidate(name: str, width: float, loss: float, behind: float) -> dict[str, Any]:
-    return {"name": name, "width": width, "loss": loss, "behind": behind, "standard_error": behind / 10}
+def _candidate(name: str, effective_size: float, loss: float, behind: float) -> dict[str, Any]:
+    """A row of a choice in ``result.json``; the metric falls as the loss rises."""
+    found = {"name": name, "effective_size": effective_size, "loss": loss, "metric": 1 - loss}
+    return found | {"behind": behind, "standard_error": behind / 10}
 
 
 def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
     """What ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
     record = {
-        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "forward_epochs": 4.0 + seed,
-        "backward_epochs": 2.0, "seconds": 10.0, "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
+        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "seconds": 10.0,
+        "val_loss": 0.5, "test_loss": 0.5, "metric": "accuracy", "batch_norm": True,
+        "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
         "test_reestimated": test, "run": "a run", "data": "data",
     }  # fmt: skip
     (folder / f"seed_{seed}" / f"at_{at}").mkdir(parents=True, exist_ok=True)

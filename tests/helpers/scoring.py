@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.evaluate.scores import Score, mean_of_items, means_of_samples, score_batches
+from dimred.evaluation.scores import Score, mean_of_items, means_of_samples, score_batches
 
 
 def mean_score(network: nn.Cell, score: Score, batches: Any) -> float:

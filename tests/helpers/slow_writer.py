@@ -3,7 +3,7 @@
 import sys
 import time
 
-from dimred.files.atomic import open_atomic
+from dimred.io.atomic import open_atomic
 
 with open_atomic(sys.argv[1]) as file:
     file.write(b"half")

@@ -5,20 +5,23 @@ from pathlib import Path
 
 import mindspore as ms
 
-from dimred.build import build_data, build_network, build_search_step, build_train_step
-from dimred.build.continuation import build_continued_optimizer, read_continuation
-from dimred.build.preflight import splits_read
+from dimred.builders import build_cooldown_step, build_data, build_network, build_train_step
+from dimred.builders.handover import read_handover
+from dimred.builders.preflight import splits_read
+from dimred.builders.search import build_search_step
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
-from dimred.evaluate.scores import CLASSIFICATION
-from dimred.run.search import Search
-from dimred.run.session import open_session
-from dimred.run.states import read_full_checkpoint
-from dimred.run.training import Training, parameters_to_save
+from dimred.evaluation.scores import CLASSIFICATION
 from dimred.subspace.basis import load_basis
+from dimred.trainer.finish import Finish
+from dimred.trainer.search_run import SearchRun
+from dimred.trainer.session import open_session
+from dimred.trainer.stage_run import parameters_to_save
+from dimred.trainer.states import read_full_checkpoint
+from dimred.trainer.training import Training
 from dimred.vectors.parameters import from_arrays, to_arrays
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.series import CheckpointSeries
 
 Run = Callable[[Path, bool], object]  # the folder, and whether to resume
 
@@ -55,30 +58,31 @@ def stage_2_run(
     Args:
         settings: of the run; ``epochs`` is a number.
         weights: the full checkpoint to begin with, in its run.
-        matrix: the basis; None without directions.
+        matrix: the basis of a search; None without one.
         allowed: keys that may differ from before.
     """
-    network = build_network(settings)
+    network, start = build_network(settings), read_checkpoint(weights)
     images = {split: build_data(settings.data, Path(), split) for split in splits_read(settings)}
+    per_epoch, cooldown, search = images["train"].steps_per_epoch, settings.cooldown, settings.search
+    handover = None if cooldown is None else read_handover(cooldown, network, weights, start)
     basis = None if matrix is None else load_basis(matrix, network=network)
-    per_epoch, start, optimizer, taken_over = images["train"].steps_per_epoch, read_checkpoint(weights), None, {}
-    if settings.residual == "continued":
-        continuation = read_continuation(settings, network, weights, start)
-        optimizer = build_continued_optimizer(continuation, settings, network, per_epoch)
-        taken_over = continuation.summary(settings.residual_factor)
-    step = build_search_step(settings, network, basis, per_epoch, optimizer=optimizer)
-    first = step.state
-    remembered = [] if optimizer is None else list(optimizer.get_parameters())  # the rates too
-    begin = to_arrays(remembered)
+    if search is None:
+        step = build_cooldown_step(settings, cooldown, handover, network, per_epoch)
+    else:
+        step = build_search_step(settings, search, handover, network, basis, per_epoch)
+    told = None if cooldown is None else handover.summary(cooldown)
+    begin, first = to_arrays(step.get_parameters()) | start, getattr(step, "state", None)
 
     def run(out: Path, resume: bool) -> None:
-        from_arrays(remembered, begin, "the beginning")
-        from_arrays(network.get_parameters(), start, "WEIGHTS")
-        step.state = first
+        from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
         with open_session(out, settings, ALONE, resume=resume) as session:
-            search = Search(session, settings, network, step, images, CLASSIFICATION, basis, {}, taken_over, 1_000_000)
-            if not search.restore([*allowed]):
-                search.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
-            search.run()
+            common = (session, settings, network, step, images, CLASSIFICATION, {}, told)
+            if search is None:
+                finish = Finish(*common)
+            else:
+                step.state, finish = first, SearchRun(*common, search, basis)
+            if not finish.restore([*allowed]):
+                finish.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
+            finish.run()
 
     return run

@@ -1,4 +1,7 @@
-"""A launcher in a process of its own: python -m tests.launch.launch_program NODES NODE PORT DEVICES OUT WORDS ..."""
+"""A launcher in a process of its own: python -m tests.launch.launch_program PROGRAM DEVICES NODES NODE PORT OUT WORDS.
+
+PORT is 0 where one node looks up a free one.
+"""
 
 import sys
 from pathlib import Path
@@ -8,11 +11,10 @@ from dimred.launch.job import make_job
 from dimred.launch.launcher import launch
 
 
-def main(nodes: str, node: str, port: str, devices: str, out: str, *words: str) -> int:
-    several = {"nodes": int(nodes), "node_rank": int(node), "master_addr": "127.0.0.1", "master_port": int(port)}
+def main(program: str, devices: str, nodes: str, node: str, port: str, out: str, *words: str) -> int:
     job = make_job(
-        "tests.launch.rank_programs", "stage_1", list(words), out=Path(out), devices=int(devices), device_target="CPU",
-        **(several if nodes != "1" else {}),
+        program, "stage_1", list(words), out=Path(out), devices=int(devices), device_target="CPU",
+        nodes=int(nodes), node_rank=int(node), master_addr="127.0.0.1", master_port=int(port),
     )  # fmt: skip
     try:
         return launch(job)

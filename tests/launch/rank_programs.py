@@ -6,20 +6,33 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``fail RANK STATUS WORDS``
 - ``refuse RANKS``: these do not begin, the later ones at once, rank 0 after half a second; the others wait
 - ``follow``: rank 1 does not begin, because rank 0 has a fault, which ends with status 3 a little later
+- ``together``: rank 1 ends with status 3, and rank 0 a moment later
 - ``begin and refuse``: in the first step
 - ``wait``
 - ``save STATUS``: waits; on SIGTERM it says so, takes a second to save, and ends with that status
 - ``measure SECONDS``: in its first step it reads batches for so long
+- ``babble``: sends its launcher what no rank would
+- ``inherit``: shows which descriptors and variables of the launcher a program gets that it starts
+- ``log SECONDS``: in its first step it waits for so long, and says so
 - ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
+import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
-from dimred.launch.channel import COMPUTING, READING, tell_alive, tell_position, tell_refusal
+from dimred.launch.channel import COMPUTING, READING, _launcher, tell_alive, tell_position, tell_refusal
+from tests.launch.packets import NO_MESSAGES
+
+_INHERITED = """
+import os
+named = [os.readlink(f"/proc/self/fd/{number}") for number in range(100) if os.path.exists(f"/proc/self/fd/{number}")]
+print("sockets:", [name for name in named if name.startswith("socket:")], "DIMRED_LAUNCHER" in os.environ)
+"""
 
 
 def main(how: str, *rest: str) -> None:
@@ -34,6 +47,10 @@ def main(how: str, *rest: str) -> None:
         time.sleep(1)
         print("error: the disk is full", flush=True)
         sys.exit(3)
+    if how == "together":
+        time.sleep(0.5 if rank == "0" else 0)
+        print(f"error: the words of rank {rank}", flush=True)
+        sys.exit(3)
     if how == "begin and refuse":
         tell_position(COMPUTING, 1)
         refuse("too late")
@@ -46,9 +63,18 @@ def main(how: str, *rest: str) -> None:
         sys.exit(int(rest[1]))
     if how == "measure":
         measure(float(rest[0]))
+    if how == "log":
+        tell_position(COMPUTING, 1)
+        for _ in range(int(10 * float(rest[0]))):
+            logging.getLogger("dimred.io").warning("the disk is full")
+            time.sleep(0.1)
     if how == "stall":
         stall_after(int(rest[1]), reading=rank == rest[0])
-    while how not in ("fine", "measure"):
+    if how == "babble":
+        babble()
+    if how == "inherit":
+        subprocess.run([sys.executable, "-c", _INHERITED], close_fds=False, check=True)
+    while how not in ("fine", "measure", "log", "babble", "inherit"):
         time.sleep(0.05)
 
 
@@ -81,15 +107,20 @@ def measure(seconds: float) -> None:
         time.sleep(0.05)
 
 
-def stall_after(steps: int, reading: bool) -> None:
-    """Do so many steps, and come to a halt in the next: while its batch is read, or after that.
+def babble() -> None:
+    tell_position(COMPUTING, 1)
+    for packet in NO_MESSAGES:
+        _launcher.send(packet)
+    print("all was said", flush=True)
+    tell_position(COMPUTING, 2)
 
-    Who is to do none is not heard at all.
-    """
+
+def stall_after(steps: int, reading: bool) -> None:
+    """Do so many steps, and come to a halt in the next: while its batch is read, or after that."""
     for step in range(11, 11 + steps + (not reading)):
         tell_position(READING, step)
         tell_position(COMPUTING, step)
-    if reading and steps:
+    if reading:
         tell_position(READING, 11 + steps)
     time.sleep(600)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from dimred.errors import StoppedError
-from dimred.launch.channel import LAUNCHER
 from dimred.launch.signals import StopSignals
 
 
@@ -32,7 +31,7 @@ def test_the_first_waits_while_it_is_held_and_the_second_does_not(number: int) -
 
 def test_under_a_launcher_the_second_waits_too(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes on what a scheduler has sent to every process; a save is not to end in the middle for that."""
-    monkeypatch.setenv(LAUNCHER, "somebody")
+    monkeypatch.setattr("dimred.launch.channel._launcher", object())
     saved = []
     with StopSignals() as signals:
         with pytest.raises(StoppedError) as stopped, signals.held():

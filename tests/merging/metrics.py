@@ -1,6 +1,7 @@
 """Metrics as a user writes them, good and bad. Each is started in a process of its own."""
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -68,6 +69,17 @@ def hangs_once(candidate):
         marker.touch()
         time.sleep(1000)
     return 1.0
+
+
+def hangs(candidate):
+    print("begins to hang", flush=True)
+    time.sleep(1000)
+
+
+def hangs_with_the_lock(candidate):
+    """As code does that is not Python's and doesn't release the interpreter's lock."""
+    print("begins to hang", flush=True)
+    re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def sometimes(candidate):

@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import dimred
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, SeriesError
-from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from tests.helpers.checkpoint_files import (
     BITS,
     INDEX,
@@ -28,7 +28,7 @@ from tests.helpers.checkpoint_files import (
     write_run,
     write_shards,
 )
-from tests.helpers.commands import dimred as command
+from tests.helpers.commands import dimred_here as command
 from tests.oracles import merge as oracle
 
 AVERAGED = ("conv.weight", "bn.running_mean", "bn.running_var", "fc.weight")
@@ -50,7 +50,7 @@ def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> 
 def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
     written = write_run(tmp_path / "run", 4, dtype)
     out = tmp_path / "avg.safetensors"
-    dimred.average(tmp_path / "run", out, last=3, profile="linear")
+    dimred.merge(tmp_path / "run", out, last=3, profile="linear")
     assert_same(read_file(out), expected(written[1:], [1, 2, 3], dtype))
     assert metadata_of(out) == {"format": "pt"}
     source = tmp_path / "run" / "checkpoint-4000" / "model.safetensors"
@@ -61,7 +61,7 @@ def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
 def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> None:
     written = write_run(tmp_path / "run", 3, BITS, sharded=True)
     out = tmp_path / "avg"
-    dimred.average([tmp_path / "run"], out, from_step=2000)
+    dimred.merge([tmp_path / "run"], out, from_step=2000)
     assert sorted(path.name for path in out.iterdir()) == [
         "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
 
 def test_a_folder_out_of_single_files(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 2)
-    dimred.average(tmp_path / "run", tmp_path / "avg")
+    dimred.merge(tmp_path / "run", tmp_path / "avg")
     assert sorted(path.name for path in (tmp_path / "avg").iterdir()) == ["config.json", "model.safetensors"]
 
 
@@ -83,7 +83,7 @@ def test_a_folder_out_of_single_files(tmp_path: Path) -> None:
 def test_another_type(tmp_path: Path, sharded: bool) -> None:
     written = write_run(tmp_path / "run", 2, BITS, sharded=sharded)
     out = tmp_path / "avg"
-    dimred.average(tmp_path / "run", out, dtype="float32")
+    dimred.merge(tmp_path / "run", out, dtype="float32")
     found = {name: value for path in out.glob("*.safetensors") for name, value in load_file(path).items()}
     assert_same(found, expected(written, [1, 1], np.float32))
     if sharded:
@@ -96,7 +96,7 @@ def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
         shards = [{f"w.{part}": np.full((4_000, 4_000), number, np.float32)} for part in range(2)]
         write_shards(tmp_path / "run" / f"checkpoint-{number}", shards)
     tracemalloc.start()
-    dimred.average(tmp_path / "run", tmp_path / "avg", dtype="float16")
+    dimred.merge(tmp_path / "run", tmp_path / "avg", dtype="float16")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 24_000_000  # a tensor that is written has 32 MB
@@ -107,14 +107,14 @@ def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
     tied = {"format": "pt", "lm_head.weight": "embed.weight"}
     for seed in (1, 2):
         write_file(tmp_path / "run" / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, tied)
-    dimred.average(tmp_path / "run", tmp_path / "avg.safetensors")
+    dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors")
     assert metadata_of(tmp_path / "avg.safetensors") == tied
     assert list(read_file(tmp_path / "avg.safetensors")) == ["embed.weight"]
 
 
 def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3)
-    record = dimred.average(tmp_path / "run", tmp_path / "avg.safetensors", profile="0.5,0.25,0.25")
+    record = dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors", profile="0.5,0.25,0.25")
     assert json.loads((tmp_path / "avg.safetensors.json").read_text()) == record
     assert [one["coefficient"] for one in record["checkpoints"]] == [0.5, 0.25, 0.25]
     assert [one["step"] for one in record["checkpoints"]] == [1000, 2000, 3000]
@@ -128,7 +128,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
 def refused(tmp_path: Path, out: str, **options: object) -> str:
     write_run(tmp_path / "run", 2, sharded=bool(options.pop("sharded", False)))
     with pytest.raises(DimredError) as error:
-        dimred.average(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
+        dimred.merge(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -153,7 +153,7 @@ def test_one_checkpoint_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 1)
     for sources in (tmp_path / "run", tmp_path / "run" / "checkpoint-1000"):
         with pytest.raises(SeriesError, match="is one checkpoint; give two or more"):
-            dimred.average(sources, tmp_path / "avg.safetensors")
+            dimred.merge(sources, tmp_path / "avg.safetensors")
 
 
 def test_an_earlier_record_is_not_written_over(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # the kernel's own "too large"
         with pytest.raises(FaultError, match=r"can't be written .*: File too large"):
-            dimred.average(tmp_path / "run", out)
+            dimred.merge(tmp_path / "run", out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -192,7 +192,7 @@ def test_more_than_one_system_call_can_copy(tmp_path: Path) -> None:
             file.write(len(head).to_bytes(8, "little") + head)
             file.seek(8 + size - 1, os.SEEK_CUR)  # a sparse file
             file.write(b"7")
-    dimred.average(tmp_path / "run", tmp_path / "mean.safetensors")
+    dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
     with (tmp_path / "mean.safetensors").open("rb") as file:
         file.seek(-1, os.SEEK_END)
         assert file.read() == b"7"
@@ -215,7 +215,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
 def test_the_next_merge_removes_what_a_killed_one_was_writing(tmp_path: Path, out: str) -> None:
     assert interrupted(tmp_path, out, signal.SIGKILL) == -signal.SIGKILL
     assert len(list(tmp_path.glob(".writing-*"))) == 1
-    dimred.average(tmp_path / "run", tmp_path / out)
+    dimred.merge(tmp_path / "run", tmp_path / out)
     assert sorted(path.name for path in tmp_path.iterdir()) == [out, f"{out}.json", "run"]
 
 
@@ -226,13 +226,10 @@ def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / "run" / f"n-{number}_1.ckpt", arrays)
     whole = {"bn.moving_mean": draw((3,), np.float32, 5), "w": draw((4, 3), np.float32, 6)}
     write_checkpoint(tmp_path / "whole.ckpt", whole, {"epoch": 7})
-    done = command("average", tmp_path / "run", tmp_path / "whole.ckpt", tmp_path / "avg.ckpt", "--decay", "0.25")
-    told, worth = done.stdout.splitlines()
-    assert told == f"{tmp_path / 'avg.ckpt'}: moving average, decay 0.25, of 2 snapshots", done.stderr
-    whole_file = tmp_path / "whole.ckpt"
-    assert worth.startswith(
-        f"BatchNorm: 1 statistics are those of {whole_file}, which do not belong to these weights: "
-    )
+    arguments = ["merge", tmp_path / "run", "--rest", tmp_path / "whole.ckpt", "--out", tmp_path / "avg.ckpt"]
+    done = command(*arguments, "--profile", "exponential=0.25")
+    worth = f"BatchNorm: 1 statistics are those of {tmp_path / 'whole.ckpt'}, which do not belong to these weights: "
+    assert worth in done.stdout, done.stderr
     found = read_checkpoint(tmp_path / "avg.ckpt")
     assert list(found) == ["bn.moving_mean", "w", "epoch"]
     np.testing.assert_array_equal(found["bn.moving_mean"], whole["bn.moving_mean"])
@@ -240,15 +237,59 @@ def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["w"], mean.astype(np.float32))
     write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
     with pytest.raises(ConfigError, match=r"'w' has shape \(4, 4\) instead of \(4, 3\)"):
-        dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
+        dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
     write_checkpoint(tmp_path / "lacks.ckpt", {"v": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"not of the snapshots' network: it has no parameter 'w' \(4, 3\)"):
-        dimred.average(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "lacks.ckpt")
+    with pytest.raises(ConfigError, match=r"not of the checkpoints' network: it has no parameter 'w' \(4, 3\)"):
+        dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "lacks.ckpt")
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def constants(dtype: type) -> dict[str, np.ndarray]:
+    """Buffers that are not finite, as an attention mask, and integers that are no counters."""
+    mask = np.triu(np.full((5, 5), -np.inf, np.float32), 1)
+    bits = (mask.view(np.uint32) >> 16).astype(BITS)
+    return {"mask": bits if dtype is BITS else mask.astype(dtype), "ids": np.arange(7, dtype=np.int64)}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
+def test_what_is_equal_in_all_checkpoints_is_copied(tmp_path: Path, dtype: type) -> None:
+    written = [{"w": draw((9,), dtype, number), **constants(dtype)} for number in range(3)]
+    for number, tensors in enumerate(written):
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", tensors)
+    dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors", profile="linear")
+    found = read_file(tmp_path / "mean.safetensors")
+    for name, value in constants(dtype).items():
+        np.testing.assert_array_equal(found[name], value, strict=True)
+    mean = oracle.weighted_mean([as_float(one["w"]) for one in written], [1, 2, 3])
+    np.testing.assert_array_equal(found["w"], in_type(mean, dtype))
+    dimred.merge(tmp_path / "run", tmp_path / "half.safetensors", dtype="float16")
+    np.testing.assert_array_equal(read_file(tmp_path / "half.safetensors")["mask"], constants(np.float16)["mask"])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.bool_])
+@pytest.mark.parametrize("options", [{}, {"metric": lambda path: 1.0, "minimize": True}], ids=["average", "search"])
+def test_quantised_weights_are_refused(tmp_path: Path, dtype: type, options: dict) -> None:
+    for number in range(3):
+        quantised = np.random.default_rng(number).integers(0, 2, (4, 3)).astype(dtype)
+        scale = draw((4,), np.float32, number)
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"fc.quantised": quantised, "fc.scale": scale})
+    with pytest.raises(CheckpointError, match=r"'fc\.quantised' has the type (int8|bool) and differs between"):
+        dimred.merge(tmp_path / "run", tmp_path / "out.safetensors", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_index_with_odd_metadata(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2, sharded=True)
+    for index in (tmp_path / "run").rglob(INDEX):
+        index.write_text(json.dumps({**json.loads(index.read_text()), "metadata": []}))
+    dimred.merge(tmp_path / "run", tmp_path / "mean", dtype="bfloat16")
+    assert json.loads((tmp_path / "mean" / INDEX).read_text())["metadata"] == []
+
+
+def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 2)
-    file = tmp_path / "run" / "checkpoint-1000" / "model.safetensors"
-    file.write_bytes(b"not a checkpoint at all")
-    with pytest.raises(CheckpointError, match="checkpoint-1000"):
-        dimred.average(tmp_path / "run", tmp_path / "avg.safetensors")
+    companion = tmp_path / "run" / "checkpoint-2000" / "tokenizer.json"
+    companion.symlink_to("/proc/self/mem")  # a read of its first byte is an I/O error
+    with pytest.raises(CheckpointError) as refused:
+        dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert str(refused.value) == f"{companion} can't be read: Input/output error."
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

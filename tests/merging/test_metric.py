@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -112,6 +113,24 @@ def test_what_hangs_ends_with_the_merge(candidate: Path, log: Path) -> None:
         time.sleep(0.01)
     metric._connection.close()  # the kernel does it for a process that was killed
     assert metric._process.wait(20) == -signal.SIGKILL
+    assert not psutil.wait_procs(started, timeout=20)[1]
+
+
+@pytest.mark.parametrize("name", ["hangs", "hangs_with_the_lock"])
+def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, name: str) -> None:
+    """The kernel ends it: the metric may keep the interpreter's lock for ever, and no thread of it ever runs again."""
+    for number in (1, 2):
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": VALUES})
+    program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / "x.safetensors"]
+    program += ["--metric", f"{METRICS}:{name}", "--minimize"]
+    log = tmp_path / "x.safetensors.merge" / "metric.log"
+    with subprocess.Popen(list(map(str, program)), stderr=subprocess.DEVNULL) as merge:
+        while not (log.exists() and "begins to hang" in log.read_text()):
+            assert merge.poll() is None
+            time.sleep(0.01)
+        started = psutil.Process(merge.pid).children(recursive=True)
+        merge.kill()
+    assert started
     assert not psutil.wait_procs(started, timeout=20)[1]
 
 

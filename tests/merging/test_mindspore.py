@@ -6,8 +6,8 @@ import mindspore
 import numpy as np
 
 import dimred
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.merging.inputs import open_checkpoints
-from dimred.weights.checkpoint_io import read_checkpoint, write_checkpoint
 from tests.helpers.checkpoint_files import draw, metadata_of, read_file
 from tests.oracles import merge as oracle
 
@@ -36,7 +36,7 @@ def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) ->
     for epoch, arrays in enumerate(written, start=1):
         write_checkpoint(tmp_path / "run" / f"net-{epoch}_10.ckpt", arrays, {"epoch": epoch, "note": f"end of {epoch}"})
     out = tmp_path / "avg.ckpt"
-    dimred.average(tmp_path / "run", out)
+    dimred.merge(tmp_path / "run", out)
     found = read_checkpoint(out)  # compares its checksum too
     assert found["epoch"].item() == 2
     assert found["note"].item() == "end of 2"
@@ -45,7 +45,7 @@ def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) ->
         np.testing.assert_array_equal(found[name], mean)
         np.testing.assert_array_equal(mindspore.load_checkpoint(str(out))[name].asnumpy(), mean)
     other = tmp_path / "avg.safetensors"
-    dimred.average(tmp_path / "run", other)
+    dimred.merge(tmp_path / "run", other)
     np.testing.assert_array_equal(read_file(other)["w"], found["w"])
     assert metadata_of(other) == {"format": "ms", "note": "end of 2"}
     loaded = mindspore.load_checkpoint(str(other), format="safetensors")

@@ -1,7 +1,6 @@
-"""Merging, written plainly: one float64 loop, exact rounding, and the papers' own recursions."""
+"""Merging, written plainly: one float64 loop, rounding by whole numbers, and the papers' own recursions."""
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
@@ -14,19 +13,17 @@ def weighted_mean(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -
     return total / sum(coefficients)
 
 
-def to_bfloat16(value: float) -> int:
-    """The bits of the bfloat16 nearest to a float64, ties to the even one: the two neighbours, compared exactly."""
-    exact = Fraction(abs(value))
-    low = 0
-    for bit in reversed(range(15)):  # the largest bfloat16 that is not greater
-        tried = low | 1 << bit
-        if tried < 0x7F80 and Fraction(from_bfloat16(tried)) <= exact:
-            low = tried
-    high = low + 1
-    above = Fraction(2) ** 128 if high == 0x7F80 else Fraction(from_bfloat16(high))
-    below = exact - Fraction(from_bfloat16(low))
-    nearest = low if below < above - exact or (below == above - exact and low % 2 == 0) else high
-    return nearest | (0x8000 if np.signbit(value) else 0)
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of the bfloat16 nearest to each float64, ties to the even one.
+
+    v = m 2^e with 1/2 <= m < 1 has bfloat16 neighbours that are 2^(e - 8) apart, and 2^-133 where these are subnormal.
+    Divided by a power of two, v is rounded to a whole number by NumPy, ties to even, without an error before.
+    """
+    values = np.asarray(values, np.float64)
+    spacing = np.maximum(np.frexp(values)[1] - 8, -133)
+    with np.errstate(over="ignore"):
+        nearest = np.ldexp(np.rint(np.ldexp(values, -spacing)), spacing).astype(np.float32)
+    return (nearest.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def from_bfloat16(bits: int) -> float:
@@ -58,13 +55,6 @@ def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
     for number, factor in enumerate(factors, start=1):
         result = result + factor * (values[number] - values[number - 1])
     return result
-
-
-def gram(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The inner products about the mean, float64."""
-    rows = np.array([array.astype(np.float64).ravel() for array in arrays])
-    rows = rows - rows.mean(axis=0)
-    return rows @ rows.T
 
 
 def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:

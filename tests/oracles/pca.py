@@ -31,11 +31,3 @@ def subspace_distance(first: np.ndarray, second: np.ndarray) -> float:
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     return float(np.linalg.norm(second - (second @ first.T) @ first, ord=2))
-
-
-def leave_one_out_error(snapshots: np.ndarray, left_out: int, k: int) -> float:
-    """|z - P'P z|^2 for snapshot ``left_out`` about the others' mean, P the others' first k principal directions."""
-    others = np.delete(snapshots.astype(np.float64), left_out, axis=0)
-    mean, directions, _ = principal_components(others, k)
-    z = snapshots[left_out].astype(np.float64) - mean
-    return float(np.sum((z - directions.T @ (directions @ z)) ** 2))

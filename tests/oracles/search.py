@@ -1,9 +1,8 @@
 """Plain NumPy twin of the search in the subspace, float64, written from the equations and not from the code.
 
 Equations: spec.md section 2, steps 1 to 6; Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS), 6.20 (initial scaling), procedure 18.2 (Powell's damping); Li et al. (2022), P-SGD. The same
-section's line 6, continued: an optimizer's step on g - P' g_k, from w + t d; ``tests.oracles.train_step`` has the
-optimizers' own equations.
+(inverse BFGS); Li et al. (2022), P-SGD. Line 6 with a cooldown: an optimizer's step on g - P' g_k, from w + t d;
+``tests.oracles.train_step`` has the optimizers' own equations.
 """
 
 from dataclasses import dataclass, field
@@ -17,15 +16,6 @@ def bfgs_inverse(h, s, y):
     r = 1.0 / (y @ s)
     left = np.eye(len(s)) - r * np.outer(s, y)
     return left @ h @ left.T + r * np.outer(s, s)
-
-
-def powell(h, s, y):
-    """Nocedal & Wright procedure 18.2, with B = H^-1."""
-    b = np.linalg.inv(h)
-    if s @ y >= 0.2 * s @ b @ s:
-        return y
-    theta = 0.8 * (s @ b @ s) / (s @ b @ s - s @ y)
-    return theta * y + (1 - theta) * b @ s
 
 
 def cosine(s, y):
@@ -45,21 +35,15 @@ class Twin:
     alpha: float = 0.001
     sigma: float = 0.4
     max_trials: int = 10
-    search: str = "bfgs"
-    curvature_pair: str = "consecutive"
-    damping: bool = False
-    initial_scaling: bool = False
-    max_step: float = np.inf
+    rule: str = "bfgs"
+    max_step: float = np.inf  # no option of the cell, see tests/search_step/test_against_twin.py
     learning_rate: Any = 0.1
     momentum: float = 0.9
-    weight_decay: Any = 0.0
     guard: float = 0.01
-    optimizer: Any = None  # of the continued residual: a ``tests.oracles.train_step.Optimizer``
+    optimizer: Any = None  # of the cooldown: a ``tests.oracles.train_step.Optimizer``
     sizes: Any = ()  # of the arrays it steps on
     h: np.ndarray = field(init=False)
     pair_start: Any = None  # g_prev and s_prev of the last accepted step
-    end_gradient: Any = None
-    scaled: bool = False
     m: Any = 0.0
     velocity: Any = 0.0
     n_accepted: int = 0
@@ -74,27 +58,24 @@ class Twin:
         p, w = self.components, self.weights
         loss, g = self.function(w, batch)
         g_k = p @ g  # 1
-        h, scaled, used = self._direction_matrix(g_k)  # 2
+        h, used = self._direction_matrix(g_k)  # 2
         velocity = self.momentum * self.velocity + g_k
-        d_k = -h @ g_k if self.search == "bfgs" else -self._rate() * velocity  # 3
+        d_k = -h @ g_k if self.rule == "bfgs" else -self._rate() * velocity  # 3
         length = np.linalg.norm(d_k)
         if length > self.max_step:
             d_k = d_k * self.max_step / length
         d = p.T @ d_k
         slope = g_k @ d_k
-        t, n_trials = self._backtrack(w, d, loss, slope, batch) if self.search == "bfgs" else (1.0, 1)  # 4
+        t, n_trials = self._backtrack(w, d, loss, slope, batch) if self.rule == "bfgs" else (1.0, 1)  # 4
         if t:  # 5
-            self.h, self.scaled, self.velocity = h, scaled, velocity
+            self.h, self.velocity = h, velocity
             self.pair_start = (g_k, t * d_k)
-            self.end_gradient = p @ self.function(w + t * d, batch)[1] if self.curvature_pair == "same_batch" else None
             self.n_accepted += 1
         if self.optimizer is None:
             self.m = self.gamma * self.m + (g - p.T @ g_k)  # 6, published
             self.weights = w + t * d - self.alpha * self.m
         else:
             self.weights = np.concatenate(self.optimizer.step(self._parts(w + t * d), self._parts(g - p.T @ g_k)))
-        if t:
-            self.weights = self.weights - self.weight_decay * w
         return {"loss": loss, "slope": slope, "step_size": t, "n_trials": n_trials, "pair_used": used}
 
     def _parts(self, vector):
@@ -106,20 +87,13 @@ class Twin:
         return self.learning_rate[min(self.n_accepted, len(self.learning_rate) - 1)]
 
     def _direction_matrix(self, g_k):
-        h = self.h
-        if self.pair_start is None or self.search != "bfgs":
-            return h, self.scaled, False
+        if self.pair_start is None or self.rule != "bfgs":
+            return self.h, False
         g_start, s = self.pair_start
-        y = (g_k if self.end_gradient is None else self.end_gradient) - g_start
-        if self.initial_scaling and not self.scaled:
-            if cosine(s, y) <= self.guard:
-                return h, False, False
-            h = (y @ s) / (y @ y) * np.eye(len(s))
-        if self.damping:
-            y = powell(h, s, y)
+        y = g_k - g_start
         if cosine(s, y) <= self.guard:
-            return self.h, self.scaled, False
-        return bfgs_inverse(h, s, y), True, True
+            return self.h, False
+        return bfgs_inverse(self.h, s, y), True
 
     def _backtrack(self, w, d, loss, slope, batch):
         for j in range(self.max_trials):

@@ -84,7 +84,7 @@ def searched(two_stages: TwoStages, shared: Shared) -> Path:
     def fill(out: Path) -> None:
         done = program(
             "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-            "--set=alpha=0", "--set=start=mean", cwd=two_stages.folder,
+            "--set=search.alpha=0", "--set=start=mean", cwd=two_stages.folder,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import StageTwoConfig, load_config
-from dimred.files.metrics_file import read_metrics
-from dimred.weights.checkpoint_io import read_checkpoint
+from dimred.io.metrics_file import read_metrics
 from tests.helpers.commands import CONFIGS, STAGE_1, STAGE_2, program
 
 PARTS = [
@@ -88,7 +88,7 @@ def test_stage_2_runs_with_all_parts_and_evaluates_the_average_beside_the_raw_we
     stage_1: Path, few_digits: Path, tmp_path: Path
 ) -> None:
     weights = stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt"
-    options = ["--set=epochs=1", "--set=n_components=8", "--set=start=last", "--set=reestimate_batches=2"]
+    options = ["--set=epochs=1", "--set=search.n_components=8", "--set=start=last", "--set=reestimate_batches=2"]
     done = program(
         "stage_2", few_digits, weights, "--config", STAGE_2, "--out", tmp_path / "two", *options, *PARTS, cwd=tmp_path
     )
@@ -108,7 +108,9 @@ def test_stage_2_runs_with_all_parts_and_evaluates_the_average_beside_the_raw_we
     assert int(saved["ema.updates"]) == sum(record["outcome"] == "accepted" for record in records)
 
 
-def test_a_cooldown_takes_over_batches_and_clipping(stage_1: Path, few_digits: Path, tmp_path: Path) -> None:
+def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
+    stage_1: Path, few_digits: Path, tmp_path: Path
+) -> None:
     weights, config = stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt", tmp_path / "bare.yaml"
     lines = (CONFIGS / "digits_anytime_2.yaml").read_text().splitlines()
     config.write_text("\n".join(line for line in lines if "batch_size" not in line))
@@ -118,5 +120,10 @@ def test_a_cooldown_takes_over_batches_and_clipping(stage_1: Path, few_digits: P
     settings = load_config(StageTwoConfig, out / "config.yaml")
     assert (settings.data.batch_size, settings.accumulation) == (8, 2)
     assert (settings.clipping.norm, settings.clipping.value) == (1.0, 0.5)
-    assert len(read_metrics(out / "metrics.jsonl")) == STEPS
+    assert (settings.precision.level, settings.loss_scale.name, settings.ema.decay) == ("O2", "dynamic", 0.9)
+    assert json.loads((out / "result.json").read_text())["steps"] == STEPS
+    begun = read_checkpoint(weights)
+    saved = read_checkpoint(next((out / "checkpoint_stage_2").glob(f"*-1_{STEPS}.ckpt")))
+    assert int(saved["ema.updates"]) > int(begun["ema.updates"])  # it goes on from stage 1's
+    assert int(saved["loss_scale.overflows"]) >= int(begun["loss_scale.overflows"]) > 0
     assert "warning: stage 1 made" not in done.stderr

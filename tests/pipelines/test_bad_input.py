@@ -1,4 +1,4 @@
-"""Bad input as a person meets it: one clear line, exit status 2, nothing is left. ``tests/build`` has every kind."""
+"""Bad input as a person meets it: one clear line, exit status 2, nothing is left. ``tests/builders`` has every kind."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 
-from dimred.files.run_names import LOCK
+from dimred.io.run_names import LOCK
 from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dimred.weights.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries
 from tests.helpers.commands import TWO_RANKS, run, script
 from tests.helpers.imagenet_tree import write_imagenet_tree
 
@@ -13,7 +13,14 @@ pytestmark = pytest.mark.slow
 
 SHORT = ("--set=data.batch_size=2", "--set=data.workers=1", "--set=seed=3")
 STAGE_1 = ("epochs=1", "schedule.total_epochs=6", "snapshots.per_epoch=3", "snapshots.first_epoch=1")
-STAGE_2 = ("epochs=1", "n_components=2", "reestimate_batches=1", "start=mean", "max_trials=2", "keep_best=false")
+STAGE_2 = (
+    "epochs=1",
+    "search.n_components=2",
+    "reestimate_batches=1",
+    "start=mean",
+    "search.max_trials=2",
+    "keep_best=false",
+)
 
 
 def test_both_scripts_from_start_to_end(tmp_path):

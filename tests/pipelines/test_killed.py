@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from dimred.files.metrics_file import read_metrics
-from dimred.run.states import RunStates
+from dimred.io.metrics_file import read_metrics
+from dimred.trainer.states import RunStates
 from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
 from tests.helpers.results import differences, results
 
@@ -31,7 +31,7 @@ ONE = [
     "save_every_steps=3", "data.eval_split=val",
 ]  # fmt: skip
 TWO = [
-    "epochs=2", "data.batch_size=50", "n_components=4", "save_every_steps=2", "reestimate_batches=2",
+    "epochs=2", "data.batch_size=50", "search.n_components=4", "save_every_steps=2", "reestimate_batches=2",
     "data.eval_split=val",
 ]  # fmt: skip
 

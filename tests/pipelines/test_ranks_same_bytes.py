@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import is_statistic
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
-from dimred.run.states import RunStates
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.layout import is_statistic
-from dimred.weights.series import CheckpointSeries
+from dimred.trainer.states import RunStates
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results
@@ -29,11 +29,11 @@ from tests.helpers.results import differences, differing, results
 ONE_OPTIONS = [
     "epochs=5", "data.batch_size=10", "schedule.total_epochs=6", "schedule.warmup_epochs=1",
     "snapshots.per_epoch=2", "snapshots.first_epoch=1", "snapshots.keep=9", "save_every_steps=3",
-    "data.eval_split=val", "stop.patience=9", "stop.reestimate_batches=2", "loss=mindspore.nn:CrossEntropyLoss",
+    "data.eval_split=val", "stop.patience=9", "reestimate_batches=2", "loss=mindspore.nn:CrossEntropyLoss",
 ]  # fmt: skip
 TWO_OPTIONS = [
-    "epochs=2", "data.batch_size=5", "n_components=4", "save_every_steps=3", "start=mean", "reestimate_batches=2",
-    "data.eval_split=val", "residual=continued", "optimizer.name=momentum", "residual_rate=0.05",
+    "epochs=2", "data.batch_size=5", "search.n_components=4", "save_every_steps=3", "start=mean",
+    "reestimate_batches=2", "data.eval_split=val", "cooldown.optimizer.name=momentum", "cooldown.rate=0.05",
 ]  # fmt: skip
 
 
@@ -139,7 +139,11 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
     wait_for_a_state(process, tmp_path / f"device0_stage_{stage}")
     image.write_bytes(b"no image")
     assert process.wait(timeout=60) == 3, log.read_text()
-    for words in (str(image), "--resume", "he last good state is"):
+    for words in (
+        str(image),
+        "--resume",
+        "he last good state",
+    ):  # rank 1 may be alone with the fault, and knows no more
         assert words in log.read_text()
     assert soon(lambda: nothing_is_left(tmp_path))
     state = RunStates(tmp_path / f"device0_stage_{stage}").newest(pytest.fail)
@@ -223,6 +227,30 @@ def test_two_hosts_give_the_bytes_of_one(
     assert not differences(results_of(hosts[0], stage), job.results)
     assert not (hosts[0] / f"device1_stage_{stage}").exists()
     assert (hosts[1] / f"device1_stage_{stage}" / "train.log").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, tmp_path: Path) -> None:
+    """MindSpore's heartbeat tells the other; here within about 35 s."""
+    port = str(make_job("", "", [], out=tmp_path, devices=2, device_target="CPU").master_port)
+    command = [*job_1.command, "--set=epochs=400", "--set=schedule.total_epochs=401", "--nodes", "2"]
+    command += ["--master-addr", "127.0.0.1", "--master-port", port]
+    hosts = [tmp_path / f"host {number}" for number in range(2)]
+    started_ones = []
+    for number, host in enumerate(hosts):
+        host.mkdir()
+        started_ones.append(started([*command, "--node-rank", str(number)], host))
+    wait_for_a_state(started_ones[0][0], hosts[0] / "device0_stage_1")
+    started_ones[dead][0].kill()
+    began = time.monotonic()
+    process, log = started_ones[1 - dead]
+    started_ones[dead][0].wait()
+    assert process.wait(timeout=120) not in (0, None)
+    print(f"host {1 - dead} ended {time.monotonic() - began:.1f} s after host {dead}")
+    assert f"error: rank {1 - dead} of 2 " in log.read_text()
+    assert "if its log names no cause, look at the other hosts" in log.read_text()
+    assert soon(lambda: nothing_is_left(tmp_path))
 
 
 def program_of(folder: Path) -> int:

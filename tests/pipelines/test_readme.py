@@ -59,7 +59,7 @@ def test_the_program_for_your_own_network(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    first, started, last = (float(loss) for loss in re.findall(r"\b0\.\d{3}", done.stdout))
+    first, started, last = (float(loss) for loss in re.findall(r"(?:: |loss )(0\.\d{3})", done.stdout))
     for told in (first, started, last):
         assert f"{told:.3f}" in README
     assert last < started < first

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.errors import ConfigError
 from dimred.pipelines.report import report as make_report
 from dimred.report.record import read_stage_2
-from dimred.weights.checkpoint_io import read_checkpoint
-from tests.helpers.commands import STAGE_2, TwoStages, dimred, run
+from tests.helpers.commands import STAGE_2, TwoStages, dimred_here, run
 
 PICTURES = {
     "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
@@ -27,8 +27,8 @@ def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     score = {"mean": 0.5, "spread": 0.01}
     row = {
-        "method": "swa", "n_seeds": 2, "at": 3, "passes": 3.0, "val": score, "test": score, "val_reestimated": score,
-        "test_reestimated": score, "forward_epochs": 1.0, "backward_epochs": 0.0, "seconds": 2.0, "chosen": ["", ""],
+        "method": "average", "n_seeds": 2, "at": 3, "passes": 3.0, "val": score, "test": score,
+        "val_reestimated": score, "test_reestimated": score, "seconds": 2.0, "chosen": ["", ""],
     }  # fmt: skip
     (folder / "compare.json").write_text(
         json.dumps(
@@ -36,7 +36,7 @@ def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             | {"rows": [row | {"at": 2}, row]}
         )
     )
-    done = dimred(
+    done = dimred_here(
         "report", searched, "--out", folder / "out", "--compare", folder / "compare.json", "--grid", 3, "--batches", 1,
         cwd=folder,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoSt
     text, result = page.read_text(), json.loads((searched / "result.json").read_text())
     assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
     assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
-    assert "SWA, all snapshots" in text
+    assert "best average of its snapshots" in text
     assert "2.10" in text
     assert str(two_stages.weights) in text
 
@@ -111,7 +111,7 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
 def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
     page: Path, two_stages: TwoStages, tmp_path: Path
 ) -> None:
-    done = dimred("eval", two_stages.data, two_stages.weights, "--config", STAGE_2, "--json", cwd=tmp_path)
+    done = dimred_here("eval", two_stages.data, two_stages.weights, "--config", STAGE_2, "--json", cwd=tmp_path)
     last = json.loads(done.stdout)
     assert last["split"] == "test"
     text = f"<b>{100 * last['accuracy_reestimated']:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
@@ -126,7 +126,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
         (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"),
         (changed, "damaged: it was changed after it was written"),
     ):  # fmt: skip
-        done = dimred("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
+        done = dimred_here("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
         assert said in done.stderr
@@ -135,15 +135,16 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
 
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
     for _ in range(2):
-        done = dimred("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
+        done = dimred_here("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
     seen.feed(text)
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {
         "metric", "loss", "spectrum"
     }  # fmt: skip
-    accuracy = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
-    assert f"<b>{100 * accuracy:.2f} %</b><span>accuracy after epoch 3, statistics as trained" in text
+    record = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])
+    told = "accuracy on test after epoch 3, BatchNorm re-estimated"
+    assert f"<b>{100 * record['accuracy_reestimated']:.2f} %</b><span>{told}" in text
     assert "<b>36</b><span>snapshots kept" in text
     assert "all together 100.00 %" in text
     with pytest.raises(ConfigError, match=r"a stage 1; give the folder of a stage 2, or open compare\.html"):

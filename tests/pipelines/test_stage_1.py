@@ -9,12 +9,12 @@ import pytest
 import yaml
 from mindspore import Parameter
 
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, load_config
 from dimred.distributed.ranks import Ranks
-from dimred.files.metrics_file import read_metrics
+from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.series import CheckpointSeries
 from tests.helpers.commands import N_SNAPSHOTS, SHORT, STAGE_1, TwoStages
 from tests.helpers.tiny_task import N_CLASSES, TASK, network
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.evaluate.averages import SnapshotAverages, Window
-from dimred.files.metrics_file import read_metrics
+from dimred.averaging.windows import Window
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.evaluation.averages import SnapshotAverages
+from dimred.io.metrics_file import read_metrics
 from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.report.verdict import Measured
 from dimred.subspace.basis import load_basis
-from dimred.weights.checkpoint_io import read_checkpoint
-from dimred.weights.series import CheckpointSeries
 from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
 
 EPOCHS, STEPS = 2, 18
@@ -22,7 +23,7 @@ EPOCHS, STEPS = 2, 18
 
 def test_the_result_says_what_was_done(searched: Path) -> None:
     result = json.loads((searched / "result.json").read_text())
-    assert (result["start"], result["start_width"]) == ("mean", N_SNAPSHOTS)
+    assert (result["start"], result["start_effective_size"]) == ("mean", N_SNAPSHOTS)
     assert result["epochs"] == EPOCHS
     assert result["steps"] == EPOCHS * STEPS
     assert 0 < result["accepted_steps"] <= result["steps"]
@@ -58,7 +59,7 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
     """By default; without a search after it, what is kept is that start."""
     done = program(
         "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
-        tmp_path / "out", "--set=epochs=1", "--set=search=sgd", "--set=learning_rate=1e-12", "--set=alpha=0",
+        tmp_path / "out", "--set=epochs=1", "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
         "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -66,14 +67,16 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
     candidates = {record["name"]: record for record in result["start_candidates"]}
     chosen = candidates[result["started_from"]]
     assert chosen["behind"] <= chosen["standard_error"]
-    assert chosen["width"] == max(one["width"] for one in candidates.values() if one["behind"] <= one["standard_error"])
+    assert chosen["effective_size"] == max(
+        one["effective_size"] for one in candidates.values() if one["behind"] <= one["standard_error"]
+    )
     assert min(record["behind"] for record in candidates.values()) == 0
     assert "last" in candidates
     assert {name.partition(" ")[0].partition("=")[0] for name in candidates} == {
         "last", "uniform", "linear", "exponential"
     }  # fmt: skip
     assert result["start_cost"] == {"val_passes": len(candidates), "reestimations": len(candidates)}
-    assert f"start: {result['started_from']}, the widest within one standard error of the lowest" in done.stdout
+    assert f"start: {result['started_from']}, the largest average within one standard error" in done.stdout
     assert result["kept_candidates"][0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
     start = read_checkpoint(tmp_path / "out" / "checkpoint_stage_2" / "resnet_small-start.ckpt")
     assert _is_average(two_stages, start, result["started_from"])
@@ -88,30 +91,8 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
     assert layout is not None
     averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
     first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
-    [expected] = averages.of([Window(first, last + 1, name.partition(" ")[0])])
+    expected = averages.of(Window(first, last + 1, name.partition(" ")[0]))
     return np.array_equal(layout.flatten(weights), expected)
-
-
-def test_any_step_s_network_is_rebuilt_from_the_path(two_stages: TwoStages, searched: Path, tmp_path: Path) -> None:
-    folder = searched / "checkpoint_stage_2"
-    arguments = (
-        folder / "subspace_path.json",
-        "--start",
-        folder / "resnet_small-start.ckpt",
-        "--basis",
-        two_stages.matrix,
-    )
-    for step, saved in ((STEPS, "resnet_small-1_18.ckpt"), (EPOCHS * STEPS, "resnet_small-2_18.ckpt")):
-        out = tmp_path / f"{step}.ckpt"
-        done = dimred("rebuild", *arguments, "--step", step, "--out", out, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        rebuilt, expected = read_checkpoint(out), read_checkpoint(folder / saved)
-        assert rebuilt.keys() == expected.keys()
-        for name in read_checkpoint(two_stages.snapshots / "resnet_small-3_74.ckpt"):
-            np.testing.assert_allclose(rebuilt[name], expected[name], atol=2e-5)
-    again = dimred("rebuild", *arguments, "--out", out, cwd=tmp_path)
-    assert again.returncode == 2
-    assert "exists already" in again.stderr
 
 
 def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
@@ -120,7 +101,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     """From the last weights; the matrix that is fitted on the way is the one that the command fits."""
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=start=last", "--set=sigma=0.999", "--set=max_trials=1", "--set=max_rejected_steps=3",
+        "--set=start=last", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
         "--set=reestimate_batches=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -137,7 +118,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=epochs=1", "--set=search=average", "--set=search_split=val", "--set=start=last",
+        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots, split: val}", "--set=start=last",
         "--set=reestimate_batches=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -175,10 +156,9 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
     averaged = tmp_path / "average.ckpt"
-    made = dimred("average", two_stages.snapshots, two_stages.weights, averaged, cwd=tmp_path)
-    told, worth = made.stdout.splitlines()
-    assert told == f"{averaged}: mean of {N_SNAPSHOTS} snapshots", made.stderr
-    assert worth.startswith(f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these")
+    made = dimred("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
+    worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
+    assert worth in made.stdout, made.stderr
     done = dimred("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     average = json.loads(done.stdout)
@@ -191,7 +171,7 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     assert json.loads(done.stdout) == {key: average[key] for key in ("split", "batches", "accuracy_reestimated")}
 
 
-def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_needs_no_basis(
+def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     two_stages: TwoStages, few_digits: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -201,12 +181,11 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((out / "result.json").read_text())
-    residual = result["residual"]
-    assert (residual["kind"], residual["optimizer"], residual["factor"]) == ("continued", "momentum", 0.5)
-    assert residual["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
-    assert (result["epochs"], result["steps"], result["accepted_steps"]) == (1, 20, 0)  # 10 % of all passes
-    assert "stopped" not in result
-    assert result["moved_outside"] > 0.1 > result["moved_inside"] == 0
+    cooldown = result["cooldown"]
+    assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")
+    assert cooldown["rate"] == pytest.approx(0.4 * (3 * 74 + 1) / (5 * 74))  # in the middle of the warm-up
+    assert (result["epochs"], result["steps"]) == (1, 20)  # 10 % of all passes
+    assert "cooldown: momentum from 0.5 of stage 1's rate" in done.stdout
     assert result["basis"] is None
     assert not (out / "pca_mat.npy").exists()
     losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
@@ -217,5 +196,5 @@ def test_the_continued_residual_takes_over_from_stage_1_and_without_directions_n
     average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")
     assert _is_average(two_stages, average, result["average_of"])
     (tmp_path / "report").mkdir()
-    page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True), None, None)
+    page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True))
     assert "momentum, went on from 0.5 of its last rate" in page.read_text()

@@ -20,12 +20,21 @@ from dimred.report.plots import (
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
     plain, stage_2 = {1: 0.2, 2: 0.5, 3: 0.6}, {3: 0.6, 4: 0.7}
     for metric, label, factor in (("accuracy", "accuracy, %", 100), ("rmse", "rmse", 1)):
-        axes = plot_metric(metric, plain, stage_2, None).axes[0]
+        axes = plot_metric(metric, plain, stage_2, None, "as trained").axes[0]
+        assert [line.get_label() for line in axes.lines] == ["stage 1, as trained", "stage 2, as trained"]
         assert axes.get_ylabel() == label
         for line, values in zip(axes.lines, (plain, stage_2), strict=True):
             np.testing.assert_allclose(line.get_xydata(), [(epoch, factor * value) for epoch, value in values.items()])
         low, high = axes.get_ylim()
         assert low < factor * 0.5 < factor * 0.7 < high
+
+
+def test_the_legend_lies_within_the_picture() -> None:
+    figure = plot_metric("accuracy", {1: 0.2, 2: 0.5}, {2: 0.5, 3: 0.7}, (1, 2), "BatchNorm re-estimated")
+    figure.draw_without_rendering()
+    found, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert whole.x0 <= found.x0 < found.x1 <= whole.x1
+    assert whole.y0 <= found.y0 < found.y1 <= whole.y1
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
@@ -82,9 +91,9 @@ def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:
 
 def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_known() -> None:
     plain = dict.fromkeys(range(1, 51), 0.5)
-    (shade,) = plot_metric("accuracy", plain, {}, (21, 50)).axes[0].patches
+    (shade,) = plot_metric("accuracy", plain, {}, (21, 50), "as trained").axes[0].patches
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (21, 50)
-    assert not plot_metric("accuracy", plain, {}, None).axes[0].patches
+    assert not plot_metric("accuracy", plain, {}, None, "as trained").axes[0].patches
 
 
 def test_a_picture_has_dark_colours_for_who_prefers_them(tmp_path: Path) -> None:
@@ -103,7 +112,7 @@ def test_epochs_and_steps_are_whole_numbers(last: int) -> None:
     epochs = range(1, last + 1)
     steps = [step(number, "accepted") for number in epochs]
     for drawn in (
-        plot_metric("rmse", dict.fromkeys(epochs, 0.5), {}, None),
+        plot_metric("rmse", dict.fromkeys(epochs, 0.5), {}, None, "as trained"),
         plot_loss(epochs, [1.0] * last),
         plot_steps(steps),
     ):

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
-from dimred.report.record import read_stage_1, read_stage_2
+from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.verdict import Measured
 from tests.helpers.planted import write_series
@@ -27,7 +28,7 @@ def run(tmp_path: Path) -> RunFiles:
 def stage_1_page(run: RunFiles, out: Path) -> Path:
     record = read_stage_1(run.stage_1 / "checkpoint_stage_1")
     make_report_folder(out)
-    return write_stage_1_report(out, record)
+    return write_stage_1_report(out, record, load_config(StageOneConfig, run.stage_1 / "config.yaml"))
 
 
 def described(page: Path) -> list[str]:
@@ -37,7 +38,7 @@ def described(page: Path) -> list[str]:
 
 def test_the_snapshots_are_shaded_where_they_were_taken_with_several_in_an_epoch(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None)
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED)
     assert "snapshots were taken in epochs 21 to 50" in described(page)[0]
 
 
@@ -76,7 +77,7 @@ def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_p
 def test_a_report_replaces_an_earlier_one_and_leaves_no_picture_of_it(run: RunFiles, tmp_path: Path) -> None:
     out = tmp_path / "out"
     make_report_folder(out)
-    write_report(out, read_stage_2(run.stage_2), MEASURED, None, None)
+    write_report(out, read_stage_2(run.stage_2), MEASURED)
     assert (out / "steps.png").exists()
     (out / "loss.png").write_bytes(b"of an earlier report")
     shown = {f"{name}.{suffix}" for name in ("metric", "loss", "spectrum") for suffix in ("png", "svg")}
@@ -108,14 +109,14 @@ def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(run: RunFiles, 
     with pytest.warns(UserWarning, match="pca_mat"):
         record = read_stage_2(run.stage_2)
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", record, MEASURED, None, None)
+    page = write_report(tmp_path / "out", record, MEASURED)
     assert "snapshots were taken" not in described(page)[0]
     assert not (tmp_path / "out" / "spectrum.svg").exists()
 
 
 def test_it_opens_with_what_to_use_what_it_gained_and_what_it_cost(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None).read_text()
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED).read_text()
     said = re.search(r'</h1>\n<p class="verdict">(.*?)</p>', page)
     assert said
     final = run.stage_2 / "checkpoint_stage_2" / "net-final.ckpt"
@@ -128,11 +129,38 @@ def test_it_opens_with_what_to_use_what_it_gained_and_what_it_cost(run: RunFiles
         assert f"<td>{fact}</td>" in page
 
 
+def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -> None:
+    """Re-estimated if both have it; what one stage alone has stands beside no curve."""
+    stage_1, stage_2 = read_stage_1(run.stage_1 / "checkpoint_stage_1"), read_stage_2(run.stage_2)
+    again = {"accuracy_reestimated_by_point": {"start": 0.62, "1": 0.7}}
+    both = replace(stage_2, result=stage_2.result | again)
+    assert on_equal_terms(stage_1, both, "accuracy") == (
+        stage_1.measured("accuracy"), {50: 0.6, 51: 0.65}, "statistics as trained"
+    )  # fmt: skip
+    reestimated = replace(stage_1, epochs=[one | {"accuracy_reestimated": 0.9} for one in stage_1.epochs])
+    assert on_equal_terms(reestimated, stage_2, "accuracy")[2] == "statistics as trained"
+    plain, searched, statistics = on_equal_terms(reestimated, both, "accuracy")
+    assert (set(plain.values()), searched, statistics) == ({0.9}, {50: 0.62, 51: 0.7}, "BatchNorm re-estimated")
+
+
+def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, tmp_path: Path) -> None:
+    make_report_folder(tmp_path / "out")
+    record = read_stage_2(run.stage_2)
+    record = replace(record, result=record.result | {"warning": "'val' is the split that chooses."})
+    page = write_report(tmp_path / "out", record, MEASURED).read_text()
+    assert "&#x27;val&#x27; is the split that chooses." in page
+    assert "likely too good" not in stage_1_page(run, tmp_path / "out").read_text()
+    (run.stage_1 / "config.yaml").write_text("stop: averaged\n")
+    assert "this figure is likely too good" in stage_1_page(run, tmp_path / "out").read_text()
+
+
 def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
     record = read_stage_2(run.stage_2)
-    record = replace(record, result=record.result | {"start": "last", "started_from": "last", "start_width": 1.0})
-    page = write_report(tmp_path / "out", record, MEASURED, None, None).read_text()
+    record = replace(
+        record, result=record.result | {"start": "last", "started_from": "last", "start_effective_size": 1.0}
+    )
+    page = write_report(tmp_path / "out", record, MEASURED).read_text()
     assert "<b>55.00 %</b><span>stage 1&#x27;s last weights, epoch 50</span>" in page
     assert "where stage 2 began" not in page
 
@@ -145,9 +173,12 @@ def test_an_unfinished_stage_2_is_told_from_another_folder(run: RunFiles) -> Non
 
 def test_every_candidate_is_shown_with_what_choosing_cost(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED, None, None).read_text()
-    assert "<td><b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>0.0000 ± 0.0000</td>" in page
-    assert "<td>last</td><td>1</td><td>0.6000</td><td>0.1000 ± 0.0100</td>" in page
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED).read_text()
+    assert (
+        "<td><b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000</td>"
+        in page
+    )
+    assert "<td>last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100</td>" in page
     assert "<td><b>epoch 1</b></td>" in page
     assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
 
@@ -156,7 +187,7 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
     shutil.rmtree(run.stage_1)
     (tmp_path / "pca_mat.npy").unlink()
     make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), Measured("test", reestimated=False), None, None)
+    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), Measured("test", reestimated=False))
     text = page.read_text()
     assert "needs the weights and the basis: not there any more." in text
     assert "70.00 % on test. That is 10.00 points above the average" in text

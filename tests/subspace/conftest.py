@@ -2,7 +2,7 @@
 
 import pytest
 
-from dimred.weights.series import CheckpointSeries
+from dimred.checkpoints.series import CheckpointSeries
 from tests.helpers.planted import WALK_WIDTH, random_walk, write_series
 
 

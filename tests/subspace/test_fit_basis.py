@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dimred.subspace import job
+from dimred.subspace import fit
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import TOLERANCE, deviation
 from tests.helpers.planted import WALK_WIDTH as M
@@ -66,7 +66,7 @@ def test_nearly_collinear_snapshots_are_repaired(tmp_path, monkeypatch):
     _, components, exact = principal_components(snapshots, 6)
     assert np.allclose(basis.singular_values, exact[:6], rtol=1e-4)
     assert subspace_distance(basis.components, components) < 1e-4
-    monkeypatch.setattr(job, "TOLERANCE", np.inf)
+    monkeypatch.setattr(fit, "TOLERANCE", np.inf)
     assert deviation(row_gram(fit_basis(series, 6))) > TOLERANCE, "this case no longer needs the repair"
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import CheckpointError, ConfigError, SeriesError
-from dimred.files.digest import CHUNK
 from dimred.subspace.fit import fit_basis
-from dimred.subspace.gram_and_rows import LOST, block_width, working_bytes
-from dimred.weights.layout import WeightLayout
 from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import random_walk, write_series
 
@@ -35,7 +33,6 @@ from tests.helpers.planted import random_walk, write_series
         ({"n_components": 3, "max_memory": 10_000_000}, ConfigError, "max_memory leaves 10 MB"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
-        ({"n_components": 3, "append": True}, Exception, "is not found"),
     ],
 )
 def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arguments, error, words):
@@ -98,22 +95,13 @@ def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp
 
 def test_a_full_disk_is_said_before_anything_is_read(walk, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1_000})
-    monkeypatch.setattr("dimred.subspace.job.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("dimred.subspace.fit.shutil.disk_usage", lambda path: usage)
     with pytest.raises(ConfigError, match="MB too little free space"):
         fit_basis(walk[0], 3, out=tmp_path / "a.npy")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_block_width_keeps_within_the_memory_and_what_a_kill_may_cost():
-    for limit in (140e6, 200e6, 1e9):
-        width = block_width(40, 10**8, 32, int(limit))
-        assert width % CHUNK == 0
-        assert working_bytes(40, 10**8, 32, width) <= limit
-        assert LOST * width * 40 <= 10**8
-    assert block_width(60, 25_600_000, 32, 10**9) == CHUNK
-
-
-def test_a_failing_disk_is_one_clear_line_and_the_work_is_kept(walk, tmp_path):
+def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
     """A real limit on the size of files, in a process of its own."""
     series, _ = walk
     out, program = tmp_path / "a.npy", Path(__file__).with_name("pca_with_small_files.py")
@@ -122,5 +110,4 @@ def test_a_failing_disk_is_one_clear_line_and_the_work_is_kept(walk, tmp_path):
     assert done.returncode == 2
     assert f"error: Writing {out} failed" in done.stderr
     assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npy.unfinished"]
-    assert fit_basis(series, 3, out=out).n_components == 3
+    assert list(tmp_path.iterdir()) == []

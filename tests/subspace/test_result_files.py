@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
-from dimred.files.digest import CHUNK
-from dimred.subspace import job
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.weights.checkpoint_io import write_checkpoint
-from dimred.weights.layout import WeightLayout
-from dimred.weights.series import CheckpointSeries
 from tests.helpers.planted import as_weights
 
 
@@ -22,15 +20,6 @@ def test_where_it_came_from_is_recorded(walk):
     ]
     assert basis.layout == series.layout
     assert basis.kind == "pca"
-
-
-def test_the_result_does_not_depend_on_the_width_of_blocks(walk, tmp_path, monkeypatch):
-    series, _ = walk
-    for name, width in (("narrow", CHUNK), ("wide", 4 * CHUNK)):
-        monkeypatch.setattr(job, "block_width", lambda *_, width=width: width)
-        fit_basis(series, 5, out=tmp_path / f"{name}.npy")
-    assert (tmp_path / "narrow.npy").read_bytes() == (tmp_path / "wide.npy").read_bytes()
-    assert (tmp_path / "narrow.h5").read_bytes() == (tmp_path / "wide.h5").read_bytes()
 
 
 def test_the_order_and_the_kind_of_files_make_no_difference(walk, tmp_path):
@@ -58,11 +47,6 @@ def test_boost_reads_the_file(walk, tmp_path):
     fit_basis(series, 5, out=tmp_path / "pca_mat.npy")
     local = base._get_local_pca_mat_path(str(series.directory), str(tmp_path / "pca_mat.npy"), 5, 1, None)
     assert np.array_equal(base._load_local_pca_mat(local, 1), load_basis(tmp_path / "pca_mat.npy").components)
-
-
-def test_nothing_but_the_two_files_is_left(walk, tmp_path):
-    fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pca_mat.h5", "pca_mat.npy"]
 
 
 def test_the_same_result_is_not_made_twice(walk, tmp_path):

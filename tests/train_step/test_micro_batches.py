@@ -6,10 +6,10 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.search.step import SubspaceTrainStep
+from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import NoLossScale, StaticLossScale
+from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.step import TrainStep
 from dimred.vectors.base import make_vectors
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
@@ -81,7 +81,7 @@ def test_twenty_search_steps_are_the_same_whatever_the_micro_batch():
     ends, found = [], []
     for size in (None, 4, 1):
         network = TanhMLP()
-        step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, search="sgd", micro_batch_size=size)
+        step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, rule="sgd", micro_batch_size=size)
         found.append([step(*tensors(batch)) for batch in batches()])
         ends.append(weight_vector(network))
     for end, results in zip(ends[1:], found[1:], strict=True):
@@ -128,10 +128,11 @@ def test_each_micro_batch_has_its_own_dropout_masks_and_keeps_them_through_the_s
     with_loss = nn.WithLossCell(network, nn.MSELoss())
     x, y = Tensor(np.ones((4, 3), np.float32)), Tensor(np.ones((4, 1), np.float32))
     step = SubspaceTrainStep(with_loss, basis_for(network, 5), alpha=0.0, micro_batch_size=2)
+    step.set_train(True)
     group = step._objective._group
     assert float(group.loss((x, y)).asnumpy()) == float(group.loss((x, y)).asnumpy())
     weights = network.trainable_params()
-    loss_of = GroupGradient(BatchGradient(with_loss, weights, NoLossScale()), None, make_vectors(weights))
+    loss_of = GroupGradient(BatchGradient(with_loss, weights), None, make_vectors(weights))
     masks = []
     for number in (0, 1):
         step._draw_masks(number)

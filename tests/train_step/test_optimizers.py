@@ -53,17 +53,13 @@ def test_lamb_leaves_a_weight_of_zeros_to_adam_s_step(pynative):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("adam", {}, "optimizer.name is 'adam'; allowed: momentum, sgd, adamw, lamb"),
         ("momentum", {"nesterov": True}, "optimizer.nesterov is not an option of momentum"),
         (
             "adamw",
             {"momentum": 0.9},
             "not an option of adamw; it has beta1, beta2, eps: set it to null",
         ),
-        ("lamb", {"beta1": 1.0}, "optimizer.beta1 is 1.0; it must be a number of at least 0 and below 1"),
-        ("lamb", {"eps": 0.0}, "optimizer.eps is 0.0; it must be a number above 0"),
         ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
-        ("sgd", {"weight_decay": 1.0}, "optimizer.weight_decay is 1.0"),
     ],
 )
 def test_what_an_optimizer_does_not_take_is_named(name, options, said):
@@ -86,24 +82,6 @@ def test_a_schedule_is_its_twin(name, warmup):
     found = make_rates(name, 0.8, warmup, 30, milestones, 0.3)
     np.testing.assert_allclose(found, rates(name, 0.8, warmup, 30, milestones, 0.3), rtol=1e-6)
     assert found.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("exponential", 0.1, 0, 9), "schedule.name is 'exponential'; allowed: linear, cosine, constant, step"),
-        (("linear", 0.0, 0, 9), "schedule.peak is 0.0"),
-        (("linear", 0.1, 9, 9), "warmup_steps is 9"),
-        (("step", 0.1, 0, 9), "schedule.milestones is []"),
-        (("step", 0.1, 0, 9, [5, 3]), "schedule.milestones is [5, 3]"),
-        (("step", 0.1, 0, 9, [5], 1.5), "schedule.step_factor is 1.5"),
-        (("cosine", 0.1, 0, 9, [5]), "they are for 'step'"),
-    ],
-)
-def test_what_a_schedule_does_not_take_is_named(arguments, said):
-    with pytest.raises(ConfigError) as refused:
-        make_rates(*arguments)
-    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("norm", [None, 0.5, 100.0])
@@ -136,8 +114,8 @@ def test_the_dynamic_scale_is_its_twin(finite, window, factor):
     for each in finite:
         scale.observe(Tensor(each))
         twin.step(each)
-        assert float(scale.current()) == twin.scale
-    assert int(scale.overflows()) == twin.overflows
+        assert float(scale.scale) == twin.scale
+    assert int(scale.n_overflows) == twin.overflows
     ms.set_context(mode=ms.GRAPH_MODE)
 
 

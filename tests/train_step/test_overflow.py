@@ -1,19 +1,19 @@
 """A gradient that overflows leaves no trace, in any precision, with any optimizer, in both stages."""
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from dimred.search.result import Outcome
-from dimred.search.step import SubspaceTrainStep
+from dimred.search_step.result import Outcome
+from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import OPTIMIZER_NAMES, make_optimizer
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep
+from dimred.vectors.parameters import from_arrays, preserved
 from tests.helpers.networks import BatchNormNet, basis_for, image_batch
 from tests.helpers.problems import RATES, changed, overflowing, values
 
@@ -55,20 +55,17 @@ def check(make: Callable[[], TrainStep]) -> None:
     assert changed(after, values(undisturbed)) <= SCALE_STATE
 
 
-@pytest.mark.parametrize(("level", "optimizer"), list(itertools.product(LEVELS, OPTIMIZER_NAMES)))
+@pytest.mark.parametrize(
+    ("level", "optimizer"),
+    [*((level, "momentum") for level in LEVELS), *(("O2", name) for name in OPTIMIZER_NAMES[1:])],
+)
 def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happened(level, optimizer, pynative):
     check(lambda: step_with(level, optimizer, StaticLossScale(128.0)))
 
 
 @pytest.mark.parametrize(
     ("level", "optimizer", "rows"),
-    [
-        ("O2", "adamw", 4),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("O1", "sgd", None), ("O2", "momentum", None), ("O3", "lamb", None))
-        ),
-    ],
+    [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)],
 )
 def test_in_graph_mode_too(level, optimizer, rows):
     check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))
@@ -79,6 +76,19 @@ def test_a_static_scale_can_be_told_to_apply_whatever_comes(pynative):
     found = step(*overflowing(1))
     assert (bool(found.applied), int(found.n_overflows)) == (True, 0)
     assert not np.isfinite(values(step)["conv.weight"]).all()
+
+
+def test_parameters_that_are_set_between_two_steps_reach_the_compiled_step():
+    """Such a step has control flow: its graph goes on with the memory that the parameters had when it was compiled."""
+    step, undisturbed = (step_with("O0", "momentum", DynamicLossScale(128.0), 4) for _ in range(2))
+    for one in (step, undisturbed):
+        one(*image_batch(0))
+    parameters = list(step.network.get_parameters())
+    with preserved(parameters):
+        from_arrays(parameters, {each.name: np.ones(each.shape) for each in parameters}, "a measurement")
+    for one in (step, undisturbed):
+        one(*image_batch(1))
+    assert not changed(values(step), values(undisturbed))
 
 
 @pytest.mark.parametrize("rows", [None, 4])

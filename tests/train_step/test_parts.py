@@ -85,7 +85,7 @@ def test_the_step_is_its_twin(parts, pynative):
     compare(parts)
 
 
-@pytest.mark.parametrize("parts", [set(), set(PARTS), set(PARTS) - {"micro_batches"}], ids=len)
+@pytest.mark.parametrize("parts", [set(PARTS), set(PARTS) - {"micro_batches"}], ids=len)
 def test_in_graph_mode_too(parts):
     compare(parts)
 

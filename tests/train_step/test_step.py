@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
 
+from dimred.errors import ConfigError
+from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.optimizers import decay_groups, decays
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
+from tests.helpers.networks import basis_for, state_bytes
 
 DECAY, MOMENTUM, STEPS = 0.1, 0.9, 6
 
@@ -48,6 +51,56 @@ def test_the_step_is_momentum_sgd_with_decay_groups_and_schedule() -> None:
     np.testing.assert_allclose([float(result.loss.asnumpy()) for result in returned], losses, rtol=1e-5)
     np.testing.assert_allclose(network.weight.asnumpy(), weight, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(network.bias.asnumpy(), bias, rtol=1e-4, atol=1e-6)
+
+
+def with_batch_norm() -> nn.Cell:
+    return nn.SequentialCell(nn.Dense(5, 4), nn.BatchNorm1d(4), nn.Dropout(p=0.5), nn.Dense(4, 2))
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: int) -> None:
+    _, x, y = problem()
+    network = with_batch_norm()
+    loss, weights = nn.WithLossCell(network, nn.MSELoss()), network.trainable_params()
+    if stage == 1:
+        step = TrainStep(loss, nn.SGD(weights))
+    else:
+        basis = basis_for(network)
+        step = SubspaceTrainStep(loss, basis, optimizer=nn.SGD(weights), max_trials=1)
+    for _ in range(2):
+        mean = network[1].moving_mean.asnumpy().copy()
+        step(Tensor(x), Tensor(y))
+        assert network[2].training
+        assert (network[1].moving_mean.asnumpy() != mean).all()
+        network.set_train(False)  # as whoever measures would do
+
+
+def test_a_frozen_part_may_stay_in_evaluation_mode() -> None:
+    _, x, y = problem()
+    network = with_batch_norm()
+    for weight in network[1].trainable_params():
+        weight.requires_grad = False
+    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), nn.SGD(network.trainable_params())).set_train(True)
+    network[1].set_train(False)
+    step(Tensor(x), Tensor(y))
+    assert network[1].moving_mean.asnumpy().tolist() == [0, 0, 0, 0]
+
+
+def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> None:
+    network, x, y = problem()
+    loss, other = nn.WithLossCell(network, nn.MSELoss()), nn.Dense(2, 2, weight_init="ones")
+    with pytest.raises(ConfigError, match="optimizer has 'weight', which is not a trainable parameter of the network"):
+        TrainStep(loss, nn.SGD(other.trainable_params()))
+    with pytest.raises(ConfigError, match=r"optimizer is 0\.1; give one"):
+        TrainStep(loss, 0.1)
+    half = nn.Dense(5, 2, dtype=ms.float16)
+    with pytest.raises(ConfigError, match="the weight 'weight' is Float16; weights must be float32"):
+        TrainStep(nn.WithLossCell(half, nn.MSELoss()), nn.SGD(half.trainable_params()))
+    before = state_bytes(network)
+    step = TrainStep(nn.WithLossCell(network, nn.MSELoss(reduction="none")), nn.SGD(network.trainable_params()))
+    with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
+        step(Tensor(x), Tensor(y))
+    assert state_bytes(network) == before
 
 
 def test_mindspore_s_model_trains_with_it_and_its_callback_sees_the_loss(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,193 @@
+"""The streaming mean of checkpoints, sum(c_i x_i) / sum(c_i): block by block in float64, whatever the files' format.
+
+The threads work in parallel because NumPy's loops and the reads release the interpreter's lock. With blocks of fewer
+than 524,288 weights they would wait for it too often (tests/benchmarks/merge_cost.md).
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.opened import Checkpoint
+from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
+from dimred.errors import CheckpointError
+
+BLOCK = 524_288
+_PART = 4 * BLOCK
+_THREADS = min(4, len(os.sched_getaffinity(0)))
+Write = Callable[[str, int, np.ndarray], None]  # name of a tensor, number of the first entry, float64 values (n,)
+
+
+class _Source(NamedTuple):
+    """A tensor of one checkpoint."""
+
+    descriptor: int
+    checkpoint: Checkpoint
+    place: StoredTensor
+    coefficient: float
+
+
+class _Part(NamedTuple):
+    """Some entries of a tensor, in each checkpoint."""
+
+    name: str
+    sources: Sequence[_Source]
+    start: int
+    size: int
+
+
+def stream_mean(
+    checkpoints: Sequence[Checkpoint],
+    coefficients: np.ndarray,
+    names: Iterable[str],
+    write: Write,
+    not_negative: Collection[str] = (),
+    *,
+    refuse_not_finite: bool = True,
+) -> None:
+    """Compute the mean of each tensor in blocks and hand these to ``write``, in any order and from several threads.
+
+    Checkpoints are summed in order, so the result doesn't depend on threads or blocks.
+
+    Args:
+        checkpoints: of one network.
+        coefficients: c, float64 (N,), with a sum that is not 0.
+        names: of the tensors.
+        write: takes a block. The array is used again for the next one.
+        not_negative: names of tensors in which negative coefficients count as 0, so that a variance stays one.
+        refuse_not_finite: raise where a mean is not finite, unless the tensor is equal in all checkpoints: such a one,
+            for example an attention mask, is handed on as it is.
+
+    Raises:
+        CheckpointError: a file changed or can't be read, or a mean is not finite.
+    """
+    used = [(checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+    constant = cache(lambda name: is_constant(checkpoints, name))
+
+    def run(part: _Part) -> None:
+        end = part.start + part.size
+        for start in range(part.start, end, BLOCK):
+            block = part._replace(start=start, size=min(BLOCK, end - start))
+            mean = _mean(block)
+            if refuse_not_finite and not np.isfinite(mean).all():
+                if not constant(part.name):
+                    raise _not_finite(block)
+                np.copyto(mean, _load(block.sources[-1], start, block.size))
+            write(part.name, start, mean)
+
+    with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "mean") as pool:
+
+        @cache
+        def descriptor_of(number: int, file: int) -> int:
+            return opened.enter_context(used[number][0].open(file)).fileno()
+
+        parts = []
+        for name in names:
+            sources = []
+            for number, (checkpoint, coefficient) in enumerate(used):
+                file, place = checkpoint.tensors[name]
+                coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
+                sources.append(_Source(descriptor_of(number, file), checkpoint, place, coefficient))
+            size = math.prod(sources[0].place.shape)
+            parts += [_Part(name, sources, start, min(_PART, size - start)) for start in range(0, size, _PART)]
+        try:
+            for _ in pool.map(run, parts):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, layout: WeightLayout) -> np.ndarray:
+    """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which may not be finite.
+
+    Raises:
+        CheckpointError: a file changed or can't be read.
+    """
+    vector = np.empty(layout.size, np.float32)
+    offsets = dict(zip(layout.names, layout.offsets, strict=True))
+
+    def write(name: str, start: int, values: np.ndarray) -> None:
+        first = offsets[name] + start
+        with np.errstate(over="ignore"):
+            vector[first : first + len(values)] = values
+
+    stream_mean(checkpoints, coefficients, layout.names, write, refuse_not_finite=False)
+    return vector
+
+
+def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
+    """Return whether a tensor has the same bytes in all checkpoints; False if there is only one."""
+    with ExitStack() as opened:
+        sources = []
+        for checkpoint in checkpoints:
+            file, place = checkpoint.tensors[name]
+            sources.append(_Source(opened.enter_context(checkpoint.open(file)).fileno(), checkpoint, place, 1.0))
+        n_bytes = sources[-1].place.n_bytes
+        for start in range(0, n_bytes, BLOCK):
+            first = None
+            for source in sources:
+                block = np.empty(min(BLOCK, n_bytes - start), np.uint8)
+                source.place.read_bytes(source.descriptor, source.checkpoint.path, start, block)
+                first = block if first is None else first
+                if not np.array_equal(block, first):
+                    return False
+    return len(checkpoints) > 1
+
+
+_local = threading.local()
+
+
+def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
+    """Return memory of this thread, to be used again: fresh memory would cost a page fault every 4 KiB."""
+    kept = getattr(_local, name, None)
+    if kept is None or kept.dtype != dtype or kept.size != size:
+        kept = np.empty(size, dtype)
+        setattr(_local, name, kept)
+    return kept
+
+
+def _mean(part: _Part) -> np.ndarray:
+    """Compute sum(c_i x_i) / sum(c_i) of a block, float64 (n,), in a buffer."""
+    total = buffer("total", BLOCK)[: part.size]
+    total[:] = 0
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for what is not finite
+        for source in part.sources:
+            values = _load(source, part.start, part.size)
+            if source.coefficient == 1:
+                total += values
+            else:
+                product = buffer("product", BLOCK)[: part.size]
+                total += np.multiply(values, source.coefficient, out=product, dtype=np.float64)
+        divisor = sum(source.coefficient for source in part.sources)
+        if divisor != 1:
+            total /= divisor
+    return total
+
+
+def _load(source: _Source, start: int, count: int) -> np.ndarray:
+    """Read entries of a tensor as floats into a buffer that the next call uses again."""
+    place = source.place
+    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
+    place.read_bytes(source.descriptor, source.checkpoint.path, start * place.storage.itemsize, raw)
+    values = raw.view(place.storage)
+    if place.dtype != BFLOAT16:
+        return values
+    wide = buffer("wide", BLOCK, np.uint32)[:count]
+    return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
+
+
+def _not_finite(part: _Part) -> CheckpointError:
+    for source in part.sources:
+        if not np.isfinite(_load(source, part.start, part.size)).all():
+            path = source.checkpoint.path
+            return CheckpointError(f"{path}: {part.name!r} holds an infinite number or NaN; leave it out")
+    return CheckpointError(f"The mean is not finite in {part.name!r}; its coefficients are too large")

@@ -1,0 +1,86 @@
+"""The candidates that every choice of an average is made from: windows of a series of checkpoints, and profiles."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dimred.averaging.profiles import profile_coefficients
+
+_ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
+_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+
+
+class Window(NamedTuple):
+    """Some successive checkpoints of a series, and how much each of them counts.
+
+    Attributes:
+        first, end: numbers of the first one and the one after the last, from 0, oldest first.
+        profile: a name of ``profile_coefficients``.
+    """
+
+    first: int
+    end: int
+    profile: str = "uniform"
+
+    def coefficients(self, steps: Sequence[int]) -> np.ndarray:
+        """Return how much each checkpoint of the series counts, float64 (N,).
+
+        Args:
+            steps: of all checkpoints, oldest first.
+        """
+        found = np.zeros(len(steps))
+        found[self.first : self.end] = profile_coefficients(self.profile, steps[self.first : self.end])
+        return found
+
+    def name(self, steps: Sequence[int]) -> str:
+        """Return its name for log and result; ``steps`` as for ``coefficients``."""
+        length = self.end - self.first
+        if length == 1:
+            return f"the snapshot of step {steps[self.first]}"
+        return f"{self.profile} of {length} snapshots, steps {steps[self.first]} to {steps[self.end - 1]}"
+
+
+def effective_size(coefficients: np.ndarray) -> float:
+    """Return how many equal snapshots the average is worth, sum(c)^2 / sum(c^2): its variance is as small (Kish, 1965).
+
+    Args:
+        coefficients: c, (N,).
+    """
+    return float(coefficients.sum() ** 2 / (coefficients**2).sum())
+
+
+def uniform_windows(n: int, *, shortest: int = 2, shortest_earlier: int = 5) -> list[Window]:
+    """List uniform windows of n checkpoints: of 1, 2, 3, 5, 8, ... and of all, which end at one of four places.
+
+    Args:
+        n: number of checkpoints.
+        shortest: of the windows that end at the newest checkpoint.
+        shortest_earlier: of those that end earlier, which are of use only where they average much.
+    """
+    lengths = [*(length for length in _LENGTHS if length < n), n]
+    found = []
+    for end in dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS)):
+        least = shortest if end == n else shortest_earlier
+        found += [Window(end - length, end) for length in lengths if least <= length <= end]
+    return found
+
+
+def latest_windows(n: int) -> list[Window]:
+    """List those of ``uniform_windows`` that end at the newest of n checkpoints."""
+    return [window for window in uniform_windows(n) if window.end == n]
+
+
+def profiles_around(window: Window) -> list[Window]:
+    """List other profiles of about the same effective size as a uniform window, with the same end.
+
+    They are linear over its length and over twice that, and moving averages from the first checkpoint on. A moving
+    average of span L has the decay (L - 1) / (L + 1), and then the effective size of a uniform window of L; the spans
+    are half, all and twice the window's length.
+    """
+    length, end = window.end - window.first, window.end
+    found = [Window(max(end - reach, 0), end, "linear") for reach in (length, 2 * length) if min(reach, end) > 2]
+    for span in sorted({max(length // 2, 2), length, 2 * length}):
+        if span < end:
+            found.append(Window(0, end, f"exponential={(span - 1) / (span + 1):.3f}"))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,267 @@
+"""What stage 2's cooldown takes over from stage 1: optimizer, its state and rate, batches, parts of the step."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mindspore import nn
+
+from dimred.builders.loss_and_metric import build_loss
+from dimred.builders.steps import build_optimizer, build_parts, build_rates
+from dimred.config import (
+    CooldownConfig,
+    OptimizerConfig,
+    StageConfig,
+    StageOneConfig,
+    StageTwoConfig,
+    load_config,
+    parts_of,
+)
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import ConfigError
+from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
+from dimred.train_step.optimizers import UPDATES, state_parameters
+from dimred.train_step.schedule import with_cooldown
+from dimred.train_step.step import TrainStep
+from dimred.vectors.parameters import check_arrays, from_arrays
+
+_log = logging.getLogger(__name__)
+
+_PARTS_STATE = ("ema.", "loss_scale.")  # begin the names of what the step's parts remember
+_USED_UP = 1e-3  # share of the peak below which nothing is left to cool down
+
+
+class Handover(NamedTuple):
+    """What a cooldown goes on from. The same on every rank, except for ``state``.
+
+    Attributes:
+        optimizer: its settings.
+        rate: the one that stage 1 ended with.
+        n_updates: those that the optimizer has made; its bias correction and its rates go on from there.
+        source: where that comes from, in words.
+        steps_per_epoch: of stage 1, for whose batches the rate is made; None where the settings give the rate.
+        state: arrays of the optimizer and of the step's parts, by name, on rank 0; None where they begin anew, and on
+            other ranks.
+    """
+
+    optimizer: OptimizerConfig
+    rate: float
+    n_updates: int
+    source: str
+    steps_per_epoch: int | None = None
+    state: Mapping[str, np.ndarray] | None = None
+
+    def summary(self, cooldown: CooldownConfig) -> dict[str, Any]:
+        """Return everything but ``state``, and the cooldown's shape, for ``result.json``."""
+        return {
+            "factor": cooldown.factor, "schedule": cooldown.schedule, "optimizer": self.optimizer.name,
+            "updates": self.n_updates, "rate": self.rate, "taken_from": self.source,
+            "steps_per_epoch": self.steps_per_epoch, "optimizer_settings": self.optimizer.model_dump(mode="json"),
+        }  # fmt: skip
+
+    @classmethod
+    def of_summary(cls, told: Mapping[str, Any], state: Mapping[str, np.ndarray] | None = None) -> "Handover":
+        """Make a handover from its summary."""
+        optimizer = OptimizerConfig(**told["optimizer_settings"])
+        return cls(optimizer, told["rate"], told["updates"], told["taken_from"], told["steps_per_epoch"], state)
+
+
+def read_handover(
+    cooldown: CooldownConfig, network: nn.Cell, weights: Path, arrays: Mapping[str, np.ndarray]
+) -> Handover:
+    """Read what WEIGHTS and their run say; ``optimizer`` and ``rate`` of the cooldown come first.
+
+    Args:
+        cooldown: of stage 2.
+        network: whose weights they are.
+        weights: WEIGHTS.
+        arrays: in that file.
+
+    Raises:
+        ConfigError: WEIGHTS have no optimizer state; there is no stage 1 around them, and the settings do not say what
+            it would have said; or its schedule had brought the rate to nothing.
+        CheckpointError: the state is another network's.
+    """
+    typed, own = named_weights("WEIGHTS", weights), cooldown.optimizer
+    if own is None and UPDATES not in arrays:
+        raise ConfigError(
+            f"{typed} has the weights but not the state of an optimizer; a cooldown needs a full checkpoint, such as "
+            f"{full_checkpoint_beside(weights)}. Or set cooldown.optimizer.name and cooldown.rate, to begin anew"
+        )
+    if own is not None and cooldown.rate is not None:
+        optimizer, rate, source = own, cooldown.rate, "cooldown.optimizer and cooldown.rate of the configuration"
+    elif (stage_1 := read_stage_1_config(weights)) is not None:
+        config = weights.parent.parent / CONFIG
+        optimizer, source = own or stage_1.optimizer, str(config)
+        n_updates = int(arrays[UPDATES].item()) if UPDATES in arrays else None
+        rate = cooldown.rate or last_rate(stage_1, weights, n_updates)
+    else:
+        raise ConfigError(
+            f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
+            "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
+        )
+    place = checkpoint_place(weights) if cooldown.rate is None else None
+    steps = place.steps_per_epoch if place else None
+    needed = state_parameters(build_optimizer(optimizer, network, 0.0))
+    if own is not None and any(parameter.name not in arrays for parameter in needed):
+        return Handover(optimizer, rate, 0, f"{source}; its state begins anew", steps)
+    check_arrays(needed, arrays, typed)
+    return Handover(optimizer, rate, int(arrays[UPDATES].item()), source, steps, arrays)
+
+
+def read_stage_1_config(weights: Path) -> StageOneConfig | None:
+    """Read the configuration of the run that WEIGHTS are a full checkpoint of; None where they are of none."""
+    config = weights.parent.parent / CONFIG
+    is_of_run = weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file()
+    return load_config(StageOneConfig, config) if is_of_run else None
+
+
+def with_parts_of_stage_1(
+    settings: StageTwoConfig, weights: Path, ranks: Ranks, resumed: Path | None = None
+) -> StageTwoConfig:
+    """Return the settings with the parts of the stage 1 that WEIGHTS are of, if it is there; every rank calls this.
+
+    Args:
+        settings: of stage 2.
+        weights: WEIGHTS.
+        ranks: rank 0 reads.
+        resumed: folder of a stage 2 that is resumed. It knows the parts where stage 1's run is gone.
+
+    Raises:
+        ConfigError: on every rank, as ``with_parts_of``, or because the configuration can't be read.
+    """
+    if settings.cooldown is None:
+        return settings
+
+    def read() -> bytes:
+        found: StageConfig | None = read_stage_1_config(weights)
+        if found is None and resumed is not None and (resumed / CONFIG).is_file():
+            found = load_config(StageTwoConfig, resumed / CONFIG)
+        return b"" if found is None else json.dumps(parts_of(found)).encode()
+
+    told = ranks.broadcast_bytes(ranks.run_on_rank_zero(read) or b"")
+    return settings.with_parts_of(json.loads(told)) if told else settings
+
+
+def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
+    """Check that WEIGHTS were trained with this loss, where that is known.
+
+    Raises:
+        ConfigError: they were trained with another one.
+    """
+    stage_1 = read_stage_1_config(weights)
+    if stage_1 is not None and stage_1.loss != settings.loss:
+        own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
+        raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
+
+
+def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = None) -> float:
+    """Return the rate that the next update of stage 1 would have had.
+
+    Args:
+        stage_1: its configuration.
+        weights: its full checkpoint.
+        n_updates: those that its optimizer has made, fewer than the steps where some were dropped; None for the steps.
+
+    Raises:
+        ConfigError: the name of WEIGHTS does not tell their epoch, or nothing is left of the rate.
+    """
+    place = checkpoint_place(weights)
+    if place is None:
+        raise ConfigError(
+            f"WEIGHTS is {str(weights)!r}, not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set "
+            "cooldown.rate"
+        )
+    rates = build_rates(stage_1.schedule, place.steps_per_epoch, place.epoch + 1)
+    made = place.epoch * place.steps_per_epoch if n_updates is None else n_updates
+    schedule, end = stage_1.schedule, stage_1.schedule.last_epoch
+    has_ended = end is not None and made >= end * place.steps_per_epoch
+    leaves_a_rate = schedule.name == "step" and schedule.cooldown is None
+    rate = 0.0 if has_ended and not leaves_a_rate else float(rates[min(made, len(rates) - 1)])
+    if rate < _USED_UP * schedule.peak:
+        raise ConfigError(
+            f"Stage 1's learning rate was {rate:.2g} by epoch {place.epoch}, so nothing is left to cool down; name an "
+            "earlier full checkpoint, or set cooldown.rate"
+        )
+    return rate
+
+
+def share_handover(found: Handover | None, cooldown: CooldownConfig, ranks: Ranks) -> Handover:
+    """Return rank 0's handover on every rank; all of them call this.
+
+    Args:
+        found: rank 0's; None elsewhere.
+        cooldown: of stage 2.
+        ranks: of the job.
+    """
+    told = b"" if found is None else json.dumps(found.summary(cooldown)).encode()
+    return Handover.of_summary(json.loads(ranks.broadcast_bytes(told)), found.state if found else None)
+
+
+def build_cooldown_step(
+    config: StageTwoConfig,
+    cooldown: CooldownConfig,
+    handover: Handover,
+    network: nn.Cell,
+    steps_per_epoch: int,
+    ranks: Ranks = ALONE,
+) -> TrainStep:
+    """Build stage 2's step without a search: stage 1's step goes on, and its rate is brought to 0.
+
+    The optimizer, the loss scale and the EMA have their state from stage 1, where it has one for them.
+
+    Args:
+        config: of stage 2, with the parts of stage 1.
+        cooldown: its section.
+        handover: of stage 1.
+        network: with the weights of stage 1.
+        steps_per_epoch: of stage 2.
+        ranks: rank 0 has the state.
+    """
+    optimizer = build_cooldown_optimizer(handover, cooldown, network, steps_per_epoch, config.n_epochs, ranks)
+    step = TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
+    parts = [parameter for parameter in step.get_parameters() if parameter.name.startswith(_PARTS_STATE)]
+    if handover.state is not None and all(parameter.name in handover.state for parameter in parts):
+        from_arrays(parts, handover.state, "WEIGHTS")
+    ranks.broadcast(parts)
+    return step
+
+
+def build_cooldown_optimizer(
+    handover: Handover,
+    cooldown: CooldownConfig,
+    network: nn.Cell,
+    steps_per_epoch: int,
+    n_epochs: int,
+    ranks: Ranks = ALONE,
+) -> nn.Optimizer:
+    """Build stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0.
+
+    A warning says so where stage 1 made another number of steps in an epoch.
+
+    Args:
+        handover: of stage 1.
+        cooldown: of stage 2.
+        network: whose trainable parameters are updated.
+        steps_per_epoch: of stage 2.
+        n_epochs: of stage 2.
+        ranks: rank 0 has the state.
+    """
+    before = handover.steps_per_epoch
+    if ranks.rank == 0 and before not in (None, steps_per_epoch):
+        _log.warning(
+            f"stage 1 made {before} steps in an epoch, stage 2 makes {steps_per_epoch}, so that its rate is "
+            "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
+            "cooldown.rate"
+        )
+    constant = np.full(handover.n_updates + 1, cooldown.factor * handover.rate)
+    rates = with_cooldown(constant, handover.n_updates, n_epochs * steps_per_epoch, cooldown.schedule)
+    optimizer = build_optimizer(handover.optimizer, network, rates.tolist())
+    state = state_parameters(optimizer)
+    if handover.state is not None:
+        from_arrays(state, handover.state, "WEIGHTS")
+    ranks.broadcast(state)
+    return optimizer

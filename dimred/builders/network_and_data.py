@@ -1,0 +1,116 @@
+"""The network and the data."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from dimred.config import DataConfig, StageConfig
+from dimred.data.batches import Batches
+from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import check_data, smallest_side, split_folder
+from dimred.data.own_dataset import OwnDataset
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import ConfigError, DataError
+from dimred.models.factory import load_factory, make_cell
+from dimred.models.resnet import resnet
+from dimred.train_step.precision import with_precision
+
+_log = logging.getLogger(__name__)
+
+_FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
+_MOST_UPSCALING = 2  # of an image's side, without a warning
+
+
+def build_network(config: StageConfig) -> nn.Cell:
+    """Build the network with fresh weights, in the precision that is configured."""
+    model = config.model
+    if ":" in model.name:
+        network = make_cell(model.name, model.n_classes)
+    else:
+        network = resnet(model.name, model.n_classes, model.initialisation)
+    return with_precision(network, **config.precision.model_dump())
+
+
+def check_splits(config: StageConfig, data: Path, splits: Sequence[str], *, val_chooses: bool = False) -> None:
+    """Check, before any expensive work, that the data have these splits and fit the network.
+
+    Args:
+        config: of the stage.
+        data: as the user typed it.
+        splits: that are read.
+        val_chooses: whether losses on ``val`` will choose between networks. A warning says where it is too small.
+
+    Raises:
+        DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
+        ConfigError: there is no such dataset.
+    """
+    if config.data.dataset is None:
+        check_data(data, splits, config.model.n_classes)
+        _warn_of_upscaling(config.data, smallest_side(split_folder(data, splits[0])))
+    else:
+        for split in splits:
+            images = build_data(config.data, data, split)
+            if isinstance(images, OwnDataset) and None in (config.loss, config.metric):
+                images.check_classes(config.model.n_classes)
+    if val_chooses:
+        _check_size_of_val(build_data(config.data, data, "val").n_images)
+
+
+def _check_size_of_val(n_samples: int) -> None:
+    """Refuse a ``val`` on which differences have no standard error; warn of one on which it means little."""
+    if n_samples < _FEWEST_TO_CHOOSE:
+        raise DataError(
+            f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
+            f"choose. Give it {_FEWEST_TO_CHOOSE} at least, better some hundreds"
+        )
+    if n_samples < _ENOUGH_TO_CHOOSE:
+        _log.warning(
+            f"the split 'val' chooses between networks, and has only {n_samples} samples. What it chooses may "
+            f"be worse than what it passes over; give it {_ENOUGH_TO_CHOOSE} at least, better some hundreds"
+        )
+
+
+def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
+    """Say so where images with a shorter side of so many pixels would be blown up."""
+    is_scaled = config.augmentation == "random_resized_crop" or config.resize
+    if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
+        _log.warning(
+            f"the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
+            f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
+            f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
+        )
+
+
+def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
+    """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
+
+    Raises:
+        ConfigError: ``sink`` on a device that has no queue; DataError: see ``ImageFolder`` and ``OwnDataset``.
+    """
+    if config.sink and ms.get_context("device_target") != "Ascend":
+        raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
+    shared: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
+    shared |= config.model_dump(include={"batch_size", "workers", "sink"})
+    if config.dataset is not None:
+        return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **shared)
+    shared |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
+    return ImageFolder(split_folder(data, split), **shared)
+
+
+def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
+    """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
+
+    Raises:
+        DimredError: the ranks differ; ConfigError: no batch.
+    """
+    ranks.check_same("configuration", config.model_dump_json().encode())
+    ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
+    if images.steps_per_epoch == 0:
+        on_each = f" on each of {ranks.group_size} ranks" if ranks.group_size > 1 else ""
+        raise ConfigError(
+            f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
+        )

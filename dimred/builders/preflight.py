@@ -1,0 +1,209 @@
+"""Everything that can be checked before the first step. All problems are found at once, and told in one list."""
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from mindspore import nn
+
+from dimred.builders.handover import Handover, check_same_loss, read_handover
+from dimred.builders.network_and_data import check_splits
+from dimred.builders.snapshots import snapshots_if_any, snapshots_in_the_end
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
+from dimred.distributed.ranks import Ranks
+from dimred.errors import ConfigError, DimredError
+from dimred.io.run_names import STATES, named_weights
+from dimred.models.factory import load_factory
+from dimred.subspace.basis import SubspaceBasis
+from dimred.trainer.folder import check_run_folder
+from dimred.trainer.states import RunStates, read_full_checkpoint
+from dimred.vectors.parameters import check_arrays
+
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Arrays = dict[str, np.ndarray]
+
+
+class StageTwoInputs(NamedTuple):
+    """What rank 0 has read; None elsewhere."""
+
+    weights: Arrays | None  # every parameter of WEIGHTS, by name; None where a resumed run has no need
+    handover: Handover | None  # for the cooldown; None without one
+    snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none, or none are read
+    basis: SubspaceBasis | CheckpointSeries | None  # of a search: PCA_MAT, or the snapshots to fit one on
+
+
+def check_stage_1(
+    settings: StageOneConfig, network: nn.Cell, data: Path, out: Path, go_on_from: Path | None, resume: bool
+) -> tuple[dict[str, np.ndarray], int] | None:
+    """Check the data, the folder, the free space, and the checkpoint to begin with.
+
+    Returns:
+        The arrays of that checkpoint, and its epoch; None without one.
+
+    Raises:
+        ConfigError: lists every problem.
+    """
+    splits = splits_trained_with(settings)
+    first, problems = None, _problems_of_run(settings, data, splits, out, resume)
+    problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
+    if go_on_from is not None:
+        first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
+    problems.refuse()
+    return first
+
+
+def check_stage_2(
+    settings: StageTwoConfig,
+    network: nn.Cell,
+    data: Path,
+    weights: Path,
+    pca_mat: Path | None,
+    out: Path,
+    resume: bool,
+    ranks: Ranks,
+) -> StageTwoInputs:
+    """Check the data, the folder, the free space, WEIGHTS, and what a search needs. Nothing is changed.
+
+    Raises:
+        ConfigError: lists every problem, on every rank.
+    """
+    begins = not (resume and any((out / STATES).glob("state-*.ckpt")))
+
+    def read_weights() -> tuple[Arrays | None, Handover | None]:
+        if not begins and not weights.exists():  # its state has all that the run needs of them
+            found = RunStates(out).newest(_log.info)
+            told = found and found.progress["result"]["cooldown"]
+            return None, Handover.of_summary(told) if told else None
+        arrays, handover = read_checkpoint(weights), None
+        if settings.cooldown is not None:
+            handover = read_handover(settings.cooldown, network, weights, arrays)
+        check_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
+        check_same_loss(settings, weights)
+        return arrays, handover
+
+    def read_snapshots() -> CheckpointSeries | None:
+        is_read = begins and (settings.start == "best" or settings.adds_average)
+        return snapshots_if_any(weights) if is_read else None
+
+    def read_start() -> None:
+        if begins and settings.starts_from_file:
+            check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
+
+    problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
+    problems.collect(lambda: ranks.run_on_rank_zero(read_start))
+    of_weights = problems.collect(lambda: ranks.run_on_rank_zero(read_weights) or (None, None))
+    basis, disk = None, _stage_2_disk(settings, network)
+    if settings.search is None:
+        problems.collect(lambda: _refuse_matrix(pca_mat))
+    else:
+        from dimred.builders.search import basis_disk, check_search_memory, find_basis
+
+        search = settings.search
+        basis = problems.collect(
+            lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, weights, pca_mat, out, resume=resume))
+        )
+        problems.collect(lambda: check_search_memory(settings, network, ranks.group_size))
+        disk += basis_disk(search, network) if pca_mat is None else 0
+    snapshots = problems.collect(lambda: ranks.run_on_rank_zero(read_snapshots))
+    problems.collect(lambda: check_space(out, disk, "stage 2"))
+    problems.refuse()
+    return StageTwoInputs(*(of_weights or (None, None)), snapshots, basis)
+
+
+def _refuse_matrix(pca_mat: Path | None) -> None:
+    if pca_mat is not None:
+        raise ConfigError(
+            f"PCA_MAT is {str(pca_mat)!r}, but search is null, so it has no use; leave PCA_MAT out, or search in "
+            "it, such as --set search.n_components=32"
+        )
+
+
+def splits_trained_with(settings: StageOneConfig) -> list[str]:
+    """Return the splits that a run of stage 1 reads."""
+    return sorted({"train", settings.data.eval_split} | ({"val"} if settings.stop else set()))
+
+
+def splits_read(settings: StageTwoConfig) -> list[str]:
+    """Return the splits that a run of stage 2 reads."""
+    chooser = {"val"} if settings.uses_val else set()
+    return sorted({"train", settings.trained_split, settings.data.eval_split} | chooser)
+
+
+class Problems:
+    """Collects what is wrong, and refuses it together."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def collect(self, check: Callable[[], Result]) -> Result | None:
+        """Run a check; where it raises an error of ours, note the reason and return None."""
+        try:
+            return check()
+        except DimredError as error:
+            self._found.append(str(error))
+            return None
+
+    def refuse(self) -> None:
+        """Raise ConfigError with everything that was noted; do nothing where nothing was."""
+        if len(self._found) == 1:
+            raise ConfigError(self._found[0])
+        if self._found:
+            lines = "".join(f"\n  {number}. {text}" for number, text in enumerate(self._found, start=1))
+            raise ConfigError(f"{len(self._found)} problems:{lines}")
+
+
+def _problems_of_run(settings: StageConfig, data: Path, splits: Sequence[str], out: Path, resume: bool) -> Problems:
+    """Collect what is wrong with the data, the folder, and the callback."""
+    problems, callback = Problems(), settings.callback
+    problems.collect(lambda: check_splits(settings, data, splits, val_chooses=settings.uses_val))
+    problems.collect(lambda: check_run_folder(out, resume=resume))
+    if callback is not None:
+        problems.collect(lambda: load_factory(callback, "callback"))
+    return problems
+
+
+def check_space(out: Path, needed: int, purpose: str) -> None:
+    """Check the disk of ``out``, which need not exist: ``needed`` bytes, less those already in it, must be free.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    free, held = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if free < needed - held:
+        raise ConfigError(
+            f"--out is {str(out)!r}, on a disk with {free / 1e6:,.0f} MB free; {purpose} takes up to "
+            f"{(needed - held) / 1e6:,.0f} MB. Free some, keep fewer checkpoints, or name a folder on another disk"
+        )
+
+
+_FLOAT = 4
+_STATES = 3  # the newest two, and the one being written
+
+
+def _stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
+    """Estimate the bytes of a stage 1: its snapshots, full checkpoints and states, with one more of each."""
+    weights, everything = _sizes(network)
+    state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
+    checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
+    snapshots = snapshots_in_the_end(config) + 1
+    return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
+
+
+def _stage_2_disk(config: StageTwoConfig, network: nn.Cell) -> int:
+    """Return the bytes of a whole stage 2: checkpoints of start, average, epochs and end, and states."""
+    weights, everything = _sizes(network)
+    state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # LAMB keeps two moments
+    return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state)
+
+
+def _sizes(network: nn.Cell) -> tuple[int, int]:
+    """Count the trainable weights, and all parameters."""
+    trainable, everything = network.trainable_params(), network.get_parameters()
+    return sum(weight.size for weight in trainable), sum(parameter.size for parameter in everything)

@@ -1,0 +1,145 @@
+"""Reading and writing checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
+
+MindSpore is not needed for either: nothing is unpickled, sizes are checked before memory is taken, no other file is
+touched, and what is written can be read with ``mindspore.load_checkpoint``.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dimred.checkpoints.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
+from dimred.checkpoints.layout import as_array
+from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
+from dimred.checkpoints.stored_tensor import StoredTensor, reading
+from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.io.atomic import open_atomic
+
+SUFFIXES = (".ckpt", ".safetensors")
+Stamp = tuple[int, int, int]
+
+
+def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """Read the tensors of a ``.ckpt`` or ``.safetensors`` file: name -> array, in the file's order.
+
+    Numbers are arrays without dimensions, and so are texts (``.item()`` gives the Python value); bfloat16 becomes
+    float32. A ``.ckpt`` file that carries a checksum is compared with it first.
+
+    Args:
+        path: of the file.
+        names: only these, in this order; default all.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, damaged, of another kind, or lacks one of ``names``.
+    """
+    source = Path(path)
+    with open_checkpoint(source) as file:
+        index, texts = _index(file, source, verify=True)
+        values = {}
+        for name in [*index, *texts] if names is None else names:
+            if name in index:
+                values[name] = index[name].read(file.fileno(), source)
+            elif name in texts:
+                values[name] = np.array(texts[name])
+            else:
+                first = ", ".join(shown(name) for name in list(index)[:3])
+                raise CheckpointError(
+                    f"{source} has no parameter {shown(name)}; it has {len(index)} parameters ({first}"
+                    f"{', ...' if len(index) > 3 else ''})."
+                )
+        return values
+
+
+def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
+    """Find where each tensor of a checkpoint stands, without loading the values.
+
+    Args:
+        path: of the file.
+        verify: read a ``.ckpt`` file that carries a checksum, and compare it with that.
+
+    Returns:
+        Name -> place.
+
+    Raises:
+        CheckpointError: as ``read_checkpoint``.
+    """
+    with open_checkpoint(path) as file:
+        return _index(file, Path(path), verify)[0]
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a checkpoint file for reading; CheckpointError if it is missing or can't be opened."""
+    with reading(path):
+        return Path(path).open("rb")
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return what tells whether a file has changed: its size, the time of its last change, its inode."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def open_unchanged(path: Path, stamp: Stamp) -> BinaryIO:
+    """Open a checkpoint file that must be as it was; CheckpointError if it is gone, or was written to."""
+    file = open_checkpoint(path)
+    if stamp_of(os.fstat(file.fileno())) != stamp:
+        file.close()
+        raise CheckpointError(
+            f"{path} changed while it was in use. Nothing may write to the folder meanwhile; run the command again."
+        )
+    return file
+
+
+def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Find the tensors, name -> place, and the texts that stand elsewhere, name -> text."""
+    if path.suffix not in SUFFIXES:
+        raise CheckpointError(f"{path} is not a checkpoint: its name must end in {' or '.join(SUFFIXES)}.")
+    if os.fstat(file.fileno()).st_size == 0:
+        raise CheckpointError(f"{path} is empty. Save it again.")
+    with reading(path):
+        if path.suffix == ".safetensors":
+            return read_safetensors_index(file, path)
+        index = read_ckpt_index(file, path)
+        if verify:
+            check_ckpt_crc(file, path)
+        return index, {}
+
+
+def write_checkpoint(
+    path: str | os.PathLike[str],
+    weights: Mapping[str, Any],
+    extra: Mapping[str, int | float | str | np.ndarray] | None = None,
+) -> None:
+    """Write a checkpoint, whole or not at all: a temporary file in the same folder, flushed, then renamed.
+
+    Args:
+        path: ends in ``.ckpt`` or ``.safetensors``; an existing file is replaced.
+        weights: name -> array, tensor or parameter.
+        extra: numbers, texts and arrays beside the weights, such as the epoch.
+
+    Raises:
+        ConfigError: the path has another ending, a name is in both, or a value has a type that can't be stored.
+        OSError: the folder does not exist, is not writable, or is full.
+    """
+    target = Path(path)
+    if target.suffix not in SUFFIXES:
+        raise ConfigError(f"path is {str(target)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
+    values: dict[str, np.ndarray | str] = {name: _storable(name, as_array(v)) for name, v in weights.items()}
+    for name, value in (extra or {}).items():
+        if name in values:
+            raise ConfigError(f"extra has the name {name!r}, which is also a weight; rename it.")
+        values[name] = value if isinstance(value, str) else _storable(name, np.asarray(value))
+    if not any(isinstance(value, np.ndarray) for value in values.values()):
+        raise ConfigError("weights is empty; a checkpoint needs at least one array.")
+    with open_atomic(target) as file:
+        (write_safetensors if target.suffix == ".safetensors" else write_ckpt)(file, values)
+
+
+def _storable(name: str, value: np.ndarray) -> np.ndarray:
+    if value.dtype.kind not in "fiub" or value.dtype.itemsize > 8:
+        raise ConfigError(
+            f"{name!r} has the type {value.dtype}; a checkpoint stores numbers of up to 64 bits, bool and texts."
+        )
+    return np.asarray(value, value.dtype.newbyteorder("<"), order="C")

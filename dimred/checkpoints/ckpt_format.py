@@ -1,0 +1,232 @@
+"""MindSpore's ``.ckpt`` format: protobuf records, each with a name, dimensions, a type and the raw bytes.
+
+``message Checkpoint { repeated Value value = 1; }``, ``Value { string tag = 1; TensorProto tensor = 2; }``,
+``TensorProto { repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }``
+(source: mindspore/train/checkpoint_pb2). Reading finds where the bytes stand, without loading them.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from dimred.checkpoints.stored_tensor import (
+    BFLOAT16,
+    MOST_DIMENSIONS,
+    NUMBERS,
+    TEXT,
+    StoredTensor,
+    tensor_of,
+    unknown_type,
+)
+from dimred.errors import CheckpointError, shown
+
+_KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
+_TYPES: dict[str, np.dtype | str] = {"Bool": np.dtype("?"), "BFloat16": BFLOAT16, "str": TEXT}
+_TYPES |= {f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # Float32, Int64, UInt8, ...
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
+_DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
+# save_checkpoint(crc_check=True) ends the file with a mark, and the CRC-32 of all before it in ten bytes.
+_CRC_MARK, _CRC_BYTES = b"crc_num", 17
+_LONGEST_NAME = 65_536
+_MOST_RECORDS = 1 << 20
+_CRC_PIECE = 1 << 20
+_PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf message may not reach 2 GiB
+
+
+class _Cursor:
+    """Reads numbers and short texts at a position of a file, without mapping or loading the file."""
+
+    def __init__(self, file: BinaryIO, path: os.PathLike[str]) -> None:
+        self._descriptor = file.fileno()
+        self.path = path
+        self._start, self._window = 0, b""
+        self.size = os.fstat(self._descriptor).st_size
+        self.position = 0
+
+    def take(self, count: int) -> bytes:
+        start = self.position - self._start
+        if start < 0 or start + count > len(self._window):
+            self._window = os.pread(self._descriptor, max(count, 4096), self.position)
+            self._start, start = self.position, 0
+        if len(self._window) - start < count:
+            raise self.error("the file ends in the middle of a record")
+        self.position += count
+        return self._window[start : start + count]
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise self.error("a number is longer than 64 bits")
+
+    def end(self, outer: int) -> int:
+        """Read a length, and return where the bytes that follow it end; CheckpointError if that is beyond ``outer``."""
+        length = self.varint()
+        if self.position + length > outer:
+            missing = self.position + length - outer
+            raise self.error(f"a record claims {length} bytes, {missing} more than there are")
+        return self.position + length
+
+    def text(self, outer: int) -> str:
+        length = self.end(outer) - self.position
+        if length > _LONGEST_NAME:
+            raise self.error(f"a name claims {length} bytes")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise self.error("a name is not UTF-8") from None
+
+    def error(self, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} is not a whole MindSpore checkpoint: {what} (byte {self.position} of {self.size}). It may "
+            "be truncated, damaged, encrypted, or of another kind; save it again."
+        )
+
+
+def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
+    """Find where each tensor of a ``.ckpt`` file stands: name -> place, in the file's order.
+
+    Raises:
+        CheckpointError: the file is damaged; the message names the byte.
+    """
+    cursor = _Cursor(file, path)
+    index: dict[str, StoredTensor] = {}
+    for name, records in groupby(_records(cursor), key=lambda record: record.name):  # a long tensor has several
+        if name in index:
+            raise cursor.error(f"the parameter {shown(name)} appears twice")
+        pieces = list(records)
+        places = tuple(piece.place for piece in pieces)
+        index[name] = tensor_of(path, name, pieces[0].shape, _TYPES[pieces[0].type_name], places)
+    return index
+
+
+class _Record(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+    place: tuple[int, int]
+
+
+def _records(cursor: _Cursor) -> Iterator[_Record]:
+    for _ in range(_MOST_RECORDS):
+        start = cursor.position
+        if start == cursor.size:
+            return
+        if cursor.size - start == _CRC_BYTES and cursor.take(len(_CRC_MARK)) == _CRC_MARK:
+            return
+        cursor.position = start
+        if cursor.take(1)[0] != _VALUE:
+            raise cursor.error("no record starts here")
+        yield _record(cursor, cursor.end(cursor.size))
+    raise cursor.error(f"it has more than {_MOST_RECORDS:,} records")
+
+
+def _record(cursor: _Cursor, end: int) -> _Record:
+    if cursor.take(1)[0] != _TAG:
+        raise cursor.error("a record does not start with its name")
+    name = cursor.text(end)
+    if cursor.position >= end or cursor.take(1)[0] != _TENSOR:
+        raise cursor.error(f"the record {shown(name)} holds no tensor")
+    if cursor.end(end) != end:
+        raise cursor.error(f"the lengths in the record {shown(name)} contradict each other")
+    shape: list[int] = []
+    type_name, place = "", None
+    while cursor.position < end:
+        field = cursor.take(1)[0]
+        if field in (_DIM, _PACKED_DIMS):
+            last = cursor.end(end) if field == _PACKED_DIMS else cursor.position + 1
+            while cursor.position < last:
+                shape.append(cursor.varint())
+                if len(shape) > MOST_DIMENSIONS:
+                    raise cursor.error(f"the parameter {shown(name)} claims more than {MOST_DIMENSIONS} dimensions")
+        elif field == _TYPE:
+            type_name = cursor.text(end)
+        elif field == _CONTENT:
+            last = cursor.end(end)
+            place = (cursor.position, last - cursor.position)
+            cursor.position = last
+        else:
+            raise cursor.error(f"the record {shown(name)} has an unknown field")
+    if type_name not in _TYPES:
+        raise unknown_type(cursor.path, name, type_name)
+    if place is None or cursor.position != end:
+        raise cursor.error(f"the record {shown(name)} is incomplete")
+    return _Record(name, tuple(shape), type_name, place)
+
+
+def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
+    """Compare a ``.ckpt`` file with the checksum at its end, if it has one; CheckpointError if they differ."""
+    stored, computed = _checksums(file, path)
+    if stored != computed:
+        raise CheckpointError(
+            f"{path} is damaged: it is not what was written, its checksum is another. Restore it, or save it again."
+        )
+
+
+def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
+    """Renew the checksum at the end of a ``.ckpt`` file, if it has one, after the content was changed."""
+    _, crc = _checksums(file, path)
+    if crc is not None:
+        os.pwrite(file.fileno(), crc, os.fstat(file.fileno()).st_size - len(crc))
+
+
+def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, bytes | None]:
+    """Return the checksum in a file, and that of its content; None twice if it has none."""
+    size = os.fstat(file.fileno()).st_size
+    end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
+    if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
+        return None, None
+    crc, position, body = 0, 0, size - _CRC_BYTES
+    while position < body:
+        piece = os.pread(file.fileno(), min(_CRC_PIECE, body - position), position)
+        if not piece:
+            raise CheckpointError(f"{path} ends at byte {position}; it was cut while it was read. Save it again.")
+        crc = zlib.crc32(piece, crc)
+        position += len(piece)
+    return end[len(_CRC_MARK) :], crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big")
+
+
+def write_ckpt(file: BinaryIO, values: Mapping[str, Any]) -> None:
+    """Write ``values`` (name -> little-endian array, or text) in the ``.ckpt`` format, with its checksum."""
+    crc = 0
+
+    def write(data: Any) -> None:
+        nonlocal crc
+        crc = zlib.crc32(data, crc)
+        file.write(data)
+
+    for name, value in values.items():
+        if isinstance(value, str):
+            array, type_name, dims = np.array(value or "\0", dtype=f"<U{max(len(value), 1)}"), "str", (0,)
+        else:
+            array, type_name, dims = value, _NAMES[value.dtype], value.shape
+        content = array.reshape(-1).view(np.uint8).data
+        for start in range(0, max(len(content), 1), _PIECE_BYTES):
+            piece = content[start : start + _PIECE_BYTES]
+            head = b"".join(b"\x08" + _varint(length) for length in dims)
+            head += b"\x12" + _sized(type_name.encode()) + b"\x1a" + _varint(len(piece))
+            tag = b"\x0a" + _sized(name.encode()) + b"\x12" + _varint(len(head) + len(piece))
+            write(b"\x0a" + _varint(len(tag) + len(head) + len(piece)) + tag + head)
+            write(piece)
+    file.write(_CRC_MARK + crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big"))
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

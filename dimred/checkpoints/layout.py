@@ -1,0 +1,240 @@
+"""The layout of a network's weights in one long vector: their order and shapes.
+
+Also a guess at which entries of a checkpoint are weights, where neither a network nor a manifest says so.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dimred.checkpoints.stored_tensor import StoredTensor
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, shown
+
+
+def as_array(value: Any) -> np.ndarray:
+    """View an array, a MindSpore tensor or a parameter in NumPy; bfloat16 is not in NumPy, and becomes float32."""
+    array = value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def as_weight(name: str, value: Any) -> np.ndarray:
+    """View a trainable weight in NumPy.
+
+    Raises:
+        ConfigError: it is not an array of floats.
+        CheckpointError: a number is not finite.
+    """
+    array = as_array(value)
+    if array.dtype.kind != "f":
+        raise ConfigError(f"weights has {name!r} as {shown(value)}; give an array, tensor or parameter of floats")
+    if not np.isfinite(array).all():
+        raise CheckpointError(
+            f"weights has {name!r} with numbers that are not finite: the training diverged. Go on from an earlier "
+            "checkpoint, with a lower learning rate"
+        )
+    return array
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """The trainable parameters of a network in order, which map M weights to one vector and back.
+
+    Parameter number i, of shape ``shapes[i]``, has the entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
+
+    Args:
+        names: the parameters' names, in the order of ``network.trainable_params()``.
+        shapes: their shapes, one per name.
+
+    Raises:
+        BasisMismatchError: no names, a name twice, or not one shape for each name.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise BasisMismatchError("The layout has no parameters: nothing in the network is trainable.")
+        if len(self.names) != len(self.shapes):
+            raise BasisMismatchError(
+                f"The layout has {len(self.names)} names and {len(self.shapes)} shapes; it needs one shape for each."
+            )
+        name, count = Counter(self.names).most_common(1)[0]
+        if count > 1:
+            raise BasisMismatchError(f"The layout names the parameter {name!r} twice; names must be unique.")
+
+    @classmethod
+    def from_network(cls, network: Any) -> "WeightLayout":
+        """Make the layout of the trainable parameters of a MindSpore cell, in the network's order."""
+        parameters = network.trainable_params()
+        return cls(tuple(p.name for p in parameters), tuple(_plain(p.shape) for p in parameters))
+
+    @classmethod
+    def from_weights(cls, weights: Mapping[str, Any]) -> "WeightLayout":
+        """Make the layout of ``weights`` (name -> array), in the mapping's order."""
+        return cls(tuple(weights), tuple(_plain(value.shape) for value in weights.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.sizes[:-1], initial=0))
+
+    @cached_property
+    def size(self) -> int:
+        """M, the length of the vector."""
+        return sum(self.sizes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
+        return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
+
+    def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
+        """Put the weights one after the other.
+
+        Args:
+            weights: name -> array, tensor or parameter; other names are ignored.
+
+        Returns:
+            The vector, float32 (M,).
+
+        Raises:
+            CheckpointError: a parameter is missing or has another shape.
+        """
+        arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
+        misfit = self.misfit({name: array.shape for name, array in arrays.items()})
+        if misfit:
+            raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
+        return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
+
+    def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the parameters in ``vector`` (M,) as views: name -> array of the parameter's shape."""
+        if vector.shape != (self.size,):
+            raise BasisMismatchError(f"The vector has shape {vector.shape}; this layout needs ({self.size},).")
+        return {
+            name: vector[offset : offset + size].reshape(shape)
+            for name, shape, offset, size in zip(self.names, self.shapes, self.offsets, self.sizes, strict=True)
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layout as plain lists for ``json.dump``: {"names": [...], "shapes": [[...], ...]}."""
+        return {"names": list(self.names), "shapes": [list(shape) for shape in self.shapes]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "WeightLayout":
+        """Make the layout that ``to_json`` wrote; BasisMismatchError for anything else."""
+        names, shapes = (data.get("names"), data.get("shapes")) if isinstance(data, dict) else (None, None)
+        if not (
+            isinstance(names, list)
+            and isinstance(shapes, list)
+            and all(isinstance(name, str) for name in names)
+            and all(isinstance(s, list) and len(s) <= 32 and all(_is_length(n) for n in s) for s in shapes)
+        ):
+            raise BasisMismatchError(
+                'A stored layout must be {"names": [texts], "shapes": [lists of whole numbers >= 0]}.'
+            )
+        return cls(tuple(names), tuple(tuple(shape) for shape in shapes))
+
+    def misfit(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+        """Say why a checkpoint with parameters of these ``shapes`` does not hold these weights; None if it does."""
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if name not in shapes:
+                return f"it has no parameter {name!r} {shape}"
+            if shapes[name] != shape:
+                return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
+        return None
+
+    def first_difference(self, other: "WeightLayout") -> str | None:
+        """Say in which way ``other`` first differs from this layout; None if they are equal."""
+        if self == other:
+            return None
+        pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
+        for number, (name, shape, other_name, other_shape) in enumerate(pairs):
+            if name != other_name:
+                moved = " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
+                return f"parameter {number} is {name!r} {shape} here and {other_name!r} {other_shape} there{moved}"
+            if shape != other_shape:
+                return f"parameter {number}, {name!r}, has shape {shape} here and {other_shape} there"
+        longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")
+        common = min(len(self.names), len(other.names))
+        return (
+            f"{len(self.names)} parameters here and {len(other.names)} there; {longer.names[common]!r} "
+            f"{longer.shapes[common]} is only {where}"
+        )
+
+
+def _plain(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(length) for length in shape)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+# The running statistics of a normalisation as PyTorch names them, with their count, and as MindSpore and Keras do.
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
+# What MindSpore's optimizers put before a parameter's name to name its state, and dimred before its averages.
+_STATE = frozenset((
+    "accum", "accumulation", "ema", "exp_avg", "exp_avg_sq", "linear", "m", "max_exp_avg_sq", "mean_grad",
+    "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "stat", "v", "vhat",
+))  # fmt: skip
+_COUNTERS = frozenset((
+    "beta1_power", "beta2_power", "current_iterator_step", "epoch", "epoch_num", "global_step",
+    "last_overflow_iterator_step", "learning_rate", "loss_scale", "momentum", "scale_sense", "step", "step_num",
+    "weight_decay",
+))  # fmt: skip
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether an entry is a running statistic of a normalisation, or the count of its batches."""
+    return name.rpartition(".")[2] in _STATISTICS
+
+
+def is_counter(name: str, tensor: StoredTensor) -> bool:
+    """Return whether an entry of a checkpoint counts steps, epochs or batches, or is a single number."""
+    return name in _COUNTERS or is_statistic(name) or math.prod(tensor.shape) <= 1
+
+
+def trainable_layout(
+    index: Mapping[str, StoredTensor], path: str | os.PathLike[str]
+) -> tuple[WeightLayout, tuple[str, ...]]:
+    """Guess which entries of a checkpoint are trainable weights.
+
+    Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
+    ``moments.conv.weight`` where ``conv.weight`` has the same shape.
+
+    Args:
+        index: name -> place of each tensor.
+        path: of the checkpoint, for the message.
+
+    Returns:
+        The layout of the weights, in the order of ``index``; and the names left out.
+
+    Raises:
+        CheckpointError: nothing is left.
+    """
+    kept = {name: tensor.shape for name, tensor in index.items() if _is_weight(name, tensor, index)}
+    if not kept:
+        raise CheckpointError(
+            f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
+        )
+    ignored = tuple(name for name in index if name not in kept)
+    return WeightLayout(tuple(kept), tuple(kept.values())), ignored
+
+
+def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor]) -> bool:
+    head, _, rest = name.partition(".")
+    is_state = head in _STATE and rest in index and index[rest].shape == tensor.shape
+    return tensor.is_float and not (is_state or is_statistic(name) or name in _COUNTERS)

@@ -1,0 +1,101 @@
+"""The ``.safetensors`` format: eight bytes of header length, a JSON header, the raw bytes of all tensors.
+
+The ``safetensors`` library decides whether a header is valid. It does not tell where a tensor stands in the file, which
+streaming needs; that is read from the header here. Files are written here too: the library's ``serialize`` doubles the
+memory, and its ``save_file`` writes to a temporary file of its own and hides the system's error numbers.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, StoredTensor, tensor_of, unknown_type
+from dimred.errors import CheckpointError
+
+_TYPES: dict[str, np.dtype | str] = {"BOOL": np.dtype("?"), "BF16": BFLOAT16}
+_TYPES |= {f"{dtype.kind.upper()}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # F32, I64, U8, ...
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_MARK = {"format": "ms"}  # MindSpore writes this into the metadata
+_NO_TEXTS = ("format", "dimred_crc32")  # the mark, and a checksum that earlier versions wrote
+
+
+def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Find where each tensor stands, name -> place, and read the texts of the metadata.
+
+    Raises:
+        CheckpointError: the file is truncated, its header is damaged, or a tensor has a type that dimred can't read.
+    """
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+        base = 8 + int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
+        header = json.loads(os.pread(file.fileno(), base - 8, 8), object_pairs_hook=_unique)
+        texts = header.pop("__metadata__", None) or {}
+        index = {name: _tensor(path, name, entry, base) for name, entry in header.items()}
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is not a whole safetensors file ({str(error)[:200]}). It may be truncated, damaged, or of another "
+            "kind; save it again."
+        ) from None
+    return index, {name: text for name, text in texts.items() if name not in _NO_TEXTS}
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):  # the library takes the last one
+        raise ValueError("a name appears twice")
+    return result
+
+
+def _tensor(path: os.PathLike[str], name: str, entry: Any, base: int) -> StoredTensor:
+    start, end = entry["data_offsets"]
+    if entry["dtype"] not in _TYPES:
+        raise unknown_type(path, name, entry["dtype"])
+    return tensor_of(path, name, tuple(entry["shape"]), _TYPES[entry["dtype"]], ((base + start, end - start),))
+
+
+def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
+    """Write ``values`` (name -> little-endian array, or text) in the ``.safetensors`` format; texts as metadata."""
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    types = {name: (value.dtype, value.shape) for name, value in arrays.items()}
+    header, index = safetensors_header(types, _MARK | texts)
+    file.write(header)
+    for name in index:
+        file.write(arrays[name].reshape(-1).view(np.uint8).data)
+
+
+def safetensors_header(
+    types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, StoredTensor]]:
+    """Make all that stands before the values of a file.
+
+    Args:
+        types: name -> (type, shape) of each tensor.
+        metadata: texts, if any.
+
+    Returns:
+        The bytes; and where each tensor goes, name -> place, in the file's order.
+    """
+    empty = {name: StoredTensor(shape, dtype, ()) for name, (dtype, shape) in types.items()}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    spans: dict[str, tuple[int, int]] = {}
+    position = 0
+    # The widest types first, as the format's own writer does: so every tensor is aligned.
+    for name in sorted(empty, key=lambda name: -empty[name].storage.itemsize):
+        size = math.prod(empty[name].shape) * empty[name].storage.itemsize
+        offsets = [position, position + size]
+        header[name] = {"dtype": _NAMES[types[name][0]], "shape": list(empty[name].shape), "data_offsets": offsets}
+        spans[name] = (position, size)
+        position += size
+    head = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    base = 8 + len(head)
+    index = {name: replace(empty[name], pieces=((base + start, size),)) for name, (start, size) in spans.items()}
+    return len(head).to_bytes(8, "little") + head, index

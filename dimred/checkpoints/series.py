@@ -1,0 +1,291 @@
+"""A rolling series of weight snapshots in one folder, and its ``manifest.json``."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
+from dimred.checkpoints.layout import WeightLayout, as_weight
+from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
+from dimred.io.atomic import remove_leftovers
+from dimred.io.checksummed_json import read_checksummed, write_checksummed
+from dimred.io.digest import vector_digest
+from dimred.io.run_names import MANIFEST, snapshots_below
+
+_FORMAT, _VERSION = "dimred snapshot series", 2
+_NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+    """One snapshot of a series.
+
+    Attributes:
+        file: its name inside the folder.
+        step: applied updates when it was taken, counted from the start of training.
+        epoch: the epoch it was taken in.
+        bytes: the size of the file.
+        digest: the ``vector_digest`` of its weights; empty when the folder has no manifest.
+    """
+
+    file: str
+    step: int
+    epoch: int
+    bytes: int
+    digest: str = ""
+
+
+class CheckpointSeries:
+    """Snapshots of a network's trainable weights, ordered by step; the newest ``keep`` of them.
+
+    Written by one process, which continues an existing series where it ended. ``CheckpointSeries.open`` reads one.
+
+    Args:
+        directory: the folder, made when missing.
+        keep: how many snapshots stay; None keeps all.
+        prefix: files are named ``{prefix}-{epoch}_{step}.ckpt``.
+
+    Attributes:
+        entries: the snapshots, oldest first.
+        layout: of every snapshot; None for a folder without a manifest.
+
+    Raises:
+        ConfigError: ``keep`` is not a whole number above 0, or ``prefix`` is no file name.
+        SeriesError: the folder has a damaged manifest, or snapshots and no manifest.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int | None = 40, *, prefix: str = "weights") -> None:
+        if keep is not None:
+            check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
+        if not prefix or any(sign in prefix for sign in "/\\\0"):
+            raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
+        self.directory = Path(directory)
+        self.keep = keep
+        self.prefix = prefix
+        self._writable = True
+        self.directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.directory)
+        self.layout: WeightLayout | None = None
+        self.entries: tuple[SnapshotEntry, ...] = ()
+        if (self.directory / MANIFEST).exists():
+            self.layout, self.entries = read_manifest(self.directory / MANIFEST)
+        elif len(self._unlisted()) > 1:  # a writer that was killed before its first manifest leaves one
+            raise SeriesError(
+                f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
+                "begin a new series there."
+            )
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
+        """Open the series in a folder for reading; without a manifest, files named ``name-epoch_step.ckpt``.
+
+        Raises:
+            SeriesError: no such folder, no snapshots in it, snapshots of several runs, or a damaged manifest.
+        """
+        folder = Path(directory)
+        if not folder.is_dir():
+            raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
+        if where := snapshots_below(folder):
+            raise SeriesError(f"{folder} is not a folder of snapshots{where}.")
+        series = cls.__new__(cls)
+        series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
+        if (folder / MANIFEST).exists():
+            series.layout, series.entries = read_manifest(folder / MANIFEST)
+        else:
+            series.layout, series.entries = None, _scan_names(folder)
+        return series
+
+    def __repr__(self) -> str:
+        """Describe the series in one line."""
+        steps = f", steps {self.entries[0].step} to {self.entries[-1].step}" if self.entries else ""
+        return f"CheckpointSeries({len(self)} snapshots in {self.directory}{steps})"
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The snapshots' files, oldest first."""
+        return tuple(self.directory / entry.file for entry in self.entries)
+
+    @property
+    def steps(self) -> list[int]:
+        """The step that each snapshot was taken after, oldest first."""
+        return [entry.step for entry in self.entries]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
+        """Add a snapshot: write its file, then the manifest, then remove what falls out of the window.
+
+        A process killed between any two of these leaves a series that opens, without the new snapshot or with it.
+
+        Args:
+            weights: the trainable weights in order: name -> array, tensor or parameter; bfloat16 is stored as float32.
+            step: applied updates so far; greater than that of the last snapshot.
+            epoch: the current epoch, for the file name.
+            step_in_epoch: for the file name instead of ``step``, as MindSpore counts.
+
+        Raises:
+            ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays.
+            CheckpointError: a weight is not finite; nothing is written.
+            SeriesError: the series was opened for reading, the step is not later, or the weights have another layout.
+        """
+        self._check_writable()
+        for name, number in (("step", step), ("epoch", epoch)):
+            check_number(name, number, at_least=0, whole=True)
+        if self.entries and step <= self.entries[-1].step:
+            raise SeriesError(
+                f"step is {step}, but {self.directory} has snapshots up to step {self.entries[-1].step}. To go on "
+                f"from an earlier checkpoint call rewind({step - 1}) first; for another run use another folder."
+            )
+        arrays = {name: as_weight(name, value) for name, value in weights.items()}
+        layout = WeightLayout.from_weights(arrays)
+        difference = None if self.layout is None else self.layout.first_difference(layout)
+        if difference:
+            raise SeriesError(
+                f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
+                "folder for another network."
+            )
+        path = self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
+        if any(path.name == entry.file for entry in self.entries):
+            raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
+        write_checkpoint(path, arrays)
+        digest = vector_digest(arrays.values())
+        entry = SnapshotEntry(path.name, int(step), int(epoch), path.stat().st_size, digest)
+        entries = (*self.entries, entry)
+        self._replace(layout, entries if self.keep is None else entries[-self.keep :])
+        return path
+
+    def rewind(self, step: int) -> None:
+        """Remove the snapshots taken after ``step``, and what a killed writer left: training goes on from earlier.
+
+        Raises:
+            SeriesError: the series was opened for reading.
+        """
+        self._check_writable()
+        if self.layout is not None:
+            self._replace(self.layout, tuple(entry for entry in self.entries if entry.step <= step))
+        for path in self._unlisted():
+            path.unlink(missing_ok=True)
+
+    def _unlisted(self) -> list[Path]:
+        """List files that are named like snapshots of this series but are not among its entries."""
+        listed = {entry.file for entry in self.entries}
+        name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
+        return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
+
+    def select(
+        self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
+    ) -> "CheckpointSeries":
+        """Select a part for reading: up to an epoch, without the first, then the last, then every n-th from the newest.
+
+        Raises:
+            ConfigError: a number is not allowed.
+            SeriesError: nothing is left.
+        """
+        for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
+            if value is not None:
+                check_number(name, value, at_least=least, whole=True)
+        early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
+        if not chosen:
+            raise SeriesError(
+                f"skip_first = {skip_first}{'' if until_epoch is None else f' and until_epoch = {until_epoch}'} "
+                f"leave none of the {len(self)} snapshots in {self.directory}."
+            )
+        part = copy(self)
+        part.entries, part._writable = chosen[::-1][::every][::-1], False
+        return part
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise SeriesError(
+                f"The series in {self.directory} was opened for reading; use CheckpointSeries(directory)."
+            )
+
+    def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
+        listed = [asdict(entry) for entry in entries]
+        content = {"format": _FORMAT, "version": _VERSION, "layout": layout.to_json(), "entries": listed}
+        write_checksummed(self.directory / MANIFEST, content)
+        gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
+        self.layout, self.entries = layout, entries
+        for name in gone:
+            with suppress(OSError):  # of a network disk; the snapshot that was added stays, and rewind removes the file
+                (self.directory / name).unlink(missing_ok=True)
+
+
+def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
+    """Read the layout and the entries of a ``manifest.json``.
+
+    Raises:
+        SeriesError: it is damaged, of an unknown version, names a file outside its folder, or is out of order.
+    """
+    try:
+        content = read_checksummed(path)
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"it is not a {_FORMAT!r}")
+        if content.get("version") != _VERSION:
+            raise SeriesError(
+                f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
+                "dimred, or remove the file to have the folder read by file names."
+            )
+        layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
+        entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
+        for before, after in pairwise(entries):
+            if after.step <= before.step:
+                raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
+        if len({entry.file for entry in entries}) < len(entries):
+            raise ValueError("it lists a file twice")
+    except (OSError, ValueError, BasisMismatchError) as error:
+        why = "Restore it, or remove it to have the folder read by file names"
+        raise SeriesError(f"{path} can't be used: {error}. {why}.") from None
+    return layout, entries
+
+
+def _entry(path: Path, item: Any) -> SnapshotEntry:
+    expected = {field.name: field.type for field in fields(SnapshotEntry)}
+    if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
+        raise ValueError(f"an entry is {shown(item)}")
+    name = item["file"]
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
+        raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
+    return SnapshotEntry(**item)
+
+
+def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
+    """List the snapshots of a folder without a manifest, ordered by the numbers in their names, never by time."""
+    matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    if not matches:
+        raise SeriesError(
+            f"{directory} has no manifest.json and no file named like 'resnet-70_625.ckpt' (name-epoch_step); give the "
+            "folder that stage 1 wrote its snapshots to."
+        )
+    prefixes = sorted({match["prefix"] for match in matches})
+    if len(prefixes) > 1:
+        raise SeriesError(
+            f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
+            "folder of its own."
+        )
+    keys = sorted((int(match["epoch"]), int(match["step"]), match.string) for match in matches)
+    steps = steps_since_start([(epoch, step) for epoch, step, _ in keys])
+    return tuple(
+        SnapshotEntry(name, step, epoch, (directory / name).stat().st_size)
+        for (epoch, _, name), step in zip(keys, steps, strict=True)
+    )
+
+
+def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
+    """Compute the step since the start of training from the epoch and step in each name.
+
+    MindSpore counts steps within the epoch, others through all epochs. Where the numbers don't grow with the epochs,
+    they are taken as within, with the largest as the epoch's length.
+    """
+    steps = [step for _, step in sorted(keys)]
+    if all(before < after for before, after in pairwise(steps)):
+        return [step for _, step in keys]
+    return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]

@@ -1,0 +1,199 @@
+"""The methods of a comparison: what each makes of one stage 1."""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dimred.builders import build_data, build_network, build_scores
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.comparison.checks import SPLITS, checkpoint_of, on_one_process, ranks_of
+from dimred.comparison.programs import run_program
+from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
+from dimred.errors import FaultError
+from dimred.evaluation.evaluator import OnSplits
+from dimred.io.atomic import atomic_write
+from dimred.io.checksummed_json import read_checksummed
+from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
+from dimred.report.record import passes_of, read_stage_1, seconds_of
+from dimred.report.verdict import kept_in_words
+from dimred.vectors.parameters import from_arrays
+
+_log = logging.getLogger(__name__)
+
+PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
+# Method -> those that are run before it.
+NEEDS = {"average": ("stage_2",), "stage_2": ("search",), "plain_for_total": ("search",)}
+
+
+class Made(NamedTuple):
+    """What a method made.
+
+    Attributes:
+        network: checkpoint with parameters and statistics.
+        passes: forward and backward of the training that made it, in epochs of ordinary training; stage 1's are
+            included, those of trainings that ``val`` did not choose are not.
+        seconds: after stage 1, with trainings that were not chosen, and choices.
+        chosen: what ``val`` chose, in words; empty if there was nothing to choose.
+        choice: the same as a number, if other seeds are to have it too.
+    """
+
+    network: str
+    passes: float
+    seconds: float = 0.0
+    chosen: str = ""
+    choice: float | None = None
+
+
+class Comparison:
+    """One stage 1 that is taken to end at one epoch, and what can be done from there.
+
+    One process takes the steps of as many ranks as stage 1 had: their batches are its micro-batches.
+
+    Args:
+        data: folder with train/, val/ and test/.
+        run: folder of the stage 1.
+        one: its configuration.
+        two: stage 2's; network, seed and loss must be stage 1's.
+        at: the epoch.
+        folder: of the rows and runs.
+
+    Raises:
+        ConfigError: stage 1 has no full checkpoint of that epoch, or had other data.
+    """
+
+    def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
+        self.data, self.run, self.at, self.folder = data, run, at, folder
+        self.checkpoint = checkpoint_of(run, at)
+        images = {split: build_data(two.with_parts_of(parts_of(one)).data, data, split) for split in SPLITS}
+        n_ranks = ranks_of(one, images["train"].n_images, self.checkpoint)
+        if n_ranks > 1:
+            _log.info(
+                f"{run} was trained on {n_ranks} devices; here one process takes their batches one after the other"
+            )
+        self.one = one.model_copy(update=on_one_process(one, n_ranks))
+        two = two.with_epochs_after(at).with_parts_of(parts_of(one)).model_copy(update={"seed": one.seed})
+        self.two = two.model_copy(update=on_one_process(two, n_ranks))
+        self.network = build_network(one)
+        self.on = OnSplits(self.network, images, build_scores(two), seed=one.seed, n_batches=two.reestimate_batches)
+        self.measured = cache(self._measured)
+
+    def _measured(self, network: str) -> dict[str, float]:
+        """Measure a checkpoint on ``val`` and ``test``: the metric as trained and re-estimated, the loss after that."""
+        from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
+        found = {split: self.on.metric(split) for split in SPLITS[1:]}
+        self.on.reestimate()
+        for split in SPLITS[1:]:
+            metric, losses = self.on.metric_and_losses(split)
+            found |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
+        return found
+
+    def last(self) -> Made:
+        """Take stage 1 as it is here."""
+        return Made(str(self.checkpoint), self.at)
+
+    def average(self) -> Made:
+        """Take the average of the snapshots that stage 2 found best."""
+        result, saved = self._result("stage_2"), self.folder / "stage_2" / STAGE_2_CHECKPOINTS
+        seconds = result.get("average_seconds", 0.0) + result.get("start_seconds", 0.0)
+        point = "average" if "average_of" in result else "start"
+        chosen = result.get("average_of", result.get("started_from", "last"))
+        found = next(saved.glob(f"*-{point}.ckpt"), self.checkpoint)  # no average is better than the last weights
+        return Made(str(found), self.at, seconds, chosen)
+
+    def stage_2(self) -> Made:
+        """Run stage 2 without a search; with a search configured, as long as that took, with stage 1's batches."""
+        changes: dict[str, Any] = {"keep_best": True}
+        if self.two.search is not None:
+            changes |= {
+                "search": None,
+                "cooldown": self.two.cooldown or CooldownConfig(),
+                "epochs": self.equal_passes(),
+            }
+            changes |= {key: getattr(self.one, key) for key in parts_of(self.one) if key != "batch_size"}
+            changes["start"] = "last" if self.two.start == "mean" else self.two.start
+            changes["data"] = self.two.data.model_copy(update={"batch_size": self.one.data.batch_size})
+        return self._run_stage_2("stage_2", self.two.model_copy(update=changes))
+
+    def search(self) -> Made:
+        """Run stage 2 with the search that is configured."""
+        return self._run_stage_2("search", self.two)
+
+    def plain_for_total(self) -> Made:
+        """Train from the beginning with a linear schedule made for the same total.
+
+        ``val`` chooses the peak on the first seed that is compared at this epoch; it is kept for the others.
+
+        Raises:
+            FaultError: the training failed with each of the peaks.
+        """
+        total, tried = self.at + self.equal_passes(), dict[float, Made]()
+        warmup, kept = min(self.one.schedule.warmup_epochs, total - 1), self._earlier_choice("plain_for_total")
+        for peak in [factor * self.one.schedule.peak for factor in PEAK_FACTORS] if kept is None else [kept]:
+            made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total, "cooldown": None}
+            schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
+            try:
+                tried[peak] = self._run_stage_1(f"plain_{peak:g}", schedule, total)
+            except FaultError as fault:
+                _log.info(f"plain training with the peak {peak:g} is left out: {fault}")
+        if not tried:
+            raise FaultError(f"plain training failed with each peak; see {self.folder}/plain_*.log")
+        best = min(tried, key=lambda peak: self.measured(tried[peak].network)["val_loss"])
+        seconds = sum(each.seconds for each in tried.values())
+        return tried[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best)
+
+    def plain_to_the_end(self) -> Made:
+        """Train stage 1 itself, optimizer state included, to the end of its schedule or cooldown."""
+        total = self.one.schedule.last_epoch or self.at
+        return self._run_stage_1("plain_to_the_end", self.one.schedule, total, [f"--from={self.checkpoint}"])
+
+    def equal_passes(self) -> int:
+        """Return how many epochs of ordinary training cost what stage 2 as configured costs here, rounded up."""
+        if self.two.search is None:
+            return self.two.n_epochs
+        return math.ceil(passes_of(self._result("search")) - 1e-9)
+
+    def _run_stage_2(self, name: str, settings: StageTwoConfig) -> Made:
+        self._run_program(name, "stage_2", settings, [str(self.checkpoint)])
+        result = self._result(name)
+        network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
+        return Made(str(network), self.at + passes_of(result), seconds_of(result), kept_in_words(result))
+
+    def _run_stage_1(self, name: str, schedule: Any, total: int, options: Sequence[str] = ()) -> Made:
+        """Train to epoch ``total`` without snapshots, and measure nothing on the way."""
+        updates = {"schedule": schedule, "epochs": total, "stop": None, "evaluate_every": total}
+        updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
+        self._run_program(name, "stage_1", self.one.model_copy(update=updates), options)
+        checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
+        return Made(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
+
+    def _run_program(
+        self, name: str, program: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
+    ) -> None:
+        config = self.folder / f"{name}.yaml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(config, config_text(settings))
+        what = f"seed {self.one.seed}, epoch {self.at}: {name}"
+        run_program(what, program, [str(self.data), *options, f"--config={config}"], self.folder / name)
+
+    def _result(self, name: str) -> dict[str, Any]:
+        """Read what a stage 2 that has been run here found."""
+        return read_checksummed(self.folder / name / RESULT)
+
+    def _earlier_choice(self, method: str) -> float | None:
+        """Return what ``val`` chose on the first seed that was compared at this epoch, or None on the first."""
+        others = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))
+        return json.loads(others[0].read_text(encoding="utf-8"))["choice"] if others else None
+
+
+METHODS: dict[str, Callable[[Comparison], Made]] = {  # in the order in which they are run
+    "last": Comparison.last,
+    "search": Comparison.search,
+    "stage_2": Comparison.stage_2,
+    "average": Comparison.average,
+    "plain_for_total": Comparison.plain_for_total,
+    "plain_to_the_end": Comparison.plain_to_the_end,
+}

@@ -1,0 +1,143 @@
+"""Measure a network on the splits of its data: metric, loss, and BatchNorm statistics that belong to its weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.averaging.selection import Measured
+from dimred.checkpoints.layout import WeightLayout
+from dimred.data.batches import read_batches
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.evaluation.batch_norm import reestimate_batch_norm
+from dimred.evaluation.scores import CLASSIFICATION, Scores, mean_of_items, means_of_samples, score_batches
+from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import from_arrays
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Images(Protocol):
+    """One split of the data, such as ``dimred.data.image_folder.ImageFolder``."""
+
+    n_images: int
+    batch_size: int
+
+    def evaluation(self) -> Any:
+        """Return a dataset of every image once, without augmentation."""
+
+    def spare_batches(self, seed: int) -> Iterator[Any]:
+        """Yield training micro-batches without end, in orders that no epoch uses."""
+
+
+_KEPT_BYTES = 1 << 28  # of the batches of one purpose
+
+
+class _Kept:
+    """Batches that are the same each time; if they are small they are read once and kept in memory.
+
+    Args:
+        read: reads them.
+        at_batch: called for each batch.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[tuple[Tensor, ...]]], at_batch: Callable[[], object]):
+        self._read, self._at_batch = read, at_batch
+        self._batches: list[tuple[Tensor, ...]] | None = None
+
+    def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
+        """Yield the batches, as MindSpore's datasets do."""
+        if self._batches is not None:
+            for batch in self._batches:
+                self._at_batch()
+                yield batch
+            return
+        batches, n_bytes = [], 0
+        for batch in self._read():
+            self._at_batch()
+            yield batch
+            n_bytes += sum(tensor.nbytes for tensor in batch)
+            if n_bytes <= _KEPT_BYTES:
+                batches.append(batch)
+        self._batches = batches if n_bytes <= _KEPT_BYTES else None
+
+
+class OnSplits:
+    """Measurements of a network with its current weights.
+
+    Args:
+        network: inputs -> outputs.
+        images: by split; ``train`` for ``reestimate``.
+        scores: what it is measured by.
+        seed: of the order of the training images.
+        n_batches: training batches, of all ranks each, that statistics are re-estimated on.
+        ranks: all of them call the methods, each with its share of the images.
+        at_batch: called for each batch of a pass, for whoever watches over long ones.
+
+    Attributes:
+        network: as given.
+        has_batch_norm: whether there is anything to re-estimate.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        images: Mapping[str, Images],
+        scores: Scores = CLASSIFICATION,
+        *,
+        seed: int,
+        n_batches: int,
+        ranks: Ranks = ALONE,
+        at_batch: Callable[[], object] = lambda: None,
+    ):
+        self.network = network
+        self._scores, self._ranks = scores, ranks
+        self._layout = WeightLayout.from_network(network)
+        self._splits = {
+            split: _Kept(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
+        }
+        self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches), at_batch)
+        self.has_batch_norm = bool(moving_statistics(network))
+
+    def metric(self, split: str) -> float:
+        """Measure the mean of the metric over the split; by default the accuracy, a fraction."""
+        [found] = score_batches(self.network, self._splits[split], self._scores.metric)
+        return mean_of_items(found, self._ranks)
+
+    def losses(self, split: str) -> np.ndarray:
+        """Measure the loss on each sample of the split, float32 (n,); see ``means_of_samples``."""
+        [found] = score_batches(self.network, self._splits[split], self._scores.loss)
+        return means_of_samples(found, self._ranks)
+
+    def metric_and_losses(self, split: str) -> tuple[float, np.ndarray]:
+        """Measure metric and losses in one pass."""
+        metric, loss = score_batches(self.network, self._splits[split], self._scores.metric, self._scores.loss)
+        return mean_of_items(metric, self._ranks), means_of_samples(loss, self._ranks)
+
+    def put(self, weights: np.ndarray) -> None:
+        """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
+        from_arrays(self.network.trainable_params(), self._layout.unflatten(weights), "an average")
+        self.reestimate()
+
+    def on_val(self) -> Measured:
+        """Measure loss and metric on ``val`` in one pass."""
+        metric, losses = self.metric_and_losses("val")
+        return Measured(losses, metric)
+
+    def on_val_of(self, weights: np.ndarray) -> Measured:
+        """Set the weights with ``put``, and measure loss and metric on ``val``."""
+        self.put(weights)
+        return self.on_val()
+
+    def reestimate(self) -> int:
+        """Re-estimate the network's BatchNorm statistics, and return how many batches that took.
+
+        Raises:
+            ConfigError: there are no training batches.
+        """
+        n_batches = reestimate_batch_norm(self.network, self._spare.create_tuple_iterator())
+        self._ranks.all_reduce_mean(moving_statistics(self.network))
+        return n_batches

@@ -1,0 +1,140 @@
+"""Means of any loss or metric over all items of all ranks."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, dataset, nn
+
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import ConfigError, DataError
+from dimred.evaluation.classification import cross_entropy, is_correct
+from dimred.train_step.network_state import evaluating
+
+# (outputs, labels) -> values, or (values, counted): one value for each item of each sample, (n, ...), as a Tensor or an
+# array, the samples first; ``counted`` is false for what is left out, such as the padding of a text.
+Score = Callable[[Any, Tensor], Any]
+
+
+class Scores(NamedTuple):
+    """The loss and the metric that measure a network.
+
+    Attributes:
+        loss: the lowest is the best; chooses on ``val``.
+        metric: what is reported.
+    """
+
+    loss: Score
+    metric: Score
+
+
+CLASSIFICATION = Scores(cross_entropy, is_correct)
+
+
+# For each batch: sums over the items of each sample that count, and how many these are, (n,) each.
+Found = list[tuple[np.ndarray, np.ndarray]]
+
+
+def score_batches(network: nn.Cell, batches: dataset.Dataset, *scores: Score) -> list[Found]:
+    """Evaluate each score on the batches in one pass; the mode of each cell is put back afterwards."""
+    found: list[Found] = [[] for _ in scores]
+    with evaluating(network):
+        for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
+            outputs = network(*inputs)
+            for of_one, score in zip(found, scores, strict=True):
+                of_one.append(sums_and_counts(score(outputs, labels), outputs, labels))
+    return found
+
+
+def mean_of_items(found: Found, ranks: Ranks = ALONE) -> float:
+    """Compute the mean over every item that counts, of all ranks, whose shares of the data may differ.
+
+    Raises:
+        DataError: none counts.
+    """
+    total = sum((np.array([sums.sum(), counts.sum()]) for sums, counts in found), np.zeros(2))
+    score, n_items = ranks.sum(total)
+    return float(score) / _at_least_one(n_items)
+
+
+def means_of_samples(found: Found, ranks: Ranks = ALONE) -> np.ndarray:
+    """Compute the score of each sample, float32 (n,): those of all ranks, in the same order on each.
+
+    It is the sum over the sample's items, divided by the mean number of items of a sample. So the mean over the samples
+    is the mean over the items, and the samples are what is independent of each other.
+
+    Raises:
+        DataError: no item counts.
+    """
+    own = np.concatenate([np.zeros((2, 0)), *map(np.array, found)], axis=1)  # sums, counts
+    sizes = np.zeros(ranks.group_size)
+    sizes[ranks.rank] = own.shape[1]
+    sizes = ranks.sum(sizes).astype(int)
+    first = sizes[: ranks.rank].sum()
+    everything = np.zeros((2, sizes.sum()), np.float32)
+    everything[:, first : first + own.shape[1]] = own
+    sums, counts = ranks.sum(everything)
+    _at_least_one(counts.sum())
+    return sums / counts.mean()
+
+
+def _at_least_one(n_items: float) -> float:
+    if not n_items:
+        raise DataError("not one item of the split counts: it is empty, or all of its labels are to be ignored")
+    return float(n_items)
+
+
+def sums_and_counts(found: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sum the items of each sample that count, and count them.
+
+    Args:
+        found: what a score gave for a batch.
+        outputs, labels: what it was called with.
+
+    Returns:
+        Sums and counts, float64 (n,) each, for the n samples of the batch.
+
+    Raises:
+        ConfigError: that is not one value for each item, see ``misfit``.
+    """
+    values, counted = found if isinstance(found, tuple) else (found, True)
+    values, counted = np.broadcast_arrays(on_host(values), on_host(counted) != 0)
+    if wrong := misfit(values.shape, outputs, labels):
+        raise ConfigError(f"loss or metric gave {wrong}")
+    within = tuple(range(1, values.ndim))
+    return np.where(counted, values, 0).sum(within, dtype=np.float64), counted.sum(within, dtype=np.float64)
+
+
+def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
+    """Say why values of this shape are not one for each item of a batch, (n, ...); None if they may be.
+
+    Outputs (n, 1) and labels (n,) broadcast to (n, n): every output is compared with every label, and the mean of that
+    means nothing. Such values are more than the outputs and more than the labels.
+
+    Args:
+        shape: of what a loss or a metric gave.
+        outputs: of the network, a Tensor or several.
+        labels: (n, ...).
+    """
+    if not shape:
+        return (
+            "a single number for a batch; it must give one for each item, (n, ...), so that batches of any size count "
+            'rightly (in MindSpore: reduction="none")'
+        )
+    n_samples = len(labels)
+    if shape[0] != n_samples:
+        return f"the shape {shape}; its first axis must be the {n_samples} samples"
+    parts = [*(outputs if isinstance(outputs, tuple | list) else [outputs]), labels]
+    if math.prod(shape) > max(math.prod(part.shape) for part in parts):
+        return (
+            f"the shape {shape}, more numbers than there are outputs or labels, because these have the shapes "
+            f"{' and '.join(str(tuple(part.shape)) for part in parts)}; give them the same shape"
+        )
+    return None
+
+
+def on_host(value: Any) -> np.ndarray:
+    """Convert a Tensor of any type, or what NumPy takes, to a float32 array."""
+    return np.asarray(value.astype(ms.float32).asnumpy() if isinstance(value, Tensor) else value, np.float32)

@@ -1,0 +1,187 @@
+"""Files that appear whole or not at all."""
+
+import errno
+import logging
+import os
+import re
+import secrets
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import psutil
+
+_log = logging.getLogger(__name__)
+_HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
+_LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
+
+
+@contextmanager
+def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
+
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
+    without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
+    is a path, which a library that opens files itself may write to.
+
+    Not ``durable``, it does not wait for the disk: a power cut (but no mere kill) may leave an empty or older file.
+
+    Raises:
+        OSError: the folder does not exist, is not writable, or is full.
+    """
+    target = Path(path)
+    with _temporary_name(target) as temporary:
+        with temporary.open("x+b") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(target)
+    if durable:
+        _flush(target.parent)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that is seen whole, or not at all.
+
+    Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+
+    Raises:
+        OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
+    """
+    target = Path(path)
+    with _temporary_name(target) as temporary:
+        temporary.mkdir()
+        yield temporary
+        rename_durably(temporary, target)
+
+
+@contextmanager
+def _temporary_name(target: Path) -> Iterator[Path]:
+    """Make a name beside the target that nobody else uses; after an error, what stands there is removed.
+
+    Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
+    as the file system allows.
+    """
+    temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        yield temporary
+    except BaseException as error:
+        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
+            remove(temporary)
+        if isinstance(error, OSError):
+            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
+        raise
+
+
+def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write ``data`` (text as UTF-8) to ``path``, whole or not at all."""
+    with open_atomic(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def rename_durably(path: Path, target: Path) -> None:
+    """Flush a file or folder and rename it; unless the folder around it is flushed too, a power cut may undo that."""
+    _flush(path)
+    path.replace(target)
+    _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flush_to_disk(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def flush_to_disk(descriptor: int, path: Path) -> None:
+    """Flush a file to the disk (``os.fsync``); an error names the file."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file or folder of this name is still being written, or was when its writer died."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def remove_leftovers(directory: str | os.PathLike[str]) -> None:
+    """Remove the temporary files and folders of processes of this host that were killed while they wrote them.
+
+    What can't be removed stays: in a shared folder it may be another user's.
+    """
+    for path in Path(directory).glob(".writing-*.tmp"):
+        match = _LEFTOVER.fullmatch(path.name)
+        if match and match["host"] == _HOST and not psutil.pid_exists(int(match["pid"])):
+            with suppress(OSError):
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder and what is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+_Result = TypeVar("_Result")
+_WAITS_SECONDS = (1.0, 5.0, 20.0)
+_SECONDS_UNTIL_ROOM = 5.0  # from one look at a full disk to the next
+_SECONDS_BETWEEN_LINES = 60.0
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+# Errors of a network disk that is away for a moment.
+_PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
+
+stop_waiting = threading.Event()
+"""Set where the program was told to end: then ``retry`` waits no longer. Process-wide, because rank 0 of several writes
+its files in a thread, which receives no signals."""
+
+
+def retry(action: Callable[[], _Result], wait: Callable[[float], object] | None = None) -> _Result:
+    """Call ``action``; where the disk fails in a way that may pass, wait and call it again.
+
+    On a full disk it waits until there is room or ``stop_waiting`` is set, and says so once a minute. Any other failure
+    that may pass is tried again three times.
+
+    Args:
+        action: may be called again after an OSError.
+        wait: called with the seconds of each pause, in place of waiting.
+
+    Returns:
+        What ``action`` returned.
+
+    Raises:
+        OSError: one that will not pass, or the last one.
+    """
+    pauses, said_ago = iter(_WAITS_SECONDS), _SECONDS_BETWEEN_LINES
+    while True:
+        try:
+            return action()
+        except OSError as error:
+            is_full = error.errno in _FULL
+            pause = _SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _PASSING else None
+            if pause is None or (is_full and stop_waiting.is_set()):
+                raise
+            if not is_full or said_ago >= _SECONDS_BETWEEN_LINES:
+                then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
+                _log.warning(f"{describe_os_error(error)}; {then}")
+                said_ago = 0.0
+            (wait or (stop_waiting.wait if is_full else time.sleep))(pause)
+            said_ago += pause
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the file and the system's reason, for a message."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return f"{error.filename}: {why}" if error.filename else why

@@ -1,0 +1,65 @@
+"""JSON files that carry their own checksum, so that a changed byte is found wherever it is."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dimred.io.atomic import atomic_write
+
+_KEY = "checksum"
+_BLANK = "0" * 64
+_LARGEST = 64 << 20
+
+
+def add_checksum(content: Mapping[str, Any]) -> str:
+    """Write ``content`` as JSON text with a checksum as its last key.
+
+    The checksum is the SHA-256 of the text with 64 zeros in the checksum's place.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    text = json.dumps({**content, _KEY: _BLANK}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    head, _, tail = text.rpartition(_BLANK)
+    return head + hashlib.sha256(text.encode()).hexdigest() + tail
+
+
+def strip_checksum(raw: bytes) -> dict[str, Any]:
+    """Read what ``add_checksum`` made, and return the content.
+
+    Raises:
+        ValueError: it is not JSON, has no checksum, or was changed.
+    """
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    checksum = content.pop(_KEY, None) if isinstance(content, dict) else None
+    if not isinstance(checksum, str) or len(checksum) != len(_BLANK):
+        raise ValueError("it has no checksum")
+    head, _, tail = raw.rpartition(checksum.encode("utf-8", "surrogatepass"))
+    if hashlib.sha256(head + _BLANK.encode() + tail).hexdigest() != checksum:
+        raise ValueError("it was changed after it was written: its checksum is another")
+    return dict(content)
+
+
+def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a JSON file with its checksum, whole or not at all."""
+    atomic_write(path, add_checksum(content))
+
+
+def read_checksummed(path: str | os.PathLike[str], largest: int = _LARGEST) -> dict[str, Any]:
+    """Read a file of ``write_checksummed`` of up to ``largest`` bytes.
+
+    Raises:
+        ValueError: it is damaged, or too large.
+        OSError: it can't be read.
+    """
+    with Path(path).open("rb") as file:
+        raw = file.read(largest + 1)
+    if len(raw) > largest:
+        raise ValueError(f"it has more than {largest:,} bytes")
+    return strip_checksum(raw)

@@ -1,0 +1,49 @@
+"""Read ``metrics.jsonl``: one JSON object a line, appended while the run goes on.
+
+What a network is measured by is ``accuracy``, a fraction that is told in percent, or somebody's own metric, which is
+told as it is.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dimred.errors import RunError
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read all records of a metrics file, in order; a last line that is still being written is left out.
+
+    Raises:
+        RunError: the file can't be read, or a line is not a record.
+    """
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise RunError(f"{path} is not found; name the metrics.jsonl of a run") from None
+    except OSError as error:
+        raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
+    return [_record(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is damaged in line {number}: it holds no keys; remove the line")
+    return record
+
+
+ACCURACY = "accuracy"
+
+
+def metric_text(name: str, value: float, decimals: int = 2) -> str:
+    """Write a metric's value as text: accuracy in percent with these ``decimals``, another one with four digits."""
+    return f"{100 * value:.{decimals}f} %" if name == ACCURACY else f"{value:.4g}"
+
+
+def metric_axis(name: str) -> tuple[str, float]:
+    """Return the label of an axis, and the factor of the values on it."""
+    return (f"{name}, %", 100.0) if name == ACCURACY else (name, 1.0)

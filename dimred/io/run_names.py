@@ -1,0 +1,85 @@
+"""The names of the files and folders of a run. Each stands here and nowhere else."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from dimred.io.atomic import is_temporary
+
+# Of every run.
+CONFIG = "config.yaml"
+PHASES = "phases.json"
+VERSIONS = "versions.json"
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"  # folder of event files
+STATES = "resume"
+LOCK = ".lock"
+MINDSPORE_LOG = "mindspore.log"
+
+# In a rank's folder, from its launcher.
+RANK_LOG = "train.log"
+ENVIRONMENT_LOG = "env.log"
+SCHEDULER_LOG = "scheduler.log"
+
+# What may stand in a folder without being results of a run.
+NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDULER_LOG})
+
+# Of stage 1.
+STAGE_1_CHECKPOINTS = "checkpoint_stage_1"
+SNAPSHOTS = "checkpoint_pca"  # inside it
+MANIFEST = "manifest.json"  # of a folder of snapshots
+
+# Of the PCA.
+BASIS = "pca_mat.npy"
+BASIS_METADATA = "pca_mat.h5"
+
+# Of stage 2.
+STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
+RESULT = "result.json"
+
+
+def results_in(folder: Path) -> bool:
+    """Return whether a run has written something; what it was writing when it died does not count."""
+    return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
+
+
+class CheckpointPlace(NamedTuple):
+    """Where stage 1 was when it wrote a full checkpoint, as its name says."""
+
+    epoch: int
+    steps_per_epoch: int
+
+
+def checkpoint_place(path: Path) -> CheckpointPlace | None:
+    """Read the place from a name ``NAME-EPOCH_STEP.ckpt``; None for another name."""
+    found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
+    return CheckpointPlace(int(found[1]), int(found[2])) if found else None
+
+
+def full_checkpoints(folder: Path) -> dict[int, Path]:
+    """Find the full checkpoints in stage 1's folder of checkpoints: epoch -> path."""
+    return {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
+
+
+def named_weights(argument: str, path: Path) -> str:
+    """Name a checkpoint as the user typed it, for a message, with its kind if its folder tells it."""
+    kinds = {
+        SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
+        STAGE_2_CHECKPOINTS: "a network of stage 2, ",
+        STATES: "a state for --resume, ",
+    }
+    return f"{argument} is {str(path)!r}, {kinds.get(path.parent.name, '')}which"
+
+
+def full_checkpoint_beside(weights: Path) -> str:
+    """Return the full checkpoint to name instead of these weights."""
+    folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
+    others = {} if folder is None else full_checkpoints(folder)
+    others = {epoch: path for epoch, path in others.items() if path != weights}
+    return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
+
+
+def snapshots_below(folder: Path) -> str:
+    """Say where the snapshots of a run are, for a message about its folder; empty for another folder."""
+    place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
+    return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""

@@ -1,0 +1,93 @@
+"""Dropout whose masks can be drawn again, so that all losses of a step are comparable.
+
+MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a
+function of a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As
+Easy as 1, 2, 3, 2011; the mixing constants are those of the Murmur3 and xxHash finalisers). The seed changes once per
+step.
+"""
+
+from collections.abc import Callable
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.train_step.cells import places
+
+_GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
+_PART_STRIDE = 0x9E3779B1  # so large that no part of a step has the number of another step in reach
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class ReplayableDropout(nn.Cell):
+    """Dropout with probability p: kept elements are scaled by 1 / (1 - p); the same seed gives the same mask.
+
+    So a forward pass that calls the same cell twice on inputs of one shape uses one mask twice.
+
+    Args:
+        p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
+        seed: () int32, shared by every dropout of a network.
+        site: number of this dropout in the network, so that no two share a mask.
+        whole_channels: drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
+    """
+
+    def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool):
+        super().__init__(auto_prefix=False)
+        # Not registered in the cell, so that no checkpoint of the network holds it.
+        object.__setattr__(self, "seed", seed)
+        self.p = p
+        self.kept = 1.0 - p if p < 1 else 1.0
+        self.site = (site * 7919 + 1) % 2**31
+        self.whole_channels = whole_channels
+
+    def construct(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = x.shape[:2] + (1,) * (x.ndim - 2) if self.whole_channels else x.shape
+        mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
+        return x * mask / self.kept
+
+
+def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
+    """Return numbers in [0, 1] that depend on the key and the element's index only."""
+    count = 1
+    for size in shape:
+        count *= size
+    bits = ops.arange(0, count, 1).astype(ms.int32) * _GOLDEN + key
+    bits = ops.bitwise_xor(bits, ops.bitwise_right_shift(bits, Tensor(15, ms.int32))) * _MIX_1
+    bits = ops.bitwise_xor(bits, ops.bitwise_right_shift(bits, Tensor(13, ms.int32))) * _MIX_2
+    return (bits.astype(ms.float32) * 2.0**-32 + 0.5).reshape(shape)
+
+
+def _drop_share(dropout: nn.Cell) -> float:
+    if isinstance(dropout, nn.Dropout1d):
+        return float(dropout.prob)
+    if isinstance(dropout, nn.Dropout) and dropout.p is not None:
+        return float(dropout.p)
+    return 1.0 - float(dropout.keep_prob)
+
+
+def make_replayable(network: nn.Cell) -> Callable[..., None]:
+    """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
+
+    One cell in two places becomes two, each with masks of its own. What an earlier call replaced goes on with its seed.
+
+    Returns:
+        A function of the step's number and that of a part of the batch, which draws the masks: the same numbers give
+        the same masks. It does nothing for a network without dropout.
+    """
+    found = places(network)
+    earlier = [place.cell for place in found if isinstance(place.cell, ReplayableDropout)]
+    seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
+    dropouts = [place for place in found if isinstance(place.cell, _DROPOUTS)]
+    for site, place in enumerate(dropouts, start=len(earlier)):
+        replacement = ReplayableDropout(_drop_share(place.cell), seed, site, type(place.cell) is not nn.Dropout)
+        replacement.set_train(place.cell.training)
+        place.put(replacement)
+
+    def draw(step: int, part: int = 0) -> None:
+        if earlier or dropouts:
+            number = np.array((step + part * _PART_STRIDE) % 2**32, np.uint32)
+            ops.assign(seed, Tensor(number.view(np.int32)))
+
+    return draw

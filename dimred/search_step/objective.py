@@ -1,0 +1,82 @@
+"""Loss and gradient of one batch at the current weights."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mindspore import Parameter, Tensor, mutable, nn
+
+from dimred.train_step.gradient import BatchGradient, GroupGradient
+from dimred.train_step.loss_scale import StaticLossScale
+from dimred.vectors.base import Vectors
+
+
+class Evaluation(NamedTuple):
+    """A batch's loss and gradient at the current weights.
+
+    Attributes:
+        loss: f(w; B), Tensor () float32.
+        grad: g, clipped where asked for, Tensor (M,) float32.
+        grad_square: |g|^2 of that g.
+        raw_norm: |g| before clipping.
+    """
+
+    loss: Tensor
+    grad: Tensor
+    grad_square: float
+    raw_norm: float
+
+
+class Objective:
+    """Loss and gradient of one batch at the current weights.
+
+    Both are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are averaged
+    here, in the same way, so that the search compares like with like.
+
+    Args:
+        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        trainable: the parameters, in the order of the weight vector.
+        vectors: of these parameters.
+        micro_batch_size: rows of a micro-batch; None takes every batch whole.
+        reduce: from this rank's means to those over all ranks, see ``Ranks.mean``; None on one process.
+        draw_dropout_masks: called with a micro-batch's number before its forward pass.
+        loss_scale: of the gradient, or None; every loss is reported without it.
+        clipping: of the gradient, or None.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        trainable: Sequence[Parameter],
+        vectors: Vectors,
+        micro_batch_size: int | None,
+        reduce: nn.Cell | None,
+        draw_dropout_masks: Callable[[int], object],
+        loss_scale: StaticLossScale | None,
+        clipping: nn.Cell | None,
+    ):
+        gradient = BatchGradient(network, trainable, loss_scale)
+        self._group = GroupGradient(gradient, micro_batch_size, vectors, draw_dropout_masks)
+        self._squared_norm = vectors.squared_norm
+        self._clip = clipping
+        self._reduce = reduce
+
+    def loss(self, inputs: Sequence[Tensor]) -> float:
+        """Return f(w; B)."""
+        loss = self._group.loss(inputs)
+        if self._reduce is not None:
+            (loss,) = self._reduce(loss)
+        return float(loss.asnumpy())
+
+    def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
+        """Return f(w; B) and g; a gradient that is not finite is not clipped."""
+        loss, grad = self._group.loss_and_gradient(inputs)
+        if self._reduce is not None:
+            loss, grad = self._reduce(loss, grad)
+        square = self._squared_norm(grad)
+        raw_norm = math.sqrt(square)
+        if self._clip is not None and math.isfinite(raw_norm):
+            # A tuple that is not mutable would be a constant of the graph, and each gradient would compile a new one.
+            (grad,), _ = self._clip(mutable((grad,)))
+            square = self._squared_norm(grad)
+        return Evaluation(loss, grad, square, raw_norm)

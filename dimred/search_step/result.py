@@ -1,0 +1,187 @@
+"""The report of a search step, and the memory of the search between steps."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from mindspore import Tensor
+
+_DIRECTION = "direction."
+
+
+class Outcome(Enum):
+    """The reason why a search step ended; the value is the sentence shown to people."""
+
+    ACCEPTED = "a trial was accepted"
+    NO_DECREASE = "no trial was accepted; inside the subspace the weights stay where they were"
+    NON_FINITE_GRADIENT = "the loss or its gradient was not finite; the whole step was skipped"
+
+
+class SearchResult(NamedTuple):
+    """The outcome of one step; ``loss`` comes first, where MindSpore's callbacks look for it.
+
+    Attributes:
+        loss: Tensor () float32, f(w; B) before the step.
+        loss_after: f at the accepted point w + t d on the same batch, before the step outside the subspace; equals
+            ``loss`` where nothing was accepted.
+        outcome: why the step ended.
+        subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
+        seconds: wall time by part of the step.
+        step_size: accepted t; 0.0 where nothing was accepted.
+        n_trials: trial losses evaluated.
+        slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
+        curvature: y's of the pair that was considered; nan without a pair.
+        pair_used: whether that pair updated the inverse Hessian.
+        condition: condition number of the inverse Hessian the direction came from; nan without one.
+        captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
+        moved_inside: |t d|, distance moved inside the subspace.
+        moved_outside: distance moved by the residual step; |alpha m| of the published one.
+        grad_norm: |g| before clipping; nan on a skipped step.
+        loss_scale: S of this step's gradient; 1 without a loss scale.
+        n_overflows: steps skipped so far because of a gradient that was not finite, counted by the loss scale.
+    """
+
+    loss: Any
+    loss_after: float
+    outcome: Outcome
+    subspace_step: np.ndarray
+    seconds: dict[str, float]
+    step_size: float = 0.0
+    n_trials: int = 0
+    slope: float = math.nan
+    curvature: float = math.nan
+    pair_used: bool = False
+    condition: float = math.nan
+    captured_share: float = math.nan
+    moved_inside: float = 0.0
+    moved_outside: float = 0.0
+    grad_norm: float = math.nan
+    loss_scale: float = 1.0
+    n_overflows: int = 0
+
+    def __repr__(self) -> str:
+        """Describe the step in one line."""
+        return (
+            f"SearchResult({self.outcome.name.lower()}: loss {float(self.loss):.4g} -> {self.loss_after:.4g}, step "
+            f"{self.step_size:.3g}, {self.n_trials} trials, moved {self.moved_inside:.3g} inside the subspace, "
+            f"{self.moved_outside:.3g} outside)"
+        )
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the weights moved inside the subspace."""
+        return self.outcome is Outcome.ACCEPTED
+
+
+def telemetry(found: SearchResult) -> dict[str, Any]:
+    """Turn a result into a record of ``metrics.jsonl``, of numbers and words."""
+    return found._asdict() | {
+        "loss": float(found.loss.asnumpy()),
+        "outcome": found.outcome.name.lower(),
+        "subspace_step": found.subspace_step.tolist(),
+    }
+
+
+def search_line(records: Sequence[dict[str, Any]]) -> str:
+    """Describe an epoch of records in one line."""
+    shares = np.array([record["captured_share"] for record in records], dtype=float)
+    shares = shares[np.isfinite(shares)]  # a skipped step has none
+    inside = f"{100 * shares.mean():.1f} %" if shares.size else "unknown"
+    return (
+        f"  accepted {_n_accepted(records)} of {len(records)} steps, "
+        f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
+        f"{inside} of the gradient inside the subspace; moved "
+        f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
+        f"{sum(record['moved_outside'] for record in records):.3g} outside"
+    )
+
+
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Sum up steps, accepted steps, trials, gradients, and the distances moved, of a whole search."""
+    return {
+        "steps": len(records),
+        "accepted_steps": _n_accepted(records),
+        "trials": sum(record["n_trials"] for record in records),
+        "gradients": len(records),
+        "moved_inside": sum(record["moved_inside"] for record in records),
+        "moved_outside": sum(record["moved_outside"] for record in records),
+    }
+
+
+def _n_accepted(records: Sequence[dict[str, Any]]) -> int:
+    return sum(record["outcome"] == "accepted" for record in records)
+
+
+class SearchState(NamedTuple):
+    """The memory of the search between steps; a run resumed from it goes on as if it had not stopped.
+
+    Attributes:
+        direction: state of the direction rule (for BFGS: H, the pair).
+        residual_momentum: m of the published residual, Tensor (M,) float32; None before its first step.
+        n_steps: steps taken, skipped ones included.
+        n_rejected_in_a_row: steps since the last one that was accepted, or whose residual step is training.
+    """
+
+    direction: Any
+    residual_momentum: Tensor | None = None
+    n_steps: int = 0
+    n_rejected_in_a_row: int = 0
+
+    def after(self, is_progress: bool, **changes: Any) -> "SearchState":
+        """Return the state after one more step, with these fields changed."""
+        in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
+        return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
+
+
+def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
+    """Turn the state into named arrays, for a file; a field that is None has none."""
+    fields = state._asdict()
+    fields |= {_DIRECTION + name: value for name, value in fields.pop("direction")._asdict().items()}
+    if state.residual_momentum is not None:
+        fields["residual_momentum"] = state.residual_momentum.asnumpy()
+    return {name: np.array(value) for name, value in fields.items() if value is not None}
+
+
+def is_state_of(arrays: Mapping[str, np.ndarray], like: SearchState) -> bool:
+    """Check whether arrays by the names of ``state_arrays`` are of a search with this direction rule and this k."""
+    first = {name: value.shape for name, value in state_arrays(like).items() if name.startswith(_DIRECTION)}
+    saved = {name: value.shape for name, value in arrays.items() if name.startswith(_DIRECTION)}
+    known = {_DIRECTION + name for name in like.direction._fields}
+    return saved.keys() <= known and all(saved.get(name) == shape for name, shape in first.items())
+
+
+def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState:
+    """Rebuild the state that ``state_arrays`` took apart, to the last bit.
+
+    Args:
+        arrays: by the names of ``state_arrays``; others are left alone.
+        like: a state of the same search, such as the one it begins with.
+    """
+    fields = {name: _as_before(arrays.get(name)) for name in like._fields}
+    direction = {name: _as_before(arrays.get(_DIRECTION + name)) for name in like.direction._fields}
+    fields["direction"] = type(like.direction)(**direction)
+    if fields["residual_momentum"] is not None:
+        fields["residual_momentum"] = Tensor(fields["residual_momentum"])
+    return SearchState(**fields)
+
+
+def _as_before(value: np.ndarray | None) -> Any:
+    """Turn arrays without dimensions back into the plain numbers that they were."""
+    return value.item() if value is not None and value.ndim == 0 else value
+
+
+class Clock:
+    """Wall seconds by part of a step, in ``laps``."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Record the time since the last call under ``part``."""
+        now = time.perf_counter()
+        self.laps[part] = now - self._last
+        self._last = now

@@ -1,0 +1,254 @@
+"""One step of the search in the subspace.
+
+The step is driven from the host: a compiled graph for the gradient and one for a trial's loss, with passes over the
+basis and vectors between them. ``tests/benchmarks/test_search_step.py`` measures what it costs beside those parts.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.config.search import SearchOptions
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import NothingAcceptedError, SearchError
+from dimred.search_step.basis_check import Basis, leading_components
+from dimred.search_step.bfgs import InverseBFGS
+from dimred.search_step.direction import DirectionRule
+from dimred.search_step.dropout import make_replayable
+from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, Line
+from dimred.search_step.objective import Objective
+from dimred.search_step.outside import OptimizerOutside, ResidualMomentum
+from dimred.search_step.projected_sgd import ProjectedSGD
+from dimred.search_step.result import Clock, Outcome, SearchResult, SearchState
+from dimred.subspace.basis import load_basis
+from dimred.train_step.loss_scale import StaticLossScale
+from dimred.train_step.network_state import TrainingMode
+from dimred.vectors.base import make_copies, make_projection, make_vectors
+
+_SAME_LOSS_TOLERANCE = 1e-4
+_PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+
+
+class SubspaceTrainStep(nn.Cell):
+    """One search step on one batch: direction in the subspace, step length, residual step.
+
+    With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
+
+        g_k = P g                                          subspace gradient
+        H <- BFGS(H, s_prev, g_k - g_prev)                 where the pair passes the curvature guard
+        d_k = -H g_k;  d = P' d_k;  slope = g_k' d_k
+        t = rho^j, the first j with f(w + t d) < f(w) + sigma t slope
+        m <- gamma m + (g - P' g_k)
+        w <- w + t d - alpha m
+
+    (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
+    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, which brings its own training to
+    an end (a cooldown), the last two lines are one step of it, from w + t d on the gradient g - P' g_k.
+
+    Where no trial is accepted t = 0, and H, g_prev, s_prev stay as they were. Trials change neither BatchNorm
+    statistics nor any other untrained parameter; an accepted step leaves exactly the statistics of one ordinary
+    training step, a rejected one those from before it. A step with an ``optimizer`` is a training step whatever the
+    line search finds: statistics and EMA follow it, and it does not count as rejected, because a cooldown that ended
+    there would stay at a high rate. A loss or gradient that is not finite skips the step and changes nothing, the
+    optimizer's state included. With ``alpha=0`` no ``bfgs`` step makes its batch's loss worse; the step outside the
+    subspace follows the line search and can raise it.
+
+    Works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (no sink mode:
+    the search loop runs on the host). Every ``nn.Dropout`` of the network is replaced, in place, by one whose mask can
+    be drawn again.
+
+    Args:
+        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
+        optimizer: makes the step outside the subspace in place of gamma and alpha; over the network's trainable
+            parameters. Its learning rate and their schedule are its own.
+        micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
+            batch, computed in parts of so many rows; None takes the batch whole.
+        ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
+            decision depends on is a mean or sum over all of them, so they can't differ; each holds a part of the basis.
+        loss_scale: of the gradient; learns from each step whether it was finite.
+        clipping: of the gradient g, before anything is made of it.
+        ema: of the network, updated after each training step.
+        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, learning_rate, momentum,
+            max_rejected_steps: see ``SearchOptions``.
+
+    Inputs:
+        the inputs of ``network``.
+
+    Outputs:
+        SearchResult; its first field is the loss, Tensor () float32.
+
+    Raises:
+        ConfigError: an option is unknown, outside its range, or does not go with the others.
+        BasisMismatchError: the basis does not fit the network's trainable weights.
+        NothingAcceptedError: from a step, before it changes anything: the last ``max_rejected_steps`` were rejected.
+        SearchError: from the first step, if the network draws random numbers that can't be repeated.
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        basis: Basis | str | os.PathLike[str],
+        *,
+        optimizer: nn.Optimizer | None = None,
+        micro_batch_size: int | None = None,
+        ranks: Ranks = ALONE,
+        loss_scale: StaticLossScale | None = None,
+        clipping: nn.Cell | None = None,
+        ema: nn.Cell | None = None,
+        **options: Any,
+    ):
+        super().__init__(auto_prefix=False)
+        self.options = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        trainable = network.trainable_params()
+        if isinstance(basis, str | os.PathLike):
+            basis = load_basis(basis, network=network)
+        components = leading_components(basis, trainable, self.options.n_components)
+        self.direction_rule, self.line_search = make_rules(self.options, len(components))
+        self._residual = self._cooldown = None
+        if optimizer is not None:
+            self._cooldown = OptimizerOutside(optimizer, trainable)
+        elif self.options.alpha > 0:
+            self._residual = ResidualMomentum(self.options.gamma, self.options.alpha)
+        self.network = network
+        self.loss_scale = loss_scale
+        self.optimizer = optimizer
+        self.ema = ema
+        self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
+        trained = {id(parameter) for parameter in trainable}
+        self._untrained = make_copies([p for p in network.get_parameters() if id(p) not in trained])
+        self._weights = make_vectors(trainable)
+        self._subspace = make_projection(components, ranks)
+        self._objective = Objective(
+            network,
+            trainable,
+            self._weights,
+            micro_batch_size,
+            ranks.mean(),
+            self._draw_masks,
+            loss_scale,
+            clipping,
+        )
+        self._forward_is_checked = False
+        self.state = SearchState(self.direction_rule.initial())
+        self._mode = TrainingMode(self, network)
+
+    def __call__(self, *inputs: Tensor) -> SearchResult:
+        self._mode.ensure()
+        return self.construct(*inputs)
+
+    def construct(self, *inputs: Tensor) -> SearchResult:
+        """Take one step; see the class."""
+        self._give_up_after_too_many()
+        clock = Clock()
+        before = self._untrained.save()
+        here = self._objective.gradient(inputs)
+        subspace_grad = self._subspace.project(here.grad)
+        loss = float(here.loss.asnumpy())
+        clock.lap("gradient")
+        # P g is the same on every rank, and not finite where an entry of g is not.
+        all_finite = bool(np.isfinite([loss, here.raw_norm, *subspace_grad]).all())
+        scale: dict[str, Any] = {}
+        if self.loss_scale is not None:
+            scale["loss_scale"] = float(self.loss_scale.scale)
+            self.loss_scale.observe(Tensor(all_finite))
+            scale["n_overflows"] = int(self.loss_scale.n_overflows)
+        if not all_finite:
+            self._untrained.restore(before)
+            self.state = self.state.after(is_progress=False)
+            nothing = np.zeros(len(subspace_grad))
+            return SearchResult(here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, **scale)
+        after = self._untrained.save()
+        self._check_forward(inputs, before, loss)
+
+        proposal = self.direction_rule.propose(self.state.direction, subspace_grad)
+        stays_inside = self._residual is None and self._cooldown is None
+        wanted = [proposal.direction] if stays_inside else [proposal.direction, subspace_grad]
+        direction, *inside = self._subspace.back_project(*wanted)
+        line = Line(self._weights, direction)
+        clock.lap("direction")
+
+        def loss_at(step_size: float) -> float:
+            line.move_to(step_size)
+            self._untrained.restore(before)
+            return self._objective.loss(inputs)
+
+        try:
+            found = self.line_search.search(loss_at, loss, proposal.slope)
+            clock.lap("trials")
+            line.move_to(found.step_size)
+        except BaseException:
+            line.move_to(0.0)
+            self._untrained.restore(before)
+            raise
+
+        is_training = found.accepted or self._cooldown is not None
+        self._untrained.restore(after if is_training else before)
+        momentum, moved_outside = self.state.residual_momentum, 0.0
+        if self._residual is not None:
+            momentum, moved_outside = self._residual.move(self._weights, here.grad, inside[0], momentum)
+        elif self._cooldown is not None:
+            moved_outside = self._cooldown.move(self._weights, here.grad, inside[0])
+        direction_state = self.state.direction
+        if found.accepted:
+            direction_state = self.direction_rule.follow(proposal, subspace_grad, found.step_size)
+        if is_training and self.ema is not None:
+            self.ema()
+        self.state = self.state.after(is_training, direction=direction_state, residual_momentum=momentum)
+        clock.lap("commit")
+        return SearchResult(
+            loss=here.loss,
+            loss_after=found.loss,
+            outcome=Outcome.ACCEPTED if found.accepted else Outcome.NO_DECREASE,
+            subspace_step=found.step_size * proposal.direction,
+            seconds=clock.laps,
+            step_size=found.step_size,
+            n_trials=found.n_trials,
+            slope=proposal.slope,
+            curvature=proposal.curvature,
+            pair_used=proposal.pair_used,
+            condition=proposal.condition,
+            captured_share=float(subspace_grad @ subspace_grad) / (here.grad_square or math.nan),
+            moved_inside=found.step_size * float(np.linalg.norm(proposal.direction)),
+            moved_outside=moved_outside,
+            grad_norm=here.raw_norm,
+            **scale,
+        )
+
+    def _draw_masks(self, micro_batch: int) -> None:
+        """Draw the dropout masks of this rank's micro-batch in this step, the same in all its forward passes."""
+        self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
+
+    def _give_up_after_too_many(self) -> None:
+        if self.state.n_rejected_in_a_row >= self.options.max_rejected_steps:
+            raise NothingAcceptedError(
+                f"no step was accepted {self.state.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
+                "start may already be a minimum in this subspace, the batches too small or noisy, or the loss not "
+                "finite: try a larger batch, more trials (max_trials), or a smaller sigma"
+            )
+
+    def _check_forward(self, inputs: Sequence[Tensor], before: Sequence[Any], loss: float) -> None:
+        """Check once that the same weights and batch give the same loss; trials would compare noise otherwise."""
+        if self._forward_is_checked:
+            return
+        self._untrained.restore(before)
+        again = self._objective.loss(inputs)
+        self._untrained.restore(before)
+        if not abs(again - loss) <= _SAME_LOSS_TOLERANCE * max(1.0, abs(loss)):
+            raise SearchError(
+                f"the network gave the loss {loss:.6g}, and {again:.6g} for the same batch and weights: its forward "
+                "pass draws random numbers the search can't repeat. Use nn.Dropout cells, which are made repeatable, "
+                "in place of ops.dropout"
+            )
+        self._forward_is_checked = True
+
+
+def make_rules(options: SearchOptions, n_components: int) -> tuple[DirectionRule, ArmijoBacktracking | FixedStep]:
+    """Make the direction rule and the line search that ``options.rule`` names."""
+    if options.rule == "bfgs":
+        return InverseBFGS(n_components), ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
+    return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()

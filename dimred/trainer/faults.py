@@ -1,0 +1,112 @@
+"""Faults of a run that had begun: a disk or data that fail, a training that diverges."""
+
+import errno
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import DataError, DivergedError, FaultError, StoppedError
+from dimred.io.atomic import describe_os_error
+from dimred.trainer.states import RunStates
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have the quota raised",
+    errno.EROFS: "make the disk writable",
+    errno.EACCES: "make the folder writable",
+    errno.ENOENT: "put the folder back",
+}
+
+
+@contextmanager
+def translate_errors(states: RunStates | None) -> Iterator[None]:
+    """Turn a fault of the disk or the data into an error that says what failed, what is kept, and how to go on.
+
+    Args:
+        states: of the run, on rank 0; None elsewhere.
+
+    Raises:
+        FaultError: in place of an OSError, a DataError, or what MindSpore raises where its memory is not enough; a
+            FaultError gets the last good state added.
+        StoppedError: as it is, with the last good state added.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
+        raise FaultError(f"{describe_os_error(error)}. {_sentence(states)}: {remedy}, and {_GO_ON}") from error
+    except DivergedError as error:
+        raise FaultError(
+            f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
+            "schedule.peak, a longer schedule.warmup_epochs, clipping.norm, or a loss_scale that drops overflows"
+        ) from error
+    except (DataError, FaultError) as error:
+        raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
+    except RuntimeError as error:
+        if not (told := _NO_MEMORY.search(str(error))):
+            raise
+        raise FaultError(
+            f"a step needs more memory than there is ({told[0].strip()}). {_sentence(states)}: lower "
+            "data.batch_size, and raise accumulation by the same factor to train as before"
+        ) from error
+    except StoppedError as stop:
+        raise StoppedError(stop.number, f"{_kept(states)}; {_GO_ON}") from None
+
+
+# MindSpore's words, on CPU and on devices: of its many lines the one that has the size.
+_NO_MEMORY = re.compile(r"^.*(memory isn't enough|out of memory).*$", re.IGNORECASE | re.MULTILINE)
+_GO_ON = "run the same command with --resume"
+
+
+def _kept(states: RunStates | None) -> str:
+    return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
+
+
+def _sentence(states: RunStates | None) -> str:
+    words = _kept(states)
+    return words[0].upper() + words[1:]
+
+
+_WINDOW = 10  # losses judged together; a dynamic loss scale finds its value by a few overflows in a row
+_EXPLOSION = 100.0  # times the first loss
+
+
+class DivergenceDetector:
+    """Ends a training that diverges, before it costs days.
+
+    Every ten losses are judged together: none of them finite, or each finite one a hundred times the first loss of the
+    run. They are means over all ranks, so that all come to the same judgement after the same step.
+
+    Args:
+        first_loss: of the run where it is resumed; None where it begins.
+        ranks: all of them call ``see``.
+    """
+
+    def __init__(self, first_loss: float | None = None, ranks: Ranks = ALONE):
+        self.first_loss, self._ranks = first_loss, ranks
+        self._recent: list[Any] = []
+
+    def see(self, loss: Any, step: int) -> None:
+        """Take this rank's loss of a step, a Tensor () or a number.
+
+        Raises:
+            DivergedError: the training diverged; says how.
+        """
+        self._recent.append(loss)
+        if len(self._recent) < _WINDOW:
+            return
+        means = self._ranks.sum([float(loss) for loss in self._recent]) / self._ranks.group_size
+        finite = [float(mean) for mean in means if math.isfinite(mean)]
+        self._recent.clear()
+        if not finite:
+            raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
+        if self.first_loss is None:
+            self.first_loss = finite[0]
+        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss), 1.0):
+            raise DivergedError(
+                f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
+                f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"
+            )

@@ -1,0 +1,258 @@
+"""Stage 2's run: stage 1's training goes on while its rate is brought to 0, and ``val`` chooses what is kept."""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from dimred.averaging.choice import Candidate
+from dimred.averaging.selection import Selection
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageTwoConfig
+from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches
+from dimred.errors import ConfigError
+from dimred.evaluation.averages import SnapshotAverages
+from dimred.evaluation.checkpoint_selection import CheckpointSelection
+from dimred.evaluation.initial_weights import put_best
+from dimred.evaluation.scores import Scores
+from dimred.io.atomic import retry
+from dimred.io.checksummed_json import write_checksummed
+from dimred.io.metrics_file import metric_text
+from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
+from dimred.train_step.optimizers import state_parameters
+from dimred.trainer.first_choice import FirstChoice
+from dimred.trainer.lines import metric_line, say_end
+from dimred.trainer.loop import Place
+from dimred.trainer.metrics import finite
+from dimred.trainer.session import Session
+from dimred.trainer.stage_run import StageRun, parameters_to_save
+from dimred.trainer.states import RunState
+from dimred.vectors.parameters import from_arrays, preserved
+
+_log = logging.getLogger(__name__)
+
+
+class Finish(StageRun):
+    """Stage 2 from its start to the network that is kept.
+
+    Its candidates are the start, the best average of stage 1's snapshots, each epoch, and means of the latest epochs.
+
+    Args:
+        session: of the run.
+        settings: the configuration.
+        network: in ``step``; has the weights of WEIGHTS.
+        step: stage 1's step, with a rate that falls to 0.
+        images: split -> its batches, of all splits that the run reads.
+        scores: what the network is measured by.
+        sources: the files that the run was made from, for ``result.json``.
+        cooldown: what was taken over from stage 1, for ``result.json``; None without a cooldown.
+
+    Attributes:
+        result: what ``result.json`` will hold.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StageTwoConfig,
+        network: nn.Cell,
+        step: nn.Cell,
+        images: Mapping[str, Batches],
+        scores: Scores,
+        sources: Mapping[str, Path | None],
+        cooldown: Mapping[str, Any] | None,
+    ):
+        super().__init__(
+            "stage 2", session, settings, network, step, images, scores, split=settings.trained_split,
+            n_epochs=settings.n_epochs, place=Place(epoch=0), first_order=STAGE_2_EPOCHS_FROM,
+        )  # fmt: skip
+        self.settings, self.step = settings, step
+        self.snapshots: CheckpointSeries | None = None  # on rank 0, of a run that begins
+        self.points = CheckpointSelection(
+            session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
+            Selection(reestimates=self.reestimates, metric=self.metric),
+        )  # fmt: skip
+        self.result: dict[str, Any] = {
+            "start": settings.start,
+            "epochs": settings.n_epochs,
+            "cooldown": None if cooldown is None else dict(cooldown),
+            "metric": self.metric,
+            f"{self.metric}_by_epoch": {},
+            "training_seconds": 0.0,
+            "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
+            "basis": None,
+        }
+        if cooldown is not None:
+            told = "{updates} updates by {optimizer}, at the rate {rate:g}"
+            session.identity["WEIGHTS"] = told.format_map(cooldown)
+
+    def restore(self, allowed: list[str]) -> bool:
+        """Resume the run in the folder; return whether there is one.
+
+        Raises:
+            ConfigError: what was allowed to change does not go with what the run has done.
+        """
+        found = self.restore_state(allowed)
+        if found is not None:
+            self.take_up(found)
+        return found is not None
+
+    def take_up(self, found: RunState) -> None:
+        """Take up what stage 2 has measured and chosen.
+
+        Raises:
+            ConfigError: what was allowed to change does not go with it.
+        """
+        if found.progress["result"]["metric"] != self.metric:
+            raise ConfigError(
+                f"metric is {self.metric}, but the run has measured {found.progress['result']['metric']}; a metric "
+                "can't change on the way: leave it, or begin in a new folder"
+            )
+        configured = {key: self.result[key] for key in ("epochs", "cooldown")}  # which may have been allowed to change
+        self.result |= found.progress["result"] | configured
+        sizes = {point: self.result.get(f"{point}_effective_size", 1.0) for point in ("start", "average")}
+        self.points.restore(found.arrays, found.progress["val_metrics"], sizes)
+
+    def put_start(self, snapshots: CheckpointSeries | None) -> None:
+        """Put the network where stage 2 begins.
+
+        Args:
+            snapshots: of stage 1, on rank 0; None elsewhere, and where there are none.
+        """
+        self.snapshots = snapshots
+        self.result["start_effective_size"] = 1.0
+        if self.settings.start == "best":
+            self._put_best("start", "started_from")
+        elif self.settings.starts_from_file:
+            parameters, start = list(self.network.get_parameters()), self.settings.start
+            self.ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
+            self.ranks.broadcast(parameters)
+        if self.step.ema is not None and self.settings.start != "last":
+            self.step.ema.restart()
+
+    def _put_best(self, what: str, chosen_as: str) -> Candidate:
+        """Put the best of the last weights and the averages of the snapshots into the network."""
+        self.session.write_configuration()  # without it nothing in the folder would be gone on with
+        choice = FirstChoice(self.session)
+        selection = Selection(
+            reestimates=self.on.has_batch_norm, metric=self.metric, known=choice.known(), remember=choice.save
+        )
+        averages = SnapshotAverages(self.snapshots, WeightLayout.from_network(self.network), self.ranks)
+        chosen = put_best(self.network, averages, self.on.put, self.on.on_val, selection, self.other_starts(averages))
+        selection.tell(what)
+        self.result |= {chosen_as: chosen.candidate.name, f"{what}_effective_size": chosen.candidate.effective_size}
+        self.result |= selection.summary(what)
+        return chosen.candidate
+
+    def other_starts(self, averages: SnapshotAverages) -> list[Any]:
+        """Return more candidates for ``start: best``: (name, effective size, weights) of each."""
+        return []
+
+    def _add_average(self) -> None:
+        """Make the best average of the snapshots a candidate; the network stays as it is."""
+        if not self.ranks.any(self.snapshots is not None and len(self.snapshots) > 0):
+            return
+        with preserved(list(self.network.get_parameters())):
+            chosen = self._put_best("average", "average_of")
+            if chosen.name != "last":  # an average is better than the start
+                self.points.save("average", self._parameters())
+                self.points.selection.add("average", chosen)
+                self.result[f"{self.metric}_average"] = self.on.metric(self.settings.data.eval_split)
+
+    def _parameters(self) -> list[Parameter]:
+        """Return the network's parameters, and those of the step's parts: the EMA and the loss scale."""
+        others = [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
+        known = {id(parameter) for parameter in others}
+        return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
+
+    def run(self) -> None:
+        """Train the epochs that are left, keep the best candidate, and write the result."""
+        if (cooldown := self.result["cooldown"]) is not None:
+            _log.info(
+                f"cooldown: {cooldown['optimizer']} from {cooldown['factor']:.3g} of stage 1's rate "
+                f"{cooldown['rate']:.4g}, {cooldown['schedule']} to 0 ({cooldown['taken_from']})"
+            )
+        self.session.write_configuration()
+        self.ranks.run_on_rank_zero(lambda: (self.session.out / RESULT).unlink(missing_ok=True))  # of an earlier end
+        with self.session.open_metrics() as self.metrics:
+            self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(self.n_steps))
+            if self.place.epoch == 0:
+                if self.settings.adds_average:
+                    self._add_average()
+                self.result[f"{self.metric}_start"] = self.record_point("start")
+                _log.info(f"stage 2 starts from {self.settings.start!r}: {self.metric} {self.measured_text(2)}")
+                self.place.next_epoch()
+                self.save(self.place)
+            self.train()
+        self._keep()
+
+    def train(self) -> None:
+        """Run the epochs that are left."""
+        self.loop.run(self.place, self)
+
+    def save(self, place: Place) -> None:
+        """Save the state to resume from."""
+        arrays = self.arrays_to_save() | self.points.state_arrays()
+        self.save_state(place, arrays, result=self.result, val_metrics=self.points.state_metrics())
+        self.ranks.run_on_rank_zero(FirstChoice(self.session).forget)
+
+    def after_epoch(self, place: Place) -> str:
+        """Measure and save the point that was reached, and record the epoch."""
+        loss, started = self.last["loss"], time.perf_counter()
+        self.say_published(place, loss)
+        self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = self.record_point(str(place.epoch))
+        self.write_epoch(place, evaluation_seconds=time.perf_counter() - started)
+        self.result["training_seconds"] += place.seconds
+        return self.say_epoch(place, loss)
+
+    def write_epoch(self, place: Place, evaluation_seconds: float) -> None:
+        """Write the record of an epoch."""
+        self.metrics.write(
+            epoch=place.epoch, step=self.n_steps, loss=self.last["loss"], **self.measured, **self.last["parts"],
+            seconds=place.seconds, evaluation_seconds=evaluation_seconds,
+        )  # fmt: skip
+
+    def record_point(self, point: str) -> float:
+        """Save a point and measure it, on ``val`` too where that chooses; return its metric as trained."""
+        self.ranks.all_reduce_mean(self.statistics)
+        self.points.save(point, self._parameters())
+        size = self.result["start_effective_size"] if point == "start" else 1.0
+        chooses = self.settings.keep_best
+        self.measure((lambda: self.points.selection.measure(point, size, self.on.on_val)) if chooses else None)
+        for key, value in self.measured.items():
+            if key != self.metric:
+                self.result.setdefault(f"{key}_by_point", {})[point] = value
+        return self.measured[self.metric]
+
+    def totals(self) -> dict[str, Any]:
+        """Return what the run did in all, for ``result.json``."""
+        return {"steps": self.n_steps}
+
+    def _keep(self) -> None:
+        """Keep a network, measure it, and write ``result.json``."""
+        self.result |= self.totals()
+        if self.settings.keep_best:
+            epochs = [int(epoch) for epoch in self.result[f"{self.metric}_by_epoch"]]
+            self.result |= self.points.put_best(self.on, epochs)
+        split, how = (
+            self.settings.data.eval_split,
+            ", BatchNorm statistics as they are" if self.on.has_batch_norm else "",
+        )
+        self.result[self.metric] = value = self.on.metric(split)
+        if self.reestimates:
+            self.on.reestimate()
+            self.result[f"{self.metric}_reestimated"] = value = self.on.metric(split)
+            how = ", BatchNorm statistics re-estimated"
+        warning = self.settings.eval_split_warning
+        self.result |= {"warning": warning} if warning else {}
+        self.points.save("final", list(self.network.get_parameters()))
+        if self.ranks.is_rank_zero:
+            retry(lambda: write_checksummed(self.session.out / RESULT, finite(self.result)))
+        _log.info(metric_line(self.metric, self.result[self.metric]))
+        told = f"{self.metric} on {split!r}{how}: {metric_text(self.metric, value)}"
+        say_end(told, warning, self.points.path("final"), ["dimred", "report", str(self.session.out)])

@@ -1,0 +1,148 @@
+"""Metrics as JSON lines: one object a line, appended as it happens."""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import RunError
+from dimred.io.atomic import atomic_write, flush_to_disk, retry
+
+_log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+_LONGEST_RECORD = 1 << 20  # bytes that are written as one
+_SECONDS_BETWEEN_FLUSHES = 10.0  # of TensorBoard's files
+
+
+class MetricsLog:
+    """Appends records to a ``.jsonl`` file, each flushed at once. Numbers that are not finite are written as null.
+
+    Args:
+        path: of the file.
+        listeners: told each record, as ``read_metrics`` will give it; in the end their ``close`` is called, where they
+            have one. One that fails is told nothing more; the run goes on.
+    """
+
+    def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()):
+        self._path = path
+        self._file = path.open("ab", buffering=_LONGEST_RECORD)
+        self._listeners = list(listeners)
+
+    def write(self, **record: Any) -> Record:
+        """Append one record; returns it as ``read_metrics`` will.
+
+        Raises:
+            OSError: names the file, which can't be written.
+        """
+        kept = {key: finite(value) for key, value in record.items()}
+        self._file.write(json.dumps(kept, allow_nan=False).encode() + b"\n")
+        try:
+            retry(self._file.flush)  # what a full disk did not take stays in the buffer
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        for listener in list(self._listeners):
+            self._tell(listener, listener, kept)
+        return kept
+
+    def _tell(self, listener: Callable[[Record], object], method: Callable[..., object], *arguments: Record) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            _log.info(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
+            self._listeners.remove(listener)
+
+    def mark(self) -> dict[str, Any]:
+        """Flush to disk; return the position for ``cut_metrics``."""
+        flush_to_disk(self._file.fileno(), self._path)
+        written = self._path.read_bytes()
+        return {"lines": written.count(b"\n"), "sha256": hashlib.sha256(written).hexdigest()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(OSError):  # of a record that could not be written: that was said
+            self._file.close()
+        for listener in list(self._listeners):
+            self._tell(listener, getattr(listener, "close", lambda: None))
+
+
+class TensorBoard:
+    """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
+
+    It does so itself: the thread of ``SummaryWriter`` dies of a full disk, and the run would wait for it for ever.
+
+    Args:
+        folder: of the files.
+        records: that the run has already; events of later steps, of a run that was killed, are hidden.
+    """
+
+    def __init__(self, folder: Path, records: Sequence[Record]):
+        from tensorboardX.event_file_writer import EventsWriter  # MindSpore's own forks, and can wait for ever, too
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import scalar
+
+        self._event, self._scalar, self._flushed_at = Event, scalar, -math.inf
+        first = int(records[-1]["step"]) + 1 if records else 0
+        # The suffix keeps two files that are begun within one second apart.
+        folder.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"), f".{first}")
+        if first:
+            self._write(first, session_log=SessionLog(status=SessionLog.START))
+        self.close = self._events.close
+
+    def __call__(self, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self._write(int(record["step"]), summary=self._scalar(key, value))
+        if time.monotonic() - self._flushed_at > _SECONDS_BETWEEN_FLUSHES:  # each waits for the disk
+            self._events.flush()
+            self._flushed_at = time.monotonic()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
+
+
+def cut_metrics(path: Path, mark: dict[str, Any] | None, ranks: Ranks = ALONE) -> None:
+    """Cut a metrics file where it ended when ``mark`` was made: the run goes on from there, and writes the rest again.
+
+    Args:
+        path: the file.
+        mark: None for a run that begins: then nothing may stand there.
+        ranks: rank 0's file is cut, and every other rank gets a copy of it: it may be on a host that is new.
+
+    Raises:
+        RunError: what stands before that place was changed since; a DimredError on the other ranks.
+    """
+    kept = ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: _kept(path, mark)) or b"")
+    atomic_write(path, kept)
+
+
+def _kept(path: Path, mark: dict[str, Any] | None) -> bytes:
+    if mark is None:
+        return b""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept = b"".join(lines[: mark["lines"]])
+    if hashlib.sha256(kept).hexdigest() != mark["sha256"]:
+        raise RunError(f"{path} was changed or cut after the run wrote it; restore it, or begin in another folder")
+    return kept
+
+
+def finite(value: Any) -> Any:
+    """Return the value as JSON can hold it: None for a number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,150 @@
+"""Stage 2's run with a search: what the search records, remembers and starts from beside what every stage 2 does."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import nn
+
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import SearchConfig, StageTwoConfig
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.evaluation.averages import SnapshotAverages, shared
+from dimred.evaluation.scores import Scores
+from dimred.io.metrics_file import metric_text, read_metrics
+from dimred.search_step.result import (
+    SearchResult,
+    is_state_of,
+    search_line,
+    state_arrays,
+    state_from_arrays,
+    telemetry,
+    totals,
+)
+from dimred.search_step.step import SubspaceTrainStep
+from dimred.subspace.basis import SubspaceBasis
+from dimred.trainer.finish import Finish
+from dimred.trainer.lines import loss_text
+from dimred.trainer.loop import Place
+from dimred.trainer.session import Session
+from dimred.trainer.states import RunState
+
+_log = logging.getLogger(__name__)
+
+_SEARCH = "search:"  # begins the names of the search's own arrays in a state
+
+
+class SearchRun(Finish):
+    """Stage 2 with a search in the subspace of stage 1's snapshots; each step has a record of its own.
+
+    Args:
+        session, settings, network, images, scores, sources, cooldown: see ``Finish``.
+        step: stage 2's step.
+        search: the section of the settings.
+        basis: on rank 0; None elsewhere.
+
+    Attributes:
+        records: one for each step, as in ``metrics.jsonl``.
+    """
+
+    step: SubspaceTrainStep
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StageTwoConfig,
+        network: nn.Cell,
+        step: SubspaceTrainStep,
+        images: Mapping[str, Batches],
+        scores: Scores,
+        sources: Mapping[str, Path | None],
+        cooldown: Mapping[str, Any] | None,
+        search: SearchConfig,
+        basis: SubspaceBasis | None,
+    ):
+        super().__init__(session, settings, network, step, images, scores, sources, cooldown)
+        self.search, self.basis = search, basis
+        self.records: list[dict[str, Any]] = []
+        session.identity["PCA_MAT"] = basis.digest if basis else None
+
+    def take_up(self, found: RunState) -> None:
+        """Take up what the search remembers.
+
+        Raises:
+            ConfigError: as ``Finish``; or the search can't follow the state.
+        """
+        super().take_up(found)
+        own = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)}
+        if not is_state_of(own, self.step.state):
+            raise ConfigError(
+                "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
+                "leave them, or begin in a new folder"
+            )
+        self.step.state = state_from_arrays(own, self.step.state)
+
+    def put_start(self, snapshots: CheckpointSeries | None) -> None:
+        """Put the network where stage 2 begins; ``mean`` is that of the basis."""
+        super().put_start(snapshots)
+        if self.settings.start == "mean":
+            layout = WeightLayout.from_network(self.network)
+            self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), layout, self.ranks))
+            self.result["start_effective_size"] = self._n_in_mean()
+
+    def other_starts(self, averages: SnapshotAverages) -> list[Any]:
+        """Return the mean of the basis where there are no snapshots."""
+        n_in_mean = self._n_in_mean()
+        if averages.steps or not n_in_mean:
+            return []
+        mean = None if self.basis is None else self.basis.mean
+        return [("mean", n_in_mean, shared(mean, WeightLayout.from_network(self.network), self.ranks))]
+
+    def _mean(self) -> np.ndarray:
+        if self.basis is None or self.basis.mean is None:
+            raise ConfigError(
+                "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
+            )
+        return self.basis.mean
+
+    def _n_in_mean(self) -> float:
+        """Count the snapshots that the mean is of, on every rank; 0 where there is none."""
+        own = 0 if self.basis is None or self.basis.mean is None else len(self.basis.snapshots)
+        return float(self.ranks.sum([own])[0])
+
+    def train(self) -> None:
+        """Search the epochs that are left, unless nothing is accepted any more."""
+        self.records = read_metrics(self.session.metrics_file)
+        try:
+            self.loop.run(self.place, self)
+        except NothingAcceptedError as stop:
+            self.result |= {"stopped": str(stop), "epochs": len(self.records) / self.per_epoch}
+            self.result["training_seconds"] += self.place.seconds
+            _log.info(f"the search stops in epoch {self.place.epoch}: {stop}")
+
+    def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
+        """Record the step. One that is not finite has changed nothing, so a divergence is not watched for."""
+        self._result = result
+        self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
+        value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]
+        return f"loss {loss_text(self.records[-1]['loss_after'])}, {self.metric} {metric_text(self.metric, value, 1)}"
+
+    def last_step(self, result: SearchResult) -> dict[str, Any]:
+        """Return the loss where the step's line search ended."""
+        return {"loss": self.records[-1]["loss_after"], "parts": {}}
+
+    def arrays_to_save(self) -> dict[str, np.ndarray]:
+        """Return every parameter by name, and what the search remembers."""
+        own = {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
+        return super().arrays_to_save() | own
+
+    def write_epoch(self, place: Place, evaluation_seconds: float) -> None:
+        """Print what the search did in the epoch; its steps are recorded already."""
+        _log.info(search_line(self.records[-self.per_epoch :]))
+
+    def totals(self) -> dict[str, Any]:
+        """Return what the search did in all, and what it searched in."""
+        basis = None if self.basis is None else self.basis.in_short(self.search.n_components)
+        return totals(self.records) | {"basis": basis}

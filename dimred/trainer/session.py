@@ -1,0 +1,154 @@
+"""One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter
+
+from dimred.config import StageConfig, config_text
+from dimred.data.batches import Batches
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
+from dimred.errors import ConfigError
+from dimred.io.atomic import atomic_write, retry
+from dimred.io.metrics_file import read_metrics
+from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
+from dimred.launch.signals import StopSignals
+from dimred.models.factory import call_factory
+from dimred.trainer.device import redirect_native_stderr
+from dimred.trainer.faults import translate_errors
+from dimred.trainer.folder import run_folder, write_versions
+from dimred.trainer.loop import Place
+from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
+from dimred.trainer.resume_check import refuse_changes
+from dimred.trainer.states import VAL_LOSSES, RunState, RunStates, read_state
+from dimred.vectors.parameters import from_arrays
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """The files that every run has, and the rules for resuming.
+
+    Args:
+        out: folder of the run, locked by the caller.
+        settings: the resolved configuration.
+        ranks: all of them make a session; rank 0's states count, and rank 0 alone saves.
+        signals: entered by the caller.
+
+    Attributes:
+        identity: what a run that is resumed must have in common with the one that began. A program adds its data.
+    """
+
+    def __init__(self, out: Path, settings: StageConfig, ranks: Ranks, signals: StopSignals):
+        self.out, self.settings, self.ranks, self.signals = out, settings, ranks, signals
+        self.states = RunStates(out)
+        self.metrics_file = out / METRICS
+        self.identity: dict[str, Any] = settings.model_dump(mode="json") | {"--devices": ranks.group_size}
+        self._mark: dict[str, Any] | None = None
+
+    def identify_data(self, images: Mapping[str, Batches]) -> None:
+        """Make the splits that the run reads a part of its identity.
+
+        Args:
+            images: split -> its batches. Rank 0 reads names and sizes, or the first and the last sample.
+        """
+        self.identity["DATA"] = self.ranks.run_on_rank_zero(
+            lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
+        )
+
+    def recorded_identity(self) -> dict[str, Any]:
+        """Return the identity as a file gives it back."""
+        return dict(json.loads(json.dumps(self.identity)))
+
+    def restore(
+        self, parameters: Sequence[Parameter], place: Place, steps_per_epoch: int, allowed: Sequence[str]
+    ) -> RunState | None:
+        """Take up the newest state: parameters, place, and where the metrics ended; None where there is no state.
+
+        Raises:
+            ConfigError: the configuration differs in a key that is not ``allowed`` to, or epochs have other lengths.
+            CheckpointError: the state is of another network.
+        """
+        newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
+        found = share(newest, self.ranks, read_state)
+        if found is None:
+            return None
+        if self.ranks.is_rank_zero:
+            before = found.progress["run"]
+            refuse_changes(before, self.identity, allowed)
+            self._refuse_another_val(before, found)
+        place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
+        if found.step != place.n_steps(steps_per_epoch):
+            raise ConfigError(
+                f"an epoch has {steps_per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} "
+                f"in {found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
+                "and the devices that it was begun with, or begin a new run in another folder"
+            )
+        from_arrays(parameters, found.arrays, str(found.path))
+        self._mark = found.progress["metrics"]
+        _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
+        return found
+
+    def _refuse_another_val(self, before: Mapping[str, Any], found: RunState) -> None:
+        """Refuse another ``val`` whatever is allowed, where losses on it are compared with those of this run."""
+        then, now = (identity["DATA"].get("val") for identity in (before, self.identity))
+        if then != now and any(name.startswith(VAL_LOSSES) for name in found.arrays):
+            raise ConfigError(
+                f"DATA.val was {then}, and is {now}; it can't change on the way, because the run compares what it "
+                "measured there sample by sample. Give the split it was begun with, or begin in a new folder"
+            )
+
+    def write_configuration(self) -> None:
+        """Write ``config.yaml`` and ``versions.json``."""
+        atomic_write(self.out / CONFIG, config_text(self.settings))
+        write_versions(self.out)
+
+    def open_metrics(self) -> MetricsLog:
+        """Open the metrics, cut where the restored state was saved; a run that begins finds none."""
+        cut_metrics(self.metrics_file, self._mark, self.ranks)
+        listeners: list[Any] = []
+        if self.settings.tensorboard and self.ranks.is_rank_zero:
+            listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file)))
+        if self.settings.callback is not None and self.ranks.is_rank_zero:
+            listeners.append(call_factory(self.settings.callback, self.out, key="callback"))
+        return MetricsLog(self.metrics_file, listeners)
+
+    def save(self, step: int, place: Place, arrays: dict[str, np.ndarray], metrics: MetricsLog, **more: Any) -> None:
+        """Save the state after ``step`` steps, on rank 0.
+
+        Args:
+            step: steps done, of all epochs.
+            place: to go on from.
+            arrays: name -> value.
+            metrics: the run's.
+            more: plain JSON values for ``RunState.progress``.
+        """
+        progress: Mapping[str, Any] = {
+            "epoch": place.epoch, "done": place.done, "seconds": place.seconds,
+            "run": self.identity, "metrics": metrics.mark(), **more,
+        }  # fmt: skip
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(step, arrays, progress)))
+
+
+@contextmanager
+def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool) -> Iterator[Session]:
+    """Make or reopen the folder of a run, hold its lock, and translate the run's faults into errors with a remedy.
+
+    Raises:
+        ConfigError: the folder holds something already; RunError: another process is at work there.
+        FaultError, StoppedError: from the block, see ``translate_errors``.
+    """
+    with (
+        run_folder(out, resume=resume),
+        redirect_native_stderr(out / MINDSPORE_LOG),
+        StopSignals() as signals,
+        translate_errors(RunStates(out) if ranks.is_rank_zero else None),
+    ):
+        _log.debug("preparing the run")
+        yield Session(out, settings, ranks, signals)

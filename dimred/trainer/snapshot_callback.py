@@ -1,0 +1,111 @@
+"""SnapshotCallback: keep a series of weight snapshots in anybody's ``Model.train``."""
+
+import os
+from typing import Any
+
+from mindspore import communication, nn
+from mindspore.communication import GlobalComm
+from mindspore.train import Callback
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import ConfigError, check_number, shown
+from dimred.io.atomic import retry
+
+
+class SnapshotCallback(Callback):
+    """A callback for ``mindspore.train.Model`` that keeps a series of snapshots of the trained weights.
+
+    Stage 2, ``choose_start`` and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each
+    rank must hold all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink. A
+    snapshot is then taken at the end of the sink in which it is due.
+
+    Args:
+        folder: of the series, made when missing. It may hold the earlier part of the same training.
+        every: steps from one snapshot to the next; None for one at the end of each epoch.
+        keep: how many snapshots stay; None keeps all.
+        prefix: begins the names of the files, ``{prefix}-{epoch}_{step}.ckpt``.
+
+    Attributes:
+        series: the ``CheckpointSeries`` that was written, on rank 0 once training has begun; None elsewhere.
+
+    Raises:
+        ConfigError: an option outside its range; or, when training begins, the network trains nothing, or the folder
+            has snapshots of later steps, such as those of another training.
+        SeriesError: the weights do not fit the snapshots in the folder.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        every: int | None = None,
+        keep: int | None = 40,
+        prefix: str = "weights",
+    ) -> None:
+        super().__init__()
+        if every is not None:
+            check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
+        self.series: CheckpointSeries | None = None
+        self._folder, self._every, self._keep, self._prefix = folder, every, keep, prefix
+        self._weights: list[Any] = []
+        self._before: int | None = None  # steps that were made before this call of Model.train
+        self._taken_at = 0
+
+    def on_train_begin(self, run_context: Any) -> None:
+        """Open the series and find the trained weights."""
+        if GlobalComm.INITED and communication.get_rank() != 0:
+            return
+        told = run_context.original_args()
+        self._weights = _trained_weights(told.network, told.train_network)
+        if not self._weights:
+            raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
+        self.series = CheckpointSeries(self._folder, self._keep, prefix=self._prefix)
+        self._before = None
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Before the first epoch, check that no snapshot in the folder is of a later step."""
+        told, series = run_context.original_args(), self.series
+        if series is None or self._before is not None:
+            return
+        # MindSpore counts the steps from 0 after ``initial_epoch`` epochs, too.
+        self._before = (told.cur_epoch_num - 1) * told.batch_num - told.cur_step_num
+        newest = series.entries[-1].step if series.entries else 0
+        if newest > self._step(told):
+            raise ConfigError(
+                f"folder is {shown(str(self._folder))}, which has snapshots up to step {newest}, and this training "
+                f"begins after step {self._step(told)}; name another folder, or go on with "
+                "Model.train(initial_epoch=...)"
+            )
+        self._taken_at = self._step(told)
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Take a snapshot where a multiple of ``every`` steps has been reached."""
+        told = run_context.original_args()
+        if self._every is not None and self._step(told) // self._every > self._taken_at // self._every:
+            self._take(told)
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Take a snapshot of each epoch where ``every`` is None."""
+        if self._every is None:
+            self._take(run_context.original_args())
+
+    def _step(self, told: Any) -> int:
+        return int(told.cur_step_num + (self._before or 0))
+
+    def _take(self, told: Any) -> None:
+        series, self._taken_at = self.series, self._step(told)
+        if series is not None:
+            weights = {weight.name: weight for weight in self._weights}
+            retry(lambda: series.append(weights, self._taken_at, told.cur_epoch_num))
+
+
+def _trained_weights(network: nn.Cell, step: nn.Cell) -> list[Any]:
+    """Return the parameters that are trained, in the order of the network.
+
+    Args:
+        network: as given to ``Model``; where that is a whole training step, its momenta are trainable parameters too.
+        step: what ``Model`` calls with each batch; the optimizers in it know which parameters they update.
+    """
+    optimizers = [cell for _, cell in step.cells_and_names() if isinstance(cell, nn.Optimizer)]
+    updated = {id(weight) for optimizer in optimizers for weight in optimizer.parameters}
+    return [weight for weight in network.trainable_params() if not updated or id(weight) in updated]

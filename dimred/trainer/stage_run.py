@@ -1,0 +1,201 @@
+"""What a run of either stage does beside its steps: states, records, measurements."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, nn
+
+from dimred.config import StageConfig
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError
+from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.scores import Scores
+from dimred.launch.channel import tell_alive, tell_position
+from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.optimizers import last_rate
+from dimred.trainer.faults import DivergenceDetector
+from dimred.trainer.lines import epoch_line, loss_text, measured_text, published_epoch_line
+from dimred.trainer.loop import EpochLoop, Observer, Place
+from dimred.trainer.metrics import MetricsLog
+from dimred.trainer.session import Session
+from dimred.trainer.states import RunState
+from dimred.vectors.parameters import preserved, to_arrays
+
+_log = logging.getLogger(__name__)
+
+
+class StageRun(Observer):
+    """A run of a stage in its folder: the loop, the states to resume from, and what is measured after an epoch.
+
+    Args:
+        name: of the stage.
+        session: of the run.
+        settings: the configuration.
+        network: in ``step``.
+        step: called with each batch.
+        images: split -> its batches, of all splits that the run reads.
+        scores: what the network is measured by.
+        split: the one that the steps take.
+        n_epochs: the last epoch.
+        place: where a run begins.
+        first_order: see ``EpochLoop``.
+
+    Attributes:
+        last: loss and parts of the last step before a state.
+        measured: metric by key of the record, of the last measurement.
+    """
+
+    metrics: MetricsLog
+
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        settings: StageConfig,
+        network: nn.Cell,
+        step: nn.Cell,
+        images: Mapping[str, Batches],
+        scores: Scores,
+        *,
+        split: str,
+        n_epochs: int,
+        place: Place,
+        first_order: int = 0,
+    ):
+        self.session, self.config, self.ranks = session, settings, session.ranks
+        self.network, self._step, self.n_epochs, self.place = network, step, n_epochs, place
+        self.loop = EpochLoop(
+            name, step, images[split], seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
+            save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
+        )  # fmt: skip
+        self.per_epoch = images[split].steps_per_epoch
+        self.statistics = own_statistics(network, step)
+        self.on = OnSplits(
+            network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks,
+            at_batch=tell_alive,
+        )  # fmt: skip
+        self.reestimates = settings.reestimate_batch_norm and self.on.has_batch_norm
+        self.metric = settings.metric_name
+        self.divergence = DivergenceDetector(ranks=session.ranks)
+        self.last: dict[str, Any] = {"loss": None, "parts": {}}
+        self.measured: dict[str, float] = {}
+        self._result: Any = None
+        session.identify_data(images)
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the run so far."""
+        return max(0, self.place.n_steps(self.per_epoch))
+
+    @property
+    def finished_epochs(self) -> int:
+        """Epochs that have ended."""
+        return self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
+
+    def restore_state(self, allowed: list[str]) -> RunState | None:
+        """Take up the newest state of the run in the folder; return None where there is none.
+
+        Args:
+            allowed: keys that may differ from before.
+
+        Raises:
+            ConfigError: the configuration has changed otherwise, or ``epochs`` is below what the run has done.
+        """
+        found = self.session.restore(parameters_to_save(self._step), self.place, self.per_epoch, allowed)
+        if found is None:
+            return None
+        if self.n_epochs < self.place.epoch:
+            did = "done" if self.finished_epochs == self.place.epoch else "begun"
+            raise ConfigError(
+                f"epochs is {self.n_epochs}, but the run has {did} {self.place.epoch}; --set epochs to that or more"
+            )
+        self.last = found.progress["last"]
+        self.divergence = DivergenceDetector(found.progress["first_loss"], self.ranks)
+        return found
+
+    def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
+        """Watch the loss."""
+        self._result = result
+        self.divergence.see(result.loss, self.n_steps)
+        return None
+
+    def arrays_to_save(self) -> dict[str, np.ndarray]:
+        """Note the last step, average over the ranks what each has of its own, and return every parameter by name."""
+        if self._result is not None:
+            self.last = self.last_step(self._result)
+        self.ranks.all_reduce_mean(self.statistics)
+        return to_arrays(parameters_to_save(self._step))
+
+    def last_step(self, result: Any) -> dict[str, Any]:
+        """Return the loss of a step, the mean over the ranks, and what its parts report, where they are on."""
+        loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
+        parts: dict[str, float] = {}
+        if self.config.clipping.norm or self.config.clipping.value:
+            parts["grad_norm"] = float(result.grad_norm)
+        if self.config.loss_scale.name != "none":
+            parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
+        return {"loss": loss, "parts": parts}
+
+    def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
+        """Save a state; ``more`` are plain JSON values beside what every run has."""
+        self.session.save(
+            self.n_steps, place, arrays, self.metrics, last=self.last, first_loss=self.divergence.first_loss, **more
+        )
+
+    def measure(self, choose: Callable[[], object] | None = None) -> dict[str, float]:
+        """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
+
+        The training goes on as if nothing had been measured, to the byte.
+
+        Args:
+            choose: measures on ``val``; called while the network has the statistics that it would be kept with.
+
+        Returns:
+            Key of the record -> metric. What the run does not have is left out.
+        """
+        tell_position("evaluating after", self.n_steps)
+        split, ema = self.config.data.eval_split, self._step.ema
+        found = {self.metric: self.on.metric(split)}
+        with preserved(moving_statistics(self.network)):
+            if self.reestimates:
+                self.on.reestimate()
+                found[f"{self.metric}_reestimated"] = self.on.metric(split)
+            if choose is not None:
+                choose()
+        if ema is not None:
+            with ema.in_place():
+                found[f"ema_{self.metric}"] = self.on.metric(split)
+        self.measured = found
+        return found
+
+    def say_epoch(self, place: Place, loss: float | None) -> str:
+        """Print an epoch's lines; return the status for the progress bar."""
+        text, split, rate = self.measured_text(1), self.config.data.eval_split, None
+        if self._step.optimizer is not None:
+            rate = last_rate(self._step.optimizer)
+        of_all = f"{place.epoch}/{self.n_epochs}"
+        _log.info(epoch_line(of_all, self.per_epoch, loss, rate, text and f"{split} {text}", place.seconds))
+        return f"loss {loss_text(loss)}" + (f", {self.metric} {text}" if text else "")
+
+    def say_published(self, place: Place, loss: float | None) -> None:
+        """Print the line that programs look for."""
+        _log.info(published_epoch_line(place.epoch, self.per_epoch, loss))
+
+    def measured_text(self, decimals: int) -> str | None:
+        """Write the metric of the last measurement; None where there was none."""
+        if self.metric not in self.measured:
+            return None
+        again = self.measured.get(f"{self.metric}_reestimated")
+        return measured_text(self.metric, self.measured[self.metric], again, decimals)
+
+
+def parameters_to_save(step: nn.Cell) -> list[Parameter]:
+    """Return every parameter but the learning rates, which the configuration gives again."""
+    return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
+
+
+def own_statistics(network: nn.Cell, step: nn.Cell) -> list[Parameter]:
+    """Return BatchNorm's statistics and their moving averages; each rank has those of its own images."""
+    return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]

@@ -1,0 +1,191 @@
+"""Checkpoints that hold more than weights: the states a run resumes from, and stage 1's full checkpoints."""
+
+import errno
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.errors import CheckpointError, DivergedError, RunError
+from dimred.io.atomic import remove_leftovers
+from dimred.io.run_names import STATES
+
+_STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
+VAL_LOSSES = "val_loss:"  # begins the names of losses on the samples of ``val`` in a state
+_PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names beside the arrays
+
+
+class _NumberedFiles:
+    """The files of a folder whose names hold a number, which is the first group of ``name``; the newest stay."""
+
+    def __init__(self, directory: Path, name: str, keep: int):
+        self.directory, self.keep = directory, keep
+        self._name = re.compile(name)
+
+    def forget_after(self, number: int) -> None:
+        """Remove the files of later numbers: the run goes on from an earlier one and writes them again."""
+        for found, path in self._files():
+            if found > number:
+                path.unlink(missing_ok=True)
+        self._remove_all_but(self.keep)
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """Return (number, file), by number."""
+        paths = self.directory.iterdir() if self.directory.is_dir() else ()
+        return sorted((int(match[1]), path) for path in paths if (match := self._name.fullmatch(path.name)))
+
+    def _remove_all_but(self, keep: int) -> bool:
+        old = self._files()[:-keep]
+        for _, path in old:
+            path.unlink(missing_ok=True)
+        return bool(old)
+
+
+class RunState(NamedTuple):
+    """Everything a run goes on with.
+
+    Attributes:
+        arrays: name -> value of every parameter, and of whatever else is an array.
+        progress: the rest, as plain JSON values.
+        path: the file it was read from.
+    """
+
+    arrays: dict[str, np.ndarray]
+    progress: dict[str, Any]
+    path: Path
+
+    @property
+    def step(self) -> int:
+        """Steps that the run had made."""
+        return int(self.path.stem.rpartition("-")[2])
+
+
+class RunStates(_NumberedFiles):
+    """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one goes only when a newer one is safe.
+
+    Args:
+        out: folder of the run.
+    """
+
+    def __init__(self, out: Path):
+        super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
+
+    def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> Path:
+        """Write the state after ``step`` updates. On a full disk all older states but the newest make room.
+
+        Raises:
+            DivergedError: a number is not finite.
+            OSError: it can't be written; the states before are still there.
+        """
+        check_finite(arrays, step)
+        if self.directory.is_dir():
+            remove_leftovers(self.directory)
+        path = self.directory / f"state-{step}.ckpt"
+        try:
+            write_state(path, arrays, progress)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._remove_all_but(1):
+                raise
+            write_state(path, arrays, progress)
+        self._remove_all_but(self.keep)
+        return path
+
+    def newest(self, note: Callable[[str], None]) -> RunState | None:
+        """Read the newest state that is whole, None where there is no file; ``note`` is told of damaged ones.
+
+        Raises:
+            RunError: none can be read. A run that began anew would remove what it has done.
+        """
+        reason = ""
+        for _, path in reversed(self._files()):
+            if reason:
+                note(f"{reason} The state before it is taken")
+            try:
+                return read_state(path)
+            except CheckpointError as error:
+                reason = str(error)
+        if reason:
+            raise RunError(f"{reason} No other state is left; restore one of {self.directory}, or name another folder")
+        return None
+
+    def newest_in_words(self) -> str:
+        """Name the state that a run would go on from, for an error's text."""
+        files = self._files()
+        return f"the last good state is {files[-1][1]}" if files else "no state was saved yet"
+
+
+class FullCheckpoints(_NumberedFiles):
+    """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
+
+    They hold all parameters and the optimizer's state, so that another run can begin with one.
+
+    Args:
+        directory: made when missing.
+        prefix: begins the names.
+        keep: how many stay.
+    """
+
+    def __init__(self, directory: Path, prefix: str, keep: int):
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(directory)
+        super().__init__(directory, rf"{re.escape(prefix)}-(\d{{1,18}})_\d{{1,18}}\.ckpt", keep)
+        self.prefix = prefix
+
+    def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the checkpoint of an epoch's end; then remove the oldest ones that are too many."""
+        write_checkpoint(self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt", arrays, {_EPOCH: epoch})
+        self._remove_all_but(self.keep)
+
+
+def write_state(path: Path, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> None:
+    """Write arrays by name, and plain JSON values, into one file.
+
+    Raises:
+        OSError: it can't be written; a file that was there is as before.
+    """
+    path.parent.mkdir(exist_ok=True)
+    write_checkpoint(path, arrays, {_PROGRESS: json.dumps(progress)})
+
+
+def read_state(path: Path) -> RunState:
+    """Read a state.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or another kind of file.
+    """
+    arrays = read_checkpoint(path)
+    try:
+        progress = json.loads(str(arrays.pop(_PROGRESS).item()))
+    except (KeyError, ValueError, RecursionError):
+        progress = None
+    if not isinstance(progress, dict):
+        raise CheckpointError(f"{path} is no state of a run.")
+    return RunState(arrays, progress, path)
+
+
+def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:
+    """Read the arrays of a full checkpoint, and the epoch it was written after.
+
+    Raises:
+        CheckpointError: ``source`` is no full checkpoint.
+    """
+    arrays = read_checkpoint(path)
+    epoch = arrays.pop(_EPOCH, None)
+    if epoch is None or epoch.shape or epoch.dtype.kind != "i" or not 0 < int(epoch) < 1 << 31:
+        raise CheckpointError(f"{source} is not a full checkpoint of stage 1")
+    return arrays, int(epoch)
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
+    """Refuse numbers that are not finite: a diverged training must not push good snapshots and states out.
+
+    Raises:
+        DivergedError: names the first parameter that has one.
+    """
+    for name, value in arrays.items():
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise DivergedError(f"after step {step} {name!r} has numbers that are not finite: the training diverged")

@@ -1,0 +1,206 @@
+"""Stage 1's run: what it saves, records and evaluates beside the steps."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from mindspore import get_context, nn
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig
+from dimred.data.batches import Batches
+from dimred.errors import ConfigError
+from dimred.evaluation.scores import CLASSIFICATION, Scores
+from dimred.io.atomic import retry
+from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.train_step.optimizers import UPDATES
+from dimred.train_step.step import StepResult, TrainStep
+from dimred.trainer.averaged_stop import AveragedStop
+from dimred.trainer.lines import metric_line, say_end
+from dimred.trainer.loop import Place
+from dimred.trainer.session import Session
+from dimred.trainer.stage_run import StageRun, parameters_to_save
+from dimred.trainer.states import FullCheckpoints, check_finite
+from dimred.vectors.parameters import from_arrays, to_arrays
+
+_log = logging.getLogger(__name__)
+
+_ENDS = ("epochs", "stop")  # keys that say where a run ends, not how it gets there
+
+
+class Training(StageRun):
+    """Ordinary training that keeps a rolling series of weight snapshots.
+
+    Args:
+        session: of the run.
+        settings: the configuration.
+        network: in ``step``.
+        step: stage 1's step.
+        images: by split, those that this run reads.
+        scores: what the network is measured by.
+        data: as the user typed it, for the command that comes next.
+        options_of_stage_2: for the same.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StageOneConfig,
+        network: nn.Cell,
+        step: TrainStep,
+        images: Mapping[str, Batches],
+        scores: Scores = CLASSIFICATION,
+        data: Path = Path("DATA"),
+        options_of_stage_2: Sequence[str] = ("--config", "STAGE_2.yaml"),
+    ):
+        super().__init__(
+            "stage 1", session, settings, network, step, images, scores,
+            split="train", n_epochs=settings.epochs, place=Place(),
+        )  # fmt: skip
+        self.settings, self.step = settings, step
+        self.snapshots: CheckpointSeries | None = None  # on rank 0
+        self.stop: AveragedStop | None = None
+        if settings.stop is not None:
+            self.stop = AveragedStop(settings.stop, network, self.on, session.ranks)
+        self._name, self._data, self._options_of_stage_2 = settings.model.file_prefix, str(data), options_of_stage_2
+
+    def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
+        """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given.
+
+        At a constant rate ``epochs`` and ``stop`` may differ from before: there they change no step that was made.
+
+        Raises:
+            ConfigError: the configuration has changed otherwise; ``epochs`` leaves nothing to do, or is below what the
+                run has done; or ``first`` is of a run whose epochs have other lengths.
+        """
+        ends = _ENDS if self.settings.schedule.last_epoch is None else ()
+        found = self.restore_state([*allowed, *ends])
+        if found is not None:
+            if self.stop is not None:
+                self.stop.restore(found)
+        elif first is not None:
+            arrays, epoch = first
+            self._check_begin(arrays, epoch)
+            from_arrays(parameters_to_save(self.step), arrays, "--from")
+            self.place = Place(epoch + 1)
+
+    def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
+        """ConfigError where a full checkpoint of this epoch leaves nothing to do, or had epochs of another length."""
+        if epoch >= self.settings.epochs:
+            raise ConfigError(f"--from has done {epoch} epochs, and epochs is {self.settings.epochs}; --set it to more")
+        n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
+        if not n_updates <= epoch * self.per_epoch <= n_updates + n_dropped:
+            raise ConfigError(
+                f"--from has made {n_updates} updates in {epoch} epochs, but an epoch has {self.per_epoch} steps here, "
+                "and the rate goes by updates; give the data, the batch size and the devices of that run"
+            )
+
+    def run(self) -> None:
+        """Train the epochs that are left."""
+        self.session.write_configuration()
+        self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
+        with self.session.open_metrics() as self.metrics:
+            if self._is_to_measure(self.place) or self._lacks_last_checkpoint():  # the run was stopped meanwhile
+                self.save(self.place)
+            self.loop.run(self.place, self)
+        if self.stop is not None and self.has_ended:
+            on = "to train on, the same command with --resume --set stop=null"
+            _log.info(f"stage 1 ends after epoch {self.finished_epochs}: {self.stop.reason}; {on}")
+        averaged = f"ema_{self.metric}"
+        if averaged in self.measured:
+            _log.info(f"with the average of the weights (EMA): {averaged} {self.measured[averaged]:.4f}")
+        device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
+        command = ["dimred", "train", "stage-2", self._data, str(self._last_checkpoint)]
+        how = ", BatchNorm statistics as trained" if self.on.has_batch_norm else ""
+        text, warning = self.measured_text(2), self.settings.eval_split_warning
+        told = text and f"{self.metric} on {self.settings.data.eval_split!r}{how}: {text}"
+        _log.info(metric_line(self.metric, self.measured.get(self.metric)))
+        say_end(told, warning, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
+
+    @property
+    def has_ended(self) -> bool:
+        """See ``Observer``."""
+        return self.stop is not None and self.stop.reason is not None
+
+    def _rewind(self) -> CheckpointSeries:
+        """Bring back to where the run goes on whatever was written on the way; the snapshots that are left."""
+        prefix, folder = self._name, self.session.out / STAGE_1_CHECKPOINTS
+        self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
+        self.checkpoints.forget_after(self.finished_epochs)
+        snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
+        snapshots.rewind(self.n_steps)
+        self.session.states.forget_after(self.n_steps)
+        return snapshots
+
+    def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
+        """Watch the loss; take a snapshot where one is due."""
+        super().after_step(result, place, n_samples)
+        if place.done in self._snapshot_steps():
+            weights = to_arrays(self.network.trainable_params())
+            check_finite(weights, self.n_steps)
+            self.ranks.run_on_rank_zero(lambda: self._append(weights))
+
+    def _snapshot_steps(self) -> set[int]:
+        """Return the steps of this epoch after which a snapshot is taken."""
+        if self.place.epoch < self.settings.snapshots.first_epoch:
+            return set()
+        count = self.settings.snapshots.per_epoch
+        return {round(self.per_epoch * part / count) for part in range(1, count + 1)}
+
+    def _append(self, weights: dict[str, np.ndarray]) -> None:
+        snapshots, place = self.snapshots, self.place
+        if snapshots is not None:
+            retry(lambda: snapshots.append(weights, self.n_steps, place.epoch, step_in_epoch=place.done))
+
+    def save(self, place: Place) -> None:
+        """Save the state to resume from; before it, at the end of some epochs, measure, and save a full checkpoint."""
+        arrays = self.arrays_to_save()
+        if self.stop is not None and self._is_to_measure(place):
+            self._save_state(place, arrays)  # measuring may take longer than a signal leaves time for
+            self.stop.measure(place.epoch, self.n_steps, self.snapshots)
+        is_due = place.epoch % self.settings.checkpoints.every_epochs == 0 or self._is_last(place)
+        if place.done == self.per_epoch and is_due:
+            self.ranks.run_on_rank_zero(lambda: self._save_full(place.epoch, arrays))
+        self._save_state(place, arrays)
+
+    def _is_to_measure(self, place: Place) -> bool:
+        return self.stop is not None and place.done == self.per_epoch and self.stop.is_due(place.epoch)
+
+    def _lacks_last_checkpoint(self) -> bool:
+        """Return whether the run is at its end, as only its resumption says, and has no full checkpoint of it."""
+        if self.place.done < self.per_epoch or not self._is_last(self.place):
+            return False
+        return self.ranks.any(self.ranks.is_rank_zero and not self._last_checkpoint.exists())
+
+    @property
+    def _last_checkpoint(self) -> Path:
+        return self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self.finished_epochs}_{self.per_epoch}.ckpt"
+
+    def _save_state(self, place: Place, arrays: Mapping[str, np.ndarray]) -> None:
+        if self.stop is None:
+            self.save_state(place, dict(arrays), stop=None)
+        else:
+            self.save_state(place, {**arrays, **self.stop.state_arrays()}, stop=self.stop.progress())
+
+    def _is_last(self, place: Place) -> bool:
+        return place.epoch == self.settings.epochs or self.has_ended
+
+    def _save_full(self, epoch: int, arrays: dict[str, np.ndarray]) -> None:
+        check_finite(arrays, self.n_steps)
+        retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
+
+    def after_epoch(self, place: Place) -> str:
+        """Evaluate where that is due, and record the epoch."""
+        loss = self.last["loss"]
+        self.say_published(place, loss)
+        started, self.measured = time.perf_counter(), {}
+        if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
+            self.measure()
+        measured = {self.metric: None} | self.measured | ({} if self.stop is None else self.stop.record(place.epoch))
+        self.metrics.write(
+            epoch=place.epoch, step=self.n_steps, loss=loss, **measured, **self.last["parts"], seconds=place.seconds,
+            evaluation_seconds=time.perf_counter() - started,
+        )  # fmt: skip
+        return self.say_epoch(place, loss)

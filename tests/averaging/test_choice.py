@@ -1,0 +1,56 @@
+"""The rule of every choice: the largest average within one standard error of the lowest loss."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dimred.averaging.choice import Candidate, behind, choose, lowest
+from dimred.errors import FaultError
+
+HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
+NOISE = np.tile([0.2, -0.2], 200)  # standard error 0.01
+
+
+def test_the_standard_error_is_that_of_the_paired_difference() -> None:
+    rng = np.random.default_rng(1)
+    one, other = HARD + rng.normal(0.01, 0.1, 400), HARD
+    found = behind(Candidate("one", 1, one), Candidate("other", 1, other))
+    assert found.loss == pytest.approx(np.mean(one - other))
+    assert found.standard_error == pytest.approx(stats.sem(one - other))
+    assert found.standard_error < stats.sem(one) / 5  # what is hard for both cancels
+
+
+@pytest.mark.parametrize(
+    ("others", "chosen"),
+    [
+        ([("larger", 8, HARD + 0.009 + NOISE), ("too far behind", 20, HARD + 0.011 + NOISE)], "larger"),
+        ([("surely worse", 40, HARD + 0.001)], "lowest"),
+        ([("as large, worse", 2, HARD + 0.005 + NOISE), ("as large and good", 2, HARD.copy())], "lowest"),
+        ([("not a number", 50, np.where(np.arange(400) == 7, np.nan, HARD - 1))], "lowest"),
+        ([("infinite", 50, np.where(np.arange(400) == 7, np.inf, HARD - 1))], "lowest"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else case[0][0],
+)
+def test_the_largest_average_within_one_standard_error_is_chosen(others: list, chosen: str) -> None:
+    candidates = [Candidate("lowest", 2, HARD), *(Candidate(*other) for other in others)]
+    assert choose(candidates).name == chosen
+    assert lowest(candidates).name == "lowest"
+
+
+def test_a_loss_below_zero_is_no_more_exact_than_one_above() -> None:
+    """A likelihood's, of which float32 has as many digits."""
+    candidates = [Candidate("lowest", 1, -100 * np.ones(400)), Candidate("larger", 9, -99.99999 * np.ones(400))]
+    assert choose(candidates).name == "larger"
+
+
+def test_where_only_means_are_known_their_errors_are_added_in_squares() -> None:
+    one, other = (Candidate(name, 1, np.array([loss]), error=error) for name, loss, error in [("a", 5, 3), ("b", 1, 4)])
+    assert behind(one, other) == (4, 5)
+    assert choose([other, one._replace(effective_size=2)]).name == "a"
+    bare = Candidate("bare", 1, np.array([1.0]))
+    assert choose([bare, Candidate("behind", 9, np.array([1.001]))]).name == "bare"
+
+
+def test_without_a_finite_loss_there_is_no_choice() -> None:
+    with pytest.raises(FaultError, match="no candidate has a finite loss on 'val'"):
+        choose([Candidate("broken", 1, np.full(3, np.nan))])

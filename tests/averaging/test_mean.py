@@ -1,0 +1,112 @@
+"""Streamed sums against the plain loop of the oracle, to the last bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dimred
+from dimred.averaging.mean import mean_vector
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.stored_tensor import BFLOAT16
+from dimred.errors import CheckpointError
+from dimred.merging.inputs import open_checkpoints
+from dimred.merging.output import round_to, write_network
+from tests.helpers.checkpoint_files import BITS, as_float, draw, in_type, network, read_file, write_file, write_run
+from tests.oracles import merge as oracle
+
+TYPES = [np.float32, np.float16, BITS, np.float64]
+
+
+def merged(run: Path, coefficients: list[float], out: Path) -> dict[str, np.ndarray]:
+    checkpoints = open_checkpoints([run])
+    write_network(checkpoints, np.array(coefficients), out, checkpoints[-1])
+    return read_file(out)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("coefficients", [[1, 1, 1], [1, 2, 3], [0.7, -0.4, 0.7], [0, 0, 1], [0.1, 0, 0.2]], ids=str)
+def test_the_mean_is_the_plain_loops_to_the_last_bit(tmp_path: Path, dtype: type, coefficients: list[float]) -> None:
+    written = [{"w": draw((123, 17), dtype, seed)} for seed in range(3)]
+    for number, tensors in enumerate(written):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
+    expected = oracle.weighted_mean([as_float(tensors["w"]) for tensors in written], coefficients)
+    found = merged(tmp_path / "run", coefficients, tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(found["w"], in_type(expected, dtype))
+
+
+def test_tensors_of_several_blocks_and_parts(tmp_path: Path) -> None:
+    written = [{"w": draw((1100, 1201), np.float32, seed)} for seed in range(2)]
+    for number, tensors in enumerate(written):
+        write_file(tmp_path / "run" / f"net-{number}.safetensors", tensors)
+    found = merged(tmp_path / "run", [1, 3], tmp_path / "out.safetensors")
+    expected = oracle.weighted_mean([tensors["w"] for tensors in written], [1, 3])
+    np.testing.assert_array_equal(found["w"], expected.astype(np.float32))
+
+
+@given(st.lists(st.floats(width=64, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
+def test_bfloat16_is_rounded_once(values: list[float]) -> None:
+    found = round_to(np.array(values), BFLOAT16)
+    assert found.tolist() == oracle.to_bfloat16(np.array(values)).tolist()
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 0x7F7F), st.integers(-3, 3), st.booleans())
+def test_bfloat16_ties_and_their_neighbours(bits: int, away: int, negative: bool) -> None:
+    """Half way between two bfloat16, and next to it: by one float64, where a float32 in between would be a tie too."""
+    above = 2.0**128 if bits == 0x7F7F else oracle.from_bfloat16(bits + 1)
+    value = (oracle.from_bfloat16(bits) + above) / 2
+    for _ in range(abs(away)):
+        value = float(np.nextafter(value, np.inf if away > 0 else 0))
+    value = -value if negative else value
+    assert round_to(np.array([value]), BFLOAT16) == oracle.to_bfloat16(np.array([value]))
+
+
+def test_statistics_take_no_negative_coefficients(tmp_path: Path) -> None:
+    written = write_run(tmp_path / "run", 2)
+    found = merged(tmp_path / "run", [-0.5, 1.5], tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(found["bn.running_var"], written[1]["bn.running_var"])
+    expected = oracle.weighted_mean([tensors["fc.weight"] for tensors in written], [-0.5, 1.5])
+    np.testing.assert_array_equal(found["fc.weight"], expected.astype(np.float32))
+
+
+def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3)
+    broken = network(1)
+    broken["fc.weight"][3, 5] = np.nan
+    write_file(tmp_path / "run" / "checkpoint-2000" / "model.safetensors", broken)
+    with pytest.raises(CheckpointError, match=r"checkpoint-2000: 'fc\.weight' holds an infinite number or NaN"):
+        merged(tmp_path / "run", [1, 1, 1], tmp_path / "out.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_vector_of_weights_is_the_mean_in_the_order_of_its_layout(tmp_path: Path, dtype: type) -> None:
+    written = write_run(tmp_path, 3, dtype)
+    layout = WeightLayout(("fc.weight", "conv.weight"), ((210, 1000), (7, 3, 3)))
+    found = mean_vector(open_checkpoints([tmp_path]), np.array([0.5, 0, -0.25]), layout)
+    expected = [
+        oracle.weighted_mean([as_float(written[i][name]) for i in (0, 2)], [0.5, -0.25]) for name in layout.names
+    ]
+    np.testing.assert_array_equal(found, np.concatenate([mean.ravel() for mean in expected]).astype(np.float32))
+
+
+def test_what_float16_cannot_hold_is_not_written_as_infinite(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": np.array([65_504, -65_504], np.float32)})
+    dimred.merge(tmp_path / "run", tmp_path / "fits.safetensors", dtype="float16")
+    assert read_file(tmp_path / "fits.safetensors")["w"].tolist() == [65_504, -65_504]
+    write_file(tmp_path / "run" / "n-3.safetensors", {"w": np.array([65_504, -80_000], np.float32)})
+    with pytest.raises(CheckpointError, match="The mean of 'w' has a number that is too large for float16"):
+        dimred.merge(tmp_path / "run", tmp_path / "larger.safetensors", dtype="float16")
+    assert not (tmp_path / "larger.safetensors").exists()
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    checkpoints = open_checkpoints([tmp_path / "run"])
+    write_file(checkpoints[0].files[0], network(9))
+    with pytest.raises(CheckpointError, match="changed while it was in use"):
+        mean_vector(checkpoints, np.ones(2), checkpoints[0].layout)

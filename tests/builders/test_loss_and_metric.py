@@ -1,0 +1,73 @@
+"""Somebody's own loss and metric: what can't be used is said before the first step, with its key and its name."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+
+from dimred.builders import build_data, build_network, build_scores, check_scores
+from dimred.builders.handover import check_same_loss
+from dimred.config import StageOneConfig, StageTwoConfig, config_text
+from dimred.errors import ConfigError, DimredError
+from tests.helpers import tiny_task
+from tests.helpers.tiny_regression import HERE, TASK
+
+NETWORK = build_network(StageOneConfig.model_validate(TASK))
+MEASURED = "on the first batch of 'val' (inputs (6, 3) and (6, 2), outputs (6, 2), labels Float32 (6, 2))"
+
+
+def check(**options: Any) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    settings = StageOneConfig.model_validate(TASK | options)
+    images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
+    check_scores(settings, NETWORK, build_scores(settings), images)
+
+
+def test_minspores_own_losses_go_as_they_are() -> None:
+    check()
+    check(loss="mindspore.nn:L1Loss", metric=f"{HERE}:absolute_error")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loss": "nowhere:loss"}, "loss is 'nowhere:loss', but 'nowhere' can't be imported"),
+        ({"metric": f"{HERE}:nothing"}, f"metric is '{HERE}:nothing', but '{HERE}' has no 'nothing'"),
+        ({"loss": f"{HERE}:number"}, "which failed with TypeError"),
+        ({"metric": f"{HERE}:number"}, "which returned int; it must return a function or a cell"),
+        ({"loss": f"{HERE}:NeverMean"}, "gives the shape (6, 2) with reduction='mean'; it must be one number, ()"),
+        (
+            {"loss": f"{HERE}:AlwaysMean"},
+            f"which {MEASURED} gives a single number for a batch; it must give one for each item",
+        ),
+        ({"loss": f"{HERE}:OuterProduct"}, "the shape (6, 2, 2), more numbers than there are"),
+        ({"metric": f"{HERE}:mean_absolute_error"}, "gives a single number for a batch; it must give one"),
+        ({"metric": f"{HERE}:pairs"}, "gives the shape (6, 6), more numbers than there are outputs or labels"),
+        ({"metric": f"{HERE}:broken_metric"}, f"metric is '{HERE}:broken_metric', which fails {MEASURED}: ValueError"),
+        ({"metric": None}, "the labels are Float32 of the shape (6, 2), but only whole numbers can be counted as"),
+    ],
+)
+def test_what_can_not_be_used_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DimredError) as refused:
+        check(**options)
+    assert said in str(refused.value)
+    assert refused.value.exit_status == 2
+
+
+def test_a_network_that_can_not_take_the_data_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"model\.name is .*:network', which fails on the first batch of 'train'"):
+        check(data=tiny_task.TASK["data"], loss=None, metric=None)
+
+
+def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_stage_1").mkdir()
+    weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
+    two = StageTwoConfig.model_validate(TASK)
+    check_same_loss(two, weights)  # nothing is known
+    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
+    check_same_loss(two, weights)
+    with pytest.raises(
+        ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
+    ):
+        check_same_loss(StageTwoConfig.model_validate(TASK | {"loss": None}), weights)

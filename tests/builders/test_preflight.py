@@ -1,0 +1,68 @@
+"""Every problem at once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mindspore import nn
+
+from dimred.builders.preflight import Problems, check_space
+from dimred.builders.search import check_search_memory, search_memory
+from dimred.builders.snapshots import snapshots_if_any, snapshots_in_the_end, snapshots_until
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError, DataError, SeriesError
+
+TWO = StageTwoConfig(search={"n_components": 32}, cooldown=None)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_all_problems_are_one_error_and_one_problem_is_one_line() -> None:
+    problems = Problems()
+    problems.refuse()
+    assert problems.collect(lambda: 7) == 7
+    assert problems.collect(lambda: fail(DataError("no data"))) is None
+    with pytest.raises(ConfigError, match=r"^no data$"):
+        problems.refuse()
+    problems.collect(lambda: fail(ConfigError("no space")))
+    with pytest.raises(ConfigError, match=r"^2 problems:\n  1\. no data\n  2\. no space$"):
+        problems.refuse()
+
+
+def test_space_and_memory(tmp_path: Path) -> None:
+    check_space(tmp_path / "not" / "yet", 1000, "the run")
+    with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
+        check_space(tmp_path / "not" / "yet", 10**18, "the run")
+    check_search_memory(TWO, nn.Dense(3, 2), 1)
+    huge = TWO.model_copy(update={"search": SearchConfig(n_components=10**16)})
+    with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, [\d,]+ MB are available"):
+        check_search_memory(huge, nn.Dense(3, 2), 1)
+
+
+def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
+    weights = nn.Dense(3, 2)  # 8 weights of 4 bytes
+    assert [search_memory(TWO, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
+
+
+def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
+    one = StageOneConfig.model_validate({"epochs": 3, "snapshots": {"per_epoch": 12}})
+    assert [snapshots_in_the_end(one, steps) for steps in (None, 74, 4)] == [36, 36, 12]
+
+
+def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp_path: Path) -> None:
+    assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None
+    (tmp_path / "checkpoint_pca").mkdir()
+    assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None
+    series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
+    for epoch in range(1, 5):
+        series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
+    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
+        found = snapshots_if_any(tmp_path / name)
+        assert found is not None
+        assert [entry.step for entry in found.entries] == steps
+    assert snapshots_if_any(tmp_path / "net-0_5.ckpt") is None
+    with pytest.raises(SeriesError, match="until_epoch = 0 leave none of the 4 snapshots"):
+        snapshots_until(tmp_path / "net-0_5.ckpt")

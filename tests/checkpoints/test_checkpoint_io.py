@@ -1,0 +1,300 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_checkpoint
+from dimred.checkpoints.stored_tensor import read_exactly
+from dimred.errors import CheckpointError, ConfigError
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "conv.weight": RNG.standard_normal((4, 3, 3, 3), dtype=np.float32),
+    "half": np.arange(5, dtype=np.float16),
+    "double": np.linspace(0, 1, 3),
+    "flags": np.array([True, False]),
+    "counts": np.arange(4, dtype=np.int64),
+    "层.weight": np.ones((2, 2), np.float32),
+    "scalar": np.array(2.5, np.float32),
+    "empty": np.zeros((0,), np.float32),
+}
+EXTRA = {"epoch": 70, "rate": 0.1, "note": "späte Schritte", "done": True, "table": np.arange(3, dtype=np.int32)}
+SUFFIXES = pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+
+
+@SUFFIXES
+def test_what_is_written_is_read_back(tmp_path, suffix):
+    path = tmp_path / f"a b{suffix}"
+    write_checkpoint(path, WEIGHTS, EXTRA)
+    read = read_checkpoint(path)
+    assert set(read) == {*WEIGHTS, *EXTRA}
+    for name, value in WEIGHTS.items():
+        assert np.array_equal(read[name], value)
+        assert (read[name].dtype, read[name].shape) == (value.dtype, value.shape)
+    assert {name: read[name].item() for name in ("epoch", "rate", "note", "done")} == {
+        "epoch": 70, "rate": 0.1, "note": "späte Schritte", "done": True
+    }  # fmt: skip
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@SUFFIXES
+def test_only_the_names_asked_for(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    write_checkpoint(path, WEIGHTS, EXTRA)
+    assert list(read_checkpoint(path, ["half", "epoch"])) == ["half", "epoch"]
+    with pytest.raises(CheckpointError, match=r"'missing'; it has 1[23] parameters \('"):
+        read_checkpoint(path, ["missing"])
+
+
+@SUFFIXES
+def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
+    mindspore = pytest.importorskip("mindspore")
+    path = tmp_path / f"ours{suffix}"
+    weights = {name: value for name, value in WEIGHTS.items() if value.size}
+    write_checkpoint(path, weights, EXTRA)
+    loaded = mindspore.load_checkpoint(str(path), format=suffix[1:])
+    for name, value in weights.items():
+        assert np.array_equal(loaded[name].asnumpy(), value)
+    assert int(loaded["epoch"].asnumpy()) == 70
+    theirs = tmp_path / f"theirs{suffix}"
+    tensors = [{"name": name, "data": mindspore.Tensor(value)} for name, value in weights.items()]
+    tensors.append(
+        {"name": "brain", "data": mindspore.Tensor(np.array([1.5, -2.0, 3.25], np.float32), mindspore.bfloat16)}
+    )
+    if suffix == ".safetensors":
+        tensors.pop()  # its NumPy writer has no bfloat16
+    mindspore.save_checkpoint(tensors, str(theirs), format=suffix[1:], append_dict={"epoch": 3, "rate": 0.5})
+    read = read_checkpoint(theirs)
+    for name, value in weights.items():
+        assert np.array_equal(read[name], value)
+        assert read[name].shape == value.shape
+    assert read["epoch"].item() == 3
+    if suffix == ".ckpt":
+        assert read["brain"].dtype == np.float32
+        assert read["brain"].tolist() == [1.5, -2.0, 3.25]
+
+
+def test_mindspores_crc_mark_at_the_end_is_no_damage(tmp_path):
+    mindspore = pytest.importorskip("mindspore")
+    path = tmp_path / "crc.ckpt"
+    mindspore.save_checkpoint(
+        [{"name": "w", "data": mindspore.Tensor(WEIGHTS["conv.weight"])}], str(path), crc_check=True
+    )
+    assert np.array_equal(read_checkpoint(path)["w"], WEIGHTS["conv.weight"])
+
+
+def test_a_tensor_in_several_records_as_mindspore_splits_large_ones(tmp_path, monkeypatch):
+    mindspore = pytest.importorskip("mindspore")
+    monkeypatch.setattr("dimred.checkpoints.ckpt_format._PIECE_BYTES", 40)
+    path = tmp_path / "split.ckpt"
+    write_checkpoint(path, WEIGHTS)
+    assert len(read_index(path)["conv.weight"].pieces) == 11
+    assert np.array_equal(read_checkpoint(path)["conv.weight"], WEIGHTS["conv.weight"])
+    assert np.array_equal(mindspore.load_checkpoint(str(path))["conv.weight"].asnumpy(), WEIGHTS["conv.weight"])
+
+
+@SUFFIXES
+def test_every_truncation_is_found_or_a_whole_file_of_fewer_tensors(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    write_checkpoint(path, {"a": np.arange(3.0), "b": np.ones((2, 2), np.float32)}, {"epoch": 1})
+    whole = path.read_bytes()
+    cut = tmp_path / f"cut{suffix}"
+    accepted, messages = [], []
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        try:
+            accepted.append(tuple(read_checkpoint(cut)))
+        except CheckpointError as error:
+            messages.append(str(error))
+    assert all(str(cut) in message for message in messages)
+    # Only a .ckpt cut exactly between two records is one, as MindSpore writes it: the layout finds what is missing.
+    assert accepted == ([("a",), ("a", "b"), ("a", "b", "epoch")] if suffix == ".ckpt" else [])
+
+
+def test_every_flipped_bit_of_a_ckpt_is_found(tmp_path):
+    path = tmp_path / "a.ckpt"
+    written = {"a": np.arange(3.0), "b": np.ones((2, 2), np.float32)}
+    write_checkpoint(path, written, {"epoch": 1, "note": "x"})
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"a\.ckpt"):
+            read_checkpoint(path)
+
+
+def test_a_safetensors_file_of_an_earlier_version_is_read(tmp_path):
+    """Those carry a checksum of their own among the metadata."""
+    data = np.arange(2, dtype=np.float32)
+    header = {
+        "__metadata__": {"format": "ms", "dimred_crc32": "01234567", "note": "x"},
+        "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+    }
+    (tmp_path / "a.safetensors").write_bytes(_safetensors(header, data.tobytes()))
+    read = read_checkpoint(tmp_path / "a.safetensors")
+    assert list(read) == ["w", "note"]
+    assert np.array_equal(read["w"], data)
+
+
+def test_the_library_of_the_format_reads_what_we_write_and_the_reverse(tmp_path):
+    write_checkpoint(tmp_path / "ours.safetensors", WEIGHTS, EXTRA)
+    loaded = load_file(tmp_path / "ours.safetensors")
+    assert set(loaded) == {*WEIGHTS, *EXTRA} - {"note"}
+    assert all(np.array_equal(loaded[name], value) for name, value in WEIGHTS.items())
+    save_file(WEIGHTS, tmp_path / "theirs.safetensors", {"format": "pt", "note": "y"})
+    read = read_checkpoint(tmp_path / "theirs.safetensors")
+    assert set(read) == {*WEIGHTS, "note"}
+    assert all(np.array_equal(read[name], value) and read[name].shape == value.shape for name, value in WEIGHTS.items())
+
+
+def test_mindspore_accepts_the_checksum(tmp_path):
+    mindspore = pytest.importorskip("mindspore")
+    write_checkpoint(tmp_path / "a.ckpt", WEIGHTS, {"epoch": 3})
+    read = mindspore.load_checkpoint(str(tmp_path / "a.ckpt"), crc_check=True)
+    assert np.array_equal(read["conv.weight"].asnumpy(), WEIGHTS["conv.weight"])
+
+
+def test_a_claim_of_more_than_the_file_holds_takes_no_memory(tmp_path):
+    many = {str(i): {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]} for i in range(3)}
+    (tmp_path / "overlap.safetensors").write_bytes(_safetensors(many))
+    with pytest.raises(CheckpointError, match="invalid offset"):
+        read_checkpoint(tmp_path / "overlap.safetensors")
+    dims = b"\x0a\x64" + b"\1" * 100  # packed: 100 dimensions
+    (tmp_path / "dims.ckpt").write_bytes(_ckpt_record(b"w", dims, b"Float32", b"\0" * 4).replace(b"\x0a", b"\x0a", 1))
+    with pytest.raises(CheckpointError):
+        read_checkpoint(tmp_path / "dims.ckpt")
+    (tmp_path / "name.ckpt").write_bytes(b"\x0a\xff\xff\x03" + b"\x0a\xf0\xff\x03" + b"n" * 65535)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(tmp_path / "name.ckpt")
+    assert len(str(caught.value)) < 1000
+
+
+def _ckpt_record(name: bytes, dims: bytes, kind: bytes, content: bytes) -> bytes:
+    tensor = dims + b"\x12" + bytes([len(kind)]) + kind + b"\x1a" + bytes([len(content)]) + content
+    value = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(tensor)]) + tensor
+    return b"\x0a" + bytes([len(value)]) + value
+
+
+def _safetensors(header: dict, data: bytes = b"\0" * 8) -> bytes:
+    head = json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + data
+
+
+def _f32(shape: list[int], offsets: list[int], kind: str = "F32") -> bytes:
+    return _safetensors({"w": {"dtype": kind, "shape": shape, "data_offsets": offsets}})
+
+
+def _twice() -> bytes:
+    """A header that names a tensor twice, as no dictionary can."""
+    entry = b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+    head = b"{" + entry + b"," + entry + b"}"
+    return len(head).to_bytes(8, "little") + head + b"\0" * 8
+
+
+W, V = (_ckpt_record(name, b"\x08\x02", b"Float32", b"\0" * 8) for name in (b"w", b"v"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.ckpt", b"", "is empty"),
+        ("text.ckpt", b"hello, world", "no record starts here"),
+        ("pickle.ckpt", b"\x80\x04\x95", "no record"),
+        ("huge.ckpt", b"\x0a\xff\xff\xff\xff\xff\xff\xff\x7f", "more than there are"),
+        ("long.ckpt", b"\x0a" + b"\xff" * 12, "longer than 64 bits"),
+        ("short.ckpt", _ckpt_record(b"w", b"\x08\x04", b"Float32", b"\0" * 8), "needs 16 bytes and has 8"),
+        ("overflow.ckpt", _ckpt_record(b"w", b"\x08" + b"\xff" * 8 + b"\x7f", b"Float32", b"\0" * 8), "needs"),
+        ("kind.ckpt", _ckpt_record(b"w", b"\x08\x02", b"Object", b"\0" * 8), "'Object'"),
+        ("twice.ckpt", W + V + W, "appears twice"),
+        ("inner.ckpt", W[:6] + bytes([W[6] - 1]) + W[7:], "contradict each other"),
+        ("small.safetensors", b"\1\2\3", "header too small"),
+        ("huge.safetensors", (10**12).to_bytes(8, "little") + b"{}", "header too large"),
+        ("text.safetensors", b"\x05\0\0\0\0\0\0\0hello", "invalid JSON"),
+        ("deep.safetensors", (50_000).to_bytes(8, "little") + b"[" * 50_000, "invalid JSON"),
+        ("list.safetensors", _safetensors([1]), "invalid JSON"),
+        ("outside.safetensors", _f32([9], [0, 36]), "file not fully covered"),
+        ("negative.safetensors", _f32([-2], [0, 8]), "invalid value"),
+        ("before.safetensors", _f32([2], [-8, 0]), "invalid value"),
+        ("shape.safetensors", _f32([3], [0, 8]), "invalid shape"),
+        ("kind.safetensors", _f32([8], [0, 8], "F8_E4M3"), "'F8_E4M3'"),
+        ("unknown.safetensors", _f32([2], [0, 8], "F3"), "unknown variant"),
+        ("twice.safetensors", _twice(), "appears twice"),
+        ("other.npz", b"PK", "must end in .ckpt or .safetensors"),
+    ],
+)  # fmt: skip
+def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("fp8.safetensors", _f32([8], [0, 8], "F8_E4M3"), "F8_E4M3"),
+        ("fp8.ckpt", _ckpt_record(b"w", b"\x08\x02", b"Float8E4M3FN", b"\0" * 2), "Float8E4M3FN"),
+    ],
+)
+def test_a_type_that_has_no_mean_is_not_called_damaged(tmp_path, name, content, kind):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    assert str(caught.value) == (
+        f"{path}: the tensor 'w' has the type {kind!r}, which can't be read or averaged; convert the checkpoint to "
+        "bfloat16, float16 or float32"
+    )
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"gone\.ckpt is not found"):
+        read_checkpoint(tmp_path / "gone.ckpt")
+    (tmp_path / "folder.ckpt").mkdir()
+    with pytest.raises(CheckpointError, match="can't be read"):
+        read_checkpoint(tmp_path / "folder.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a.txt", {"w": np.ones(2)}), "must end in"),
+        (("a.ckpt", {"w": np.ones(2)}, {"w": 1}), "also a weight"),
+        (("a.ckpt", {"w": np.array(["x"])}), "'w' has the type"),
+        (("a.ckpt", {"w": np.array([None])}), "'w' has the type"),
+        (("a.ckpt", {}), "empty"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_nothing_written(tmp_path, arguments, words):
+    name, *rest = arguments
+    with pytest.raises(ConfigError, match=words):
+        write_checkpoint(tmp_path / name, *rest)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path, monkeypatch):
+    path = tmp_path / "a.ckpt"
+    write_checkpoint(path, {"w": np.ones(3, np.float32)})
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(path, {"w": np.zeros(3, np.float32)})
+    assert read_checkpoint(path)["w"].tolist() == [1, 1, 1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fails_while_a_file_is_read_is_named(tmp_path):
+    descriptor = os.open(tmp_path, os.O_RDONLY)  # what opens, and cannot be read
+    try:
+        with pytest.raises(CheckpointError, match=r"net\.ckpt can't be read at byte 8: Is a directory"):
+            read_exactly(descriptor, np.empty(4, np.uint8), 8, "net.ckpt")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dimred.checkpoints.layout import WeightLayout, is_statistic
+from dimred.errors import BasisMismatchError, CheckpointError
+
+WEIGHTS = {
+    "conv": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "scale": np.float32(7.0).reshape(()),
+    "fc": np.full(4, 9.0),
+}
+
+
+def test_flatten_puts_parameters_one_after_the_other_in_order():
+    layout = WeightLayout.from_weights(WEIGHTS)
+    assert layout.offsets == (0, 6, 7)
+    assert layout.size == 11
+    assert layout.flatten(WEIGHTS).tolist() == [0, 1, 2, 3, 4, 5, 7, 9, 9, 9, 9]
+    assert layout.flatten(WEIGHTS).dtype == np.float32
+
+
+def test_flatten_goes_by_the_layouts_order_and_ignores_other_names():
+    layout = WeightLayout.from_weights(WEIGHTS)
+    shuffled = {"fc": WEIGHTS["fc"], "moments.fc": WEIGHTS["fc"], "scale": WEIGHTS["scale"], "conv": WEIGHTS["conv"]}
+    assert np.array_equal(layout.flatten(shuffled), layout.flatten(WEIGHTS))
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=6))
+def test_unflatten_is_the_inverse_of_flatten(shapes):
+    layout = WeightLayout(tuple(f"p{i}" for i in range(len(shapes))), tuple(map(tuple, shapes)))
+    vector = np.arange(layout.size, dtype=np.float32)
+    parts = layout.unflatten(vector)
+    assert [part.shape for part in parts.values()] == list(layout.shapes)
+    assert np.array_equal(layout.flatten(parts), vector)
+
+
+def test_a_missing_or_reshaped_parameter_is_named():
+    layout = WeightLayout.from_weights(WEIGHTS)
+    with pytest.raises(CheckpointError, match="'scale'"):
+        layout.flatten({"conv": WEIGHTS["conv"], "fc": WEIGHTS["fc"]})
+    with pytest.raises(CheckpointError, match=r"'conv' has shape \(3, 2\).*\(2, 3\)"):
+        layout.flatten({**WEIGHTS, "conv": WEIGHTS["conv"].T})
+    with pytest.raises(BasisMismatchError, match=r"\(10,\).*\(11,\)"):
+        layout.unflatten(np.zeros(10, np.float32))
+
+
+def test_fingerprint_depends_on_names_order_and_shapes_only():
+    layout = WeightLayout(("a", "b"), ((2,), (3,)))
+    assert layout.fingerprint == WeightLayout(("a", "b"), ((2,), (3,))).fingerprint
+    others = [
+        (("a", "c"), ((2,), (3,))),
+        (("b", "a"), ((3,), (2,))),
+        (("a", "b"), ((3,), (2,))),
+        (("a", "b"), ((2, 1), (3,))),
+    ]
+    assert len({layout.fingerprint, *(WeightLayout(*other).fingerprint for other in others)}) == 5
+
+
+def test_json_round_trip():
+    layout = WeightLayout.from_weights(WEIGHTS)
+    assert WeightLayout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, [], {}, {"names": ["a"]}, {"names": ["a"], "shapes": [[-1]]}, {"names": [1], "shapes": [[1]]},
+     {"names": ["a"], "shapes": [[1.5]]}, {"names": ["a"], "shapes": [[True]]}, {"names": ["a"], "shapes": "x"},
+     {"names": ["a", "a"], "shapes": [[1], [1]]}, {"names": ["a"], "shapes": []}, {"names": [], "shapes": []}],
+)  # fmt: skip
+def test_from_json_refuses_anything_else(data):
+    with pytest.raises(BasisMismatchError):
+        WeightLayout.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ((("a", "c"), ((2,), (3,))), "parameter 1 is 'b' (3,) here and 'c' (3,) there"),
+        ((("b", "a"), ((3,), (2,))), "the order differs"),
+        ((("a", "b"), ((2,), (3, 1))), "'b', has shape (3,) here and (3, 1) there"),
+        ((("a",), ((2,),)), "'b' (3,) is only here"),
+        ((("a", "b", "c"), ((2,), (3,), (1,))), "'c' (1,) is only there"),
+    ],
+)
+def test_first_difference_in_words(other, words):
+    layout = WeightLayout(("a", "b"), ((2,), (3,)))
+    assert words in layout.first_difference(WeightLayout(*other))
+    assert layout.first_difference(WeightLayout(("a", "b"), ((2,), (3,)))) is None
+
+
+def test_misfit_says_why_a_checkpoint_does_not_hold_the_weights():
+    layout = WeightLayout(("a", "b"), ((2,), (3,)))
+    assert layout.misfit({"b": (3,), "x": (), "a": (2,)}) is None
+    assert "no parameter 'b'" in layout.misfit({"a": (2,)})
+    assert "shape (4,) instead of (3,)" in layout.misfit({"a": (2,), "b": (4,)})
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("bn1.running_mean", True), ("bn1.running_var", True), ("bn1.num_batches_tracked", True),
+        ("bn1.moving_mean", True), ("bn1.moving_variance", True), ("running_mean", True),
+        ("bn1.weight", False), ("bn1.gamma", False), ("running_mean.weight", False),
+    ],
+)  # fmt: skip
+def test_statistics_of_a_normalisation_are_told_by_name(name, claim):
+    assert is_statistic(name) is claim
+
+
+def test_from_network_takes_trainable_parameters_in_the_networks_order():
+    nn = pytest.importorskip("mindspore.nn")
+    network = nn.SequentialCell(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dense(4, 3))
+    layout = WeightLayout.from_network(network)
+    assert layout.names == tuple(p.name for p in network.trainable_params())
+    assert not any("moving" in name for name in layout.names)
+    weights = {p.name: p for p in network.get_parameters()}
+    expected = np.concatenate([p.asnumpy().reshape(-1) for p in network.trainable_params()])
+    assert np.array_equal(layout.flatten(weights), expected)

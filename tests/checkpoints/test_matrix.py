@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.matrix import WeightMatrix
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import CheckpointError, SeriesError
+from dimred.io.digest import CHUNK, digest_of_chunks, vector_digest
+from tests.helpers.planted import as_weights, random_walk, write_series
+
+
+def collect(matrix):
+    return np.concatenate([block.copy() for _, block in matrix.blocks()], axis=1)
+
+
+def test_blocks_are_the_snapshots_row_by_row(tmp_path):
+    snapshots = random_walk(4, 2 * CHUNK + 1234)
+    matrix = WeightMatrix(write_series(tmp_path, snapshots))
+    assert matrix.shape == snapshots.shape
+    assert np.array_equal(collect(matrix), snapshots)
+    assert [first for first, _ in matrix.blocks()] == [0, CHUNK, 2 * CHUNK]
+
+
+@pytest.mark.parametrize(("start", "width"), [(0, 1), (31, 5), (32, 7), (30, 40), (95, 5)])
+def test_any_range_of_columns_can_be_read(tmp_path, start, width):
+    snapshots = random_walk(3, 100)
+    matrix = WeightMatrix(write_series(tmp_path, snapshots))
+    out = np.empty((3, width), np.float32)
+    matrix.read(start, out)
+    assert np.array_equal(out, snapshots[:, start : start + width])
+
+
+def test_chunk_digests_are_those_of_the_weights(tmp_path):
+    snapshots = random_walk(3, CHUNK + 99)
+    series = write_series(tmp_path, snapshots)
+    matrix = WeightMatrix(series)
+    chunks = np.zeros((3, 2, 32), np.uint8)
+    for _ in matrix.blocks(chunks):
+        pass
+    for row, entry in enumerate(series.entries):
+        assert digest_of_chunks(chunks[row]) == vector_digest([snapshots[row]]) == entry.digest
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_float_types_become_float32_in_place(tmp_path, suffix, dtype, monkeypatch):
+    monkeypatch.setattr("dimred.checkpoints.ckpt_format._PIECE_BYTES", 24)
+    snapshots = random_walk(2, 60).astype(dtype)
+    for number, vector in enumerate(snapshots, 1):
+        write_checkpoint(tmp_path / f"n-{number}_1{suffix}", as_weights(vector))
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
+    out = np.empty((2, 17), np.float32)
+    matrix.read(14, out)
+    assert np.array_equal(out, snapshots[:, 14:31].astype(np.float32))
+
+
+def test_bfloat16_snapshots_of_mindspore(tmp_path):
+    mindspore = pytest.importorskip("mindspore")
+    values = np.array([1.5, -2.0, 3.25, 0.125], np.float32)
+    tensor = mindspore.Tensor(values, mindspore.bfloat16)
+    mindspore.save_checkpoint([{"name": "w", "data": tensor}], str(tmp_path / "n-1_1.ckpt"))
+    assert collect(WeightMatrix(CheckpointSeries.open(tmp_path))).tolist() == [values.tolist()]
+
+
+def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
+    """With names as MindSpore writes them: a whole training cell's checkpoint."""
+    mindspore = pytest.importorskip("mindspore")
+    nn = mindspore.nn
+    network = nn.SequentialCell(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dense(2 * 4 * 4, 3))
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=nn.ExponentialDecayLR(0.1, 0.9, 4), momentum=0.9)
+    cell = nn.TrainOneStepCell(nn.WithLossCell(network, nn.SoftmaxCrossEntropyWithLogits()), optimizer)
+    mindspore.save_checkpoint(cell, str(tmp_path / "net-1_5.ckpt"), append_dict={"epoch_num": 1, "lr_note": "x"})
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
+    assert matrix.layout == WeightLayout.from_network(network)
+    assert any(name.startswith("moments.") for name in matrix.ignored)
+    assert any(name.endswith("moving_mean") for name in matrix.ignored)
+    assert np.array_equal(collect(matrix)[0], matrix.layout.flatten({p.name: p for p in network.get_parameters()}))
+
+
+def test_the_statistics_of_pytorch_are_no_weights(tmp_path):
+    """A state dictionary of PyTorch's BatchNorm, as its users save it; its statistics are floats too."""
+    for step in (1, 2):
+        state = {
+            "0.weight": np.full((2, 3), step, np.float32), "1.weight": np.ones(2, np.float32),
+            "1.bias": np.zeros(2, np.float32), "1.running_mean": np.full(2, 5.0, np.float32),
+            "1.running_var": np.full(2, 7.0, np.float32), "1.num_batches_tracked": np.array(625, np.int64),
+        }  # fmt: skip
+        write_checkpoint(tmp_path / f"net-{step}_1.safetensors", state)
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
+    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight"]
+    assert sorted(matrix.ignored) == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
+
+
+def test_a_given_layout_decides_names_and_order(tmp_path):
+    write_checkpoint(tmp_path / "n-1_1.ckpt", {"x": np.ones(2), "a": np.full(3, 2.0), "b": np.full(1, 3.0)})
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path), WeightLayout(("b", "a"), ((1,), (3,))))
+    assert collect(matrix).tolist() == [[3, 2, 2, 2]]
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Six snapshots without a manifest, one broken in each way; the first is whole."""
+    snapshots = random_walk(6, 300)
+    for step, vector in enumerate(snapshots, 1):
+        write_checkpoint(tmp_path / f"n-{step}_1.ckpt", as_weights(vector))
+    whole = (tmp_path / "n-2_1.ckpt").read_bytes()
+    (tmp_path / "n-2_1.ckpt").write_bytes(whole[: len(whole) // 2])
+    write_checkpoint(tmp_path / "n-3_1.ckpt", {**as_weights(snapshots[2]), "fc": np.ones(7, np.float32)})
+    weights = as_weights(snapshots[3])
+    del weights["bn.gamma"]
+    write_checkpoint(tmp_path / "n-4_1.ckpt", weights)
+    write_checkpoint(tmp_path / "n-5_1.ckpt", {**as_weights(snapshots[4]), "bn.gamma": np.arange(5)})
+    return tmp_path, snapshots
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (2, r"n-2_1\.ckpt is not a whole MindSpore checkpoint"),
+        (3, r"n-3_1\.ckpt does not fit .*: its parameter 'fc' has shape \(7,\) instead of \(195,\)"),
+        (4, r"n-4_1\.ckpt does not fit .*: it has no parameter 'bn\.gamma' \(5,\)"),
+        (5, r"n-5_1\.ckpt: the parameter 'bn\.gamma' has the type int64"),
+    ],
+)
+def test_a_snapshot_that_can_not_be_used_is_named(broken, step, words):
+    directory, _ = broken
+    for other in range(2, 6):
+        if other != step:
+            (directory / f"n-{other}_1.ckpt").unlink()
+    with pytest.raises(CheckpointError, match=words):
+        WeightMatrix(CheckpointSeries.open(directory))
+
+
+def test_skip_bad_leaves_out_exactly_the_bad_ones(broken):
+    directory, snapshots = broken
+    matrix = WeightMatrix(CheckpointSeries.open(directory), skip_bad=True)
+    assert len(matrix.skipped) == 4
+    for reason, step in zip(matrix.skipped, (2, 3, 4, 5), strict=True):
+        assert f"n-{step}_1.ckpt" in reason
+    assert np.array_equal(collect(matrix), snapshots[[0, 5]])
+
+
+def test_nothing_left_is_an_error(tmp_path):
+    (tmp_path / "n-1_1.ckpt").write_bytes(b"")
+    with pytest.raises(SeriesError, match="None of the 1 snapshots"):
+        WeightMatrix(CheckpointSeries.open(tmp_path), skip_bad=True)
+    write_checkpoint(tmp_path / "n-1_1.ckpt", {"global_step": np.ones(1, np.int32)})
+    with pytest.raises(CheckpointError, match="no trainable weights"):
+        WeightMatrix(CheckpointSeries.open(tmp_path))
+
+
+def test_a_size_other_than_the_manifests_is_refused(tmp_path):
+    series = write_series(tmp_path, random_walk(2, 50))
+    with series.paths[1].open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(CheckpointError, match=r"net-2_2\.ckpt has \d+ bytes; the manifest says"):
+        WeightMatrix(CheckpointSeries.open(tmp_path))
+
+
+@pytest.mark.parametrize("change", ["replace", "remove", "truncate"])
+def test_a_file_that_changes_between_two_reads_is_refused(tmp_path, change):
+    series = write_series(tmp_path, random_walk(2, 50))
+    matrix = WeightMatrix(series)
+    path = series.paths[1]
+    if change == "replace":
+        write_checkpoint(path, as_weights(np.zeros(50, np.float32)))
+    elif change == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"net-2_2\.ckpt (changed|is not found)"):
+        matrix.read(0, np.empty((2, 50), np.float32))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_file_cut_between_two_tensors_is_found_even_if_it_is_the_first(tmp_path, cut):
+    """Such a file is a whole checkpoint of fewer parameters."""
+    snapshots = random_walk(3, 60)
+    for step, vector in enumerate(snapshots, 1):
+        weights = as_weights(vector)
+        if step == cut:
+            del weights["fc"]
+        write_checkpoint(tmp_path / f"n-{step}_1.ckpt", weights)
+    with pytest.raises(CheckpointError, match=rf"n-{cut}_1\.ckpt does not fit .*: it has no parameter 'fc'"):
+        WeightMatrix(CheckpointSeries.open(tmp_path))
+
+
+def test_another_order_than_the_manifests_has_no_digest_to_compare(tmp_path):
+    series = write_series(tmp_path, random_walk(2, 60))
+    layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
+    assert [entry.digest for entry in WeightMatrix(series, layout).entries] == ["", ""]
+    assert all(entry.digest for entry in WeightMatrix(series, series.layout).entries)

@@ -1,0 +1,279 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor
+
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import CheckpointError, ConfigError, SeriesError
+from dimred.io.checksummed_json import read_checksummed, write_checksummed
+from dimred.io.digest import CHUNK, vector_digest
+from tests.helpers.processes import slow_writer
+
+
+def weights(value: float) -> dict[str, np.ndarray]:
+    return {"a": np.full((2, 3), value, np.float32), "b": np.full(4, value, np.float32)}
+
+
+def fill(directory, steps, keep=3, **options):
+    series = CheckpointSeries(directory, keep, prefix="resnet")
+    for step in steps:
+        series.append(weights(step), step=step, epoch=step, **options)
+    return series
+
+
+def test_the_newest_snapshots_stay_and_the_manifest_says_which(tmp_path):
+    fill(tmp_path / "s", range(1, 6))
+    series = CheckpointSeries.open(tmp_path / "s")
+    assert [entry.step for entry in series.entries] == [3, 4, 5]
+    assert [path.name for path in series.paths] == ["resnet-3_3.ckpt", "resnet-4_4.ckpt", "resnet-5_5.ckpt"]
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
+        "manifest.json",
+        *(p.name for p in series.paths),
+    ]
+    assert series.layout == WeightLayout.from_weights(weights(0))
+    assert read_checkpoint(series.paths[0])["a"][0, 0] == 3
+    assert [entry.bytes for entry in series.entries] == [path.stat().st_size for path in series.paths]
+
+
+def test_an_old_snapshot_that_can_not_be_removed_does_not_end_the_run(tmp_path):
+    """As on a network disk; here a folder stands in its place."""
+    series = fill(tmp_path, [1, 2, 3])
+    oldest = series.paths[0]
+    oldest.unlink()
+    oldest.mkdir()
+    series.append(weights(4), step=4, epoch=4)
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"w": [1, 2]}, ConfigError, "weights has 'w' as [1, 2]; give an array, tensor or parameter of floats"),
+        ({"w": "text"}, ConfigError, "weights has 'w' as 'text'"),
+        ({"v": np.ones(2), "w": np.array([1, np.nan])}, CheckpointError, "weights has 'w' with numbers that are not"),
+        ({"w": np.array([np.inf])}, CheckpointError, "the training diverged"),
+    ],
+)
+def test_what_is_no_snapshot_is_refused_and_nothing_is_written(given, error, said, tmp_path):
+    series = CheckpointSeries(tmp_path)
+    with pytest.raises(error) as refused:
+        series.append(given, step=1, epoch=1)
+    assert said in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16_is_appended_as_float32(tmp_path):
+    values = np.array([1.5, -0.25, 3e38], np.float32)
+    parameter = Parameter(Tensor(values, ms.bfloat16), name="w")
+    path = CheckpointSeries(tmp_path).append({"w": parameter}, step=1, epoch=1)
+    found = read_checkpoint(path)["w"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, values, rtol=2**-8)
+
+
+def test_file_names_follow_mindspores_habit(tmp_path):
+    series = CheckpointSeries(tmp_path, prefix="resnet")
+    path = series.append(weights(1), step=43_750, epoch=70, step_in_epoch=625)
+    assert path.name == "resnet-70_625.ckpt"
+
+
+def test_a_series_is_taken_up_where_it_ended(tmp_path):
+    fill(tmp_path, [1, 2])
+    fill(tmp_path, [3, 4])
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [2, 3, 4]
+
+
+def test_rewind_forgets_what_came_after(tmp_path):
+    series = fill(tmp_path, [1, 2, 3])
+    series.rewind(1)
+    series.append(weights(20), step=2, epoch=2)
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [1, 2]
+    assert read_checkpoint(series.paths[1])["a"][0, 0] == 20
+    assert not (tmp_path / "resnet-3_3.ckpt").exists()
+
+
+def test_digest_is_that_of_the_weights_not_of_the_file(tmp_path):
+    rng = np.random.default_rng(0)
+    vector = rng.standard_normal(2 * CHUNK + 77, dtype=np.float32)
+    series = CheckpointSeries(tmp_path)
+    series.append({"a": vector[:10], "b": vector[10:].reshape(1, -1)}, step=1, epoch=1)
+    assert series.entries[0].digest == vector_digest([vector])
+    assert series.entries[0].digest != vector_digest([np.nextafter(vector, 9, dtype=np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "words"),
+    [
+        (2, weights(1), r"up to step 2.*rewind\(1\)"),
+        (3, {"a": np.ones((2, 3)), "c": np.ones(4)}, "parameter 1 is 'b'"),
+        (3, {"b": np.ones(4), "a": np.ones((2, 3))}, "the order differs"),
+        (3, {"a": np.ones((3, 2)), "b": np.ones(4)}, r"shape \(2, 3\)"),
+    ],
+)
+def test_what_does_not_continue_the_series_is_refused_and_nothing_changes(tmp_path, step, given, words):
+    series = fill(tmp_path, [1, 2])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(SeriesError, match=words):
+        series.append(given, step=step, epoch=9)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_one_name_for_two_snapshots_is_refused(tmp_path):
+    series = fill(tmp_path, [1])
+    with pytest.raises(SeriesError, match=r"resnet-1_1\.ckpt is a snapshot already"):
+        series.append(weights(2), step=2, epoch=1, step_in_epoch=1)
+
+
+@pytest.mark.parametrize(("keep", "prefix"), [(0, "a"), (-1, "a"), (1.5, "a"), (True, "a"), (3, ""), (3, "a/b")])
+def test_bad_arguments_are_refused(tmp_path, keep, prefix):
+    with pytest.raises(ConfigError):
+        CheckpointSeries(tmp_path, keep, prefix=prefix)
+
+
+def test_a_series_opened_for_reading_can_not_be_written(tmp_path):
+    fill(tmp_path, [1])
+    series = CheckpointSeries.open(tmp_path)
+    with pytest.raises(SeriesError, match="opened for reading"):
+        series.append(weights(2), step=2, epoch=2)
+    with pytest.raises(SeriesError, match="opened for reading"):
+        series.rewind(0)
+
+
+@pytest.mark.parametrize(("step", "epoch"), [(3.0, 1), (True, 1), ("3", 1), (-1, 1), (3, 1.5)])
+def test_a_step_that_the_manifest_could_not_hold_is_refused(tmp_path, step, epoch):
+    series = fill(tmp_path, [1])
+    with pytest.raises(ConfigError, match="it must be a whole number of at least 0"):
+        series.append(weights(2), step=step, epoch=epoch)
+    assert len(CheckpointSeries.open(tmp_path)) == 1
+
+
+def test_numpys_whole_numbers_are_whole_numbers(tmp_path):
+    fill(tmp_path, np.arange(1, 3))
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [1, 2]
+
+
+def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
+    """Who removed a damaged manifest, as its error allows, and goes on with the run, does not lose the snapshots."""
+    fill(tmp_path, [1, 2, 3])
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(SeriesError, match=r"has snapshots, but no manifest\.json that lists them; restore it"):
+        CheckpointSeries(tmp_path, prefix="resnet")
+    assert len(CheckpointSeries.open(tmp_path)) == 3
+
+
+def test_select_counts_every_nth_back_from_the_newest(tmp_path):
+    series = fill(tmp_path, range(1, 11), keep=None)
+    assert [entry.step for entry in series.select(skip_first=2).entries] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert [entry.step for entry in series.select(last=3).entries] == [8, 9, 10]
+    until = series.entries[5].epoch
+    early = [entry.step for entry in series.entries if entry.epoch <= until]
+    assert [entry.step for entry in series.select(last=3, until_epoch=until).entries] == early[-3:]
+    assert [entry.step for entry in series.select(skip_first=1, last=8, every=3).entries] == [4, 7, 10]
+    with pytest.raises(SeriesError, match="leave none of the 10"):
+        series.select(skip_first=10)
+    for wrong in ({"skip_first": -1}, {"last": 0}, {"every": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            series.select(**wrong)
+
+
+def test_a_folder_without_manifest_is_ordered_by_name_never_by_time(tmp_path):
+    for number, (epoch, step) in enumerate([(10, 5), (2, 5), (9, 5), (2, 3)]):
+        path = tmp_path / f"net-{epoch}_{step}.ckpt"
+        write_checkpoint(path, weights(epoch))
+        os.utime(path, (1000 - number, 1000 - number))
+    (tmp_path / "net-graph.meta").write_text("x")
+    series = CheckpointSeries.open(tmp_path)
+    assert [path.name for path in series.paths] == ["net-2_3.ckpt", "net-2_5.ckpt", "net-9_5.ckpt", "net-10_5.ckpt"]
+    assert [entry.step for entry in series.entries] == [8, 10, 45, 50]
+    assert series.layout is None
+
+
+def test_steps_that_grow_through_all_epochs_are_taken_as_they_are(tmp_path):
+    for epoch, step in [(1, 100), (2, 200), (3, 300)]:
+        write_checkpoint(tmp_path / f"net-{epoch}_{step}.safetensors", weights(epoch))
+    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [100, 200, 300]
+
+
+def test_folders_that_are_no_series_are_refused(tmp_path):
+    with pytest.raises(SeriesError, match="is not a folder"):
+        CheckpointSeries.open(tmp_path / "gone")
+    with pytest.raises(SeriesError, match="no file named like"):
+        CheckpointSeries.open(tmp_path)
+    write_checkpoint(tmp_path / "net-1_1.ckpt", weights(1))
+    write_checkpoint(tmp_path / "net_1-1_1.ckpt", weights(1))
+    with pytest.raises(SeriesError, match="several runs: 'net', 'net_1'"):
+        CheckpointSeries.open(tmp_path)
+
+
+def _edit(manifest, change):
+    content = read_checksummed(manifest)
+    change(content)
+    write_checksummed(manifest, content)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c.update(format="other"), "it is not a"),
+        (lambda c: c.update(version=9), "version 9"),
+        (lambda c: c.update(layout={}), "stored layout"),
+        (lambda c: c.update(entries=None), "an entry is None"),
+        (lambda c: c["entries"][0].update(step="1"), "an entry is"),
+        (lambda c: c["entries"][0].pop("digest"), "an entry is"),
+        (lambda c: c["entries"].reverse(), "step 1 .* comes after step 2"),
+        (lambda c: c["entries"][1].update(file=c["entries"][0]["file"]), "a file twice"),
+        (lambda c: c["entries"][0].update(file="../secret.ckpt"), "same folder"),
+        (lambda c: c["entries"][0].update(file="/etc/secret.ckpt"), "same folder"),
+        (lambda c: c["entries"][0].update(file="a\0.ckpt"), "same folder"),
+        (lambda c: c["entries"][0].update(file=".."), "same folder"),
+        (lambda c: c["entries"][0].update(file="a.pkl"), "same folder"),
+    ],
+)
+def test_a_damaged_manifest_is_explained(tmp_path, change, words):
+    fill(tmp_path, [1, 2])
+    _edit(tmp_path / "manifest.json", change)
+    for opened in (CheckpointSeries.open, CheckpointSeries):
+        with pytest.raises(SeriesError, match=words):
+            opened(tmp_path)
+
+
+def test_a_truncated_manifest_is_refused(tmp_path):
+    fill(tmp_path, [1, 2])
+    path = tmp_path / "manifest.json"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SeriesError, match=r"manifest\.json can't be used"):
+        CheckpointSeries.open(tmp_path)
+
+
+WRITER = Path(__file__).with_name("endless_writer.py")
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_series_that_opens(tmp_path):
+    for delay_steps in (1, 3, 4, 2):
+        with subprocess.Popen(
+            [sys.executable, str(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            for _ in range(delay_steps):
+                seen = int(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)
+        series = CheckpointSeries.open(tmp_path)
+        assert series.entries[-1].step >= seen
+        assert len(series) == min(3, series.entries[-1].step)
+        for entry, path in zip(series.entries, series.paths, strict=True):
+            assert np.array_equal(read_checkpoint(path)["w"], np.full(20_000, entry.step, np.float32))
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    with slow_writer(tmp_path / "net-1_1.ckpt"):
+        pass
+    assert len(list(tmp_path.iterdir())) == 1
+    CheckpointSeries(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,254 @@
+"""``dimred compare``: who is judged on what, at which cost. On a task whose epochs take milliseconds."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import dimred as library
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.cli.compare import compare
+from dimred.comparison import methods
+from dimred.comparison.summary import TITLES
+from dimred.config import StageOneConfig, load_config
+from dimred.errors import ConfigError, SeriesError
+from dimred.io.checksummed_json import read_checksummed
+from dimred.io.run_names import full_checkpoints
+from dimred.pipelines.stage_1 import stage_1
+from dimred.trainer.device import set_up
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
+
+STAGE_ONE: dict[str, Any] = {
+    "epochs": 4,
+    "schedule": {"peak": 0.1, "warmup_epochs": 1, "total_epochs": 6},
+    "checkpoints": {"every_epochs": 2},
+    "snapshots": {"per_epoch": 2},
+}
+FEW_SNAPSHOTS: dict[str, Any] = {"snapshots": {"per_epoch": 2, "keep": 5}}
+STAGE_TWO: dict[str, Any] = {"epochs": "20%", "reestimate_batches": 1}
+SEARCH: dict[str, Any] = STAGE_TWO | {"search": {"n_components": 2}, "start": "best"}
+AT, PASSES = 4, 1  # 20 % of all passes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stage 1 runs with different seeds, and the configurations of stage 2."""
+    folder = tmp_path_factory.mktemp("compared")
+    for seed in (3, 4):
+        set_up(seed)
+        stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed}))(folder / f"run_{seed}", False)
+    for name, settings in (("two", STAGE_TWO), ("search", SEARCH)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | settings))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(folder: Path) -> dict[str, Any]:
+    """What a call returns."""
+    rows = ["plain_to_the_end", "stage_2", "average", "last"]
+    return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=rows)
+
+
+def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
+    rows = {row["method"]: row for row in compared["rows"]}
+    assert list(rows) == ["last", "average", "stage_2", "plain_to_the_end"]  # whatever was typed
+    assert {name: row["passes"] for name, row in rows.items()} == {
+        "last": AT, "average": AT, "stage_2": AT + PASSES, "plain_to_the_end": 6
+    }  # fmt: skip
+    assert rows["last"]["seconds"] == 0 < rows["average"]["seconds"] < rows["stage_2"]["seconds"]
+    of_stage_2 = read_checksummed(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
+    assert rows["average"]["chosen"] == [of_stage_2["average_of"]]
+    networks = {run["method"]: read_checkpoint(Path(run["network"])) for run in compared["runs"]}
+    assert networks["last"]["0.weight"].shape == (6, 4)
+    assert len({network["0.weight"].tobytes() for network in networks.values()}) >= 3  # val may have kept the average
+    assert compared == json.loads((folder / "out" / "compare.json").read_text())
+
+
+def test_figures_are_the_runs_own(folder: Path, compared: dict[str, Any]) -> None:
+    """By default both stages report on val."""
+    rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
+    result = read_checksummed(place / "stage_2" / "result.json")
+    assert rows["stage_2"]["val_reestimated"] == pytest.approx(result["accuracy_reestimated"])
+    assert rows["last"]["val"] == pytest.approx(result["accuracy_start"])
+    assert rows["last"]["val_reestimated"] == pytest.approx(result["accuracy_reestimated_by_point"]["start"])
+    measured = {one["name"]: one["loss"] for one in result["kept_candidates"]}
+    assert rows["stage_2"]["val_loss"] == pytest.approx(measured[result["kept"]], rel=1e-5)
+
+
+def test_plain_training_to_the_end_is_stage_1_uninterrupted(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    set_up(3)
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"epochs": 6, "seed": 3}))(tmp_path / "whole", False)
+    expected = read_checkpoint(full_checkpoints(tmp_path / "whole" / "checkpoint_stage_1")[6])
+    [found] = [read_checkpoint(Path(run["network"])) for run in compared["runs"] if run["passes"] == 6]
+    assert {name for name in expected if not np.array_equal(found[name], expected[name])} == set()
+
+
+def test_what_is_there_is_not_run_again(
+    folder: Path, compared: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = folder / "out" / "seed_3" / f"at_{AT}"
+    (place / "last.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in place.glob("*.json")}
+    assert len(before) == 3
+    compare("nowhere", folder / "two.yaml", [folder / "run_3"], folder / "out", methods="last,stage_2,average")
+    assert [text for text in caplog.messages if re.fullmatch(r"seed 3: \w+", text)] == ["seed 3: last"]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_curve_over_epochs(folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [folder / f"run_{seed}" for seed in (3, 4)]
+    compare("nowhere", folder / "two.yaml", runs, folder / "out", at="4,2", methods="last", as_json=True)
+    printed = capsys.readouterr().out
+    summary = json.loads(printed[printed.index("{\n") :])
+    assert (summary["seeds"], summary["at"]) == ([3, 4], [2, 4])
+    [row] = [row for row in summary["rows"] if (row["method"], row["at"]) == ("last", 2)]
+    assert row["n_seeds"] == 2
+    assert row["test_reestimated"]["spread"] is not None
+    page = (folder / "out" / "compare.html").read_text()
+    assert "After 4 epochs of stage 1 the val split takes: " in page
+    assert str(folder / "run_4") in page
+    assert (folder / "out" / "curve.png").exists()
+    text = (folder / "out" / "compare.md").read_text()
+    assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
+
+
+@pytest.mark.slow
+def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(methods, "PEAK_FACTORS", (1e30, 1.0, 2.0))
+    runs = [folder / f"run_{seed}" for seed in (3, 4)]
+    found = library.compare("nowhere", runs, folder / "two.yaml", tmp_path, methods=["plain_for_total"])["runs"]
+    assert "plain training with the peak 1e+29 is left out: seed 3" in caplog.text
+    assert found[0]["choice"] in (0.1, 0.2)
+    assert found[1]["choice"] == found[0]["choice"]
+    trained = [sorted((tmp_path / f"seed_{seed}").glob("at_4/plain_*.yaml")) for seed in (3, 4)]
+    assert list(map(len, trained)) == [3, 1]
+    losses = [run["val_loss"] for run in found]
+    made = load_config(StageOneConfig, trained[1][0])
+    assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (5, 5, "linear")
+    assert [run["passes"] for run in found] == [5, 5]
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.slow
+def test_a_configured_search_has_a_row_and_the_others_as_many_passes(folder: Path, tmp_path: Path) -> None:
+    summary = library.compare("nowhere", [folder / "run_3"], folder / "search.yaml", tmp_path, methods=["average"])
+    rows = {row["method"]: row for row in summary["rows"]}
+    assert list(rows) == ["average", "stage_2", "search"]
+    equal = math.ceil(rows["search"]["passes"] - AT)
+    assert equal >= 2  # epochs that cost as much as the search with its trials
+    assert rows["stage_2"]["passes"] == AT + equal
+    result = read_checksummed(tmp_path / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
+    assert result["basis"] is None
+    assert rows["average"]["chosen"] == [result["started_from"]]
+
+
+def test_a_larger_budget_goes_on_with_the_stage_1_that_is_there(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, config = tmp_path / "out", tmp_path / "one.yaml"
+    checkpoints = out / "seed_3" / "stage_1" / "checkpoint_stage_1"
+    config.write_text(yaml.safe_dump(TASK | STAGE_ONE | FEW_SNAPSHOTS))
+    options: dict[str, Any] = {"out": out, "seeds": "3", "stage_1_config": config, "methods": "last"}
+    compare(str(tmp_path), folder / "two.yaml", **options, at="2,4")
+    before = read_checkpoint(full_checkpoints(checkpoints)[2])
+    compare(str(tmp_path), folder / "two.yaml", **options, at="2,6")
+    found = full_checkpoints(checkpoints)
+    assert sorted(found) == [2, 4, 6]
+    assert len(library.CheckpointSeries.open(checkpoints / "checkpoint_pca")) == 2 * 6  # also those of the first budget
+    assert "snapshots that it would have had" not in caplog.text
+    assert all(np.array_equal(values, before[name]) for name, values in read_checkpoint(found[2]).items())
+    with pytest.raises(ConfigError, match="no full checkpoint of epoch 3"):  # it is past that
+        compare(str(tmp_path), folder / "two.yaml", **options, at="3,8")
+    config.write_text(yaml.safe_dump(TASK | STAGE_ONE | {"clipping": {"norm": 1.0}}))  # snapshots.keep may differ
+    with pytest.raises(ConfigError, match=r"--stage-1-config has clipping norm=1.0 .*, but .*stage_1 was trained with"):
+        compare(str(tmp_path), folder / "two.yaml", **options, at="2,8")
+    assert max(full_checkpoints(checkpoints)) == 6
+
+
+@pytest.mark.slow
+def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
+    """Their batches are micro-batches here, and config.yaml does not tell the number of ranks."""
+    settings = TASK | STAGE_ONE | {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
+    stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    config = tmp_path / "two" / "config.yaml"
+    config.write_text(config.read_text().replace("accumulation: 2\n", "accumulation: 1\n"))
+    made = {}
+    for name, accumulation in (("one", 2), ("two", 1)):
+        runs = library.compare(
+            "nowhere", [tmp_path / name], folder / "two.yaml", tmp_path / f"out_{name}",
+            methods=["stage_2", "plain_to_the_end"],
+            overrides=["data.batch_size=3", f"accumulation={accumulation}"],
+        )["runs"]  # fmt: skip
+        made[name] = {run["method"]: Path(run["network"]).read_bytes() for run in runs}
+    assert list(made["one"]) == ["stage_2", "plain_to_the_end"]
+    assert made["one"] == made["two"]
+
+
+def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run_3", tmp_path / "run_3")
+    (tmp_path / "stage_2" / "checkpoint_stage_2").mkdir(parents=True)
+    ended = tmp_path / "ended"
+    shutil.copytree(folder / "run_3", ended)
+    (ended / "config.yaml").write_text(
+        (ended / "config.yaml").read_text().replace("total_epochs: 6", "total_epochs: 4")
+    )
+    (checkpoint,) = (ended / "checkpoint_stage_1").glob("network-4_*.ckpt")
+    checkpoint.rename(checkpoint.with_name("network-4_999.ckpt"))
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"runs": [folder / "run_3", tmp_path / "run_3"]}, ConfigError, r"of seed 3, which .* has too; give one run"),
+        ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of the stage 1"),
+        ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
+        ({"methods": ["sva"]}, ConfigError, "--methods has 'sva'; allowed: last, "),
+        ({"overrides": ["search.n_components=9"]}, SeriesError, "n_components is 9, which needs at least 10 snapshots"),
+        ({"runs": [ended], "methods": ["stage_2"]}, ConfigError, "nothing is left to cool down"),
+    ]
+    for changed, kind, said in cases:
+        options = {"runs": [folder / "run_3"], "out": tmp_path / "out"} | changed
+        with pytest.raises(kind, match=said):
+            library.compare("nowhere", config=folder / "two.yaml", **options)
+        assert not (tmp_path / "out").exists()
+
+
+def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run_3", tmp_path / "run_3")
+    options: dict[str, Any] = {"out": tmp_path / "out", "methods": "last"}
+    compare("nowhere", folder / "two.yaml", [folder / "run_3"], **options)
+    with pytest.raises(ConfigError, match=rf"RUN is '{tmp_path}/run_3', but .* has rows of '{folder}/run_3'"):
+        compare("nowhere", folder / "two.yaml", [tmp_path / "run_3"], **options)
+    with pytest.raises(ConfigError, match=r"DATA is 'elsewhere', but .* has rows of '.*nowhere'"):
+        compare("elsewhere", folder / "two.yaml", [folder / "run_3"], **options)
+    with pytest.raises(ConfigError, match="other settings"):
+        compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=["epochs=2"], **options)
+
+
+def test_a_run_without_the_snapshots_of_a_budget_is_told(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_up(3)
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | FEW_SNAPSHOTS))(tmp_path / "run", False)
+    compare("nowhere", folder / "two.yaml", [tmp_path / "run"], tmp_path / "its_own", methods="last", at="2")
+    assert "has 1 of the 4 snapshots that it would have had, had it ended at epoch 2" in caplog.text
+
+
+@pytest.mark.slow
+def test_every_method_over_two_seeds_with_stage_1_trained_here(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | STAGE_ONE))
+    compare(
+        str(tmp_path), folder / "search.yaml", out=tmp_path / "out", seeds="1,2", stage_1_config=tmp_path / "one.yaml"
+    )
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == list(TITLES)
+    assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)

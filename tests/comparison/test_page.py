@@ -1,0 +1,57 @@
+"""The page of a comparison: its verdict, its tables, its pictures."""
+
+import re
+from pathlib import Path
+
+from dimred.comparison.page import write_comparison_page
+from dimred.comparison.summary import collect
+from tests.helpers.run_files import write_compared
+
+
+def verdict(page: Path) -> str:
+    found = re.search(r'</h1>\n<p class="verdict">(.*?)</p>', page.read_text())
+    assert found
+    return found[1]
+
+
+def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Path) -> None:
+    for seed, ours, last in ((1, 0.90, 0.80), (2, 0.86, 0.78)):
+        write_compared(tmp_path, seed, "stage_2", ours, val_reestimated=0.9)
+        write_compared(tmp_path, seed, "last", last, passes=70)
+        write_compared(tmp_path, seed, "average", 0.91, passes=70)
+        write_compared(tmp_path, seed, "last", 0.5, at=20)
+    page = write_comparison_page(tmp_path, collect(tmp_path))
+    assert page == tmp_path / "compare.html"
+    assert verdict(page) == (
+        "After 70 epochs of stage 1 the val split takes: stage 2: cooldown and choice, which has 88.00 ± 2.83 % on "
+        "test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights of stage 1 and 3.00 "
+        "± 2.83 points below best average of its snapshots. It cost 2.0 passes after stage 1, and 10 s. The best on "
+        "test would have been: best average of its snapshots, 91.00 %."
+    )
+    text = page.read_text()
+    assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"comparison", "curve"}
+    assert "Stage 1 to epoch 20" in text
+    assert "<td>88.00 ± 2.83</td>" in text
+    assert {path.name for path in tmp_path.glob("c*.*")} == {
+        "compare.html", "comparison.png", "comparison.svg", "curve.png", "curve.svg"
+    }  # fmt: skip
+
+
+def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
+    write_compared(tmp_path, 1, "last", 0.80, passes=70)
+    assert verdict(write_comparison_page(tmp_path, collect(tmp_path))).endswith(
+        "has 80.00 % on test of one seed, BatchNorm re-estimated. It cost 0.0 passes after stage 1, and "
+        "10 s. Of one seed, take differences below half a point for nothing."
+    )
+
+
+def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) -> None:
+    own = {"metric": "rmse", "batch_norm": False}
+    write_compared(tmp_path, 1, "last", 0.5, passes=70, val_loss=0.30, test_loss=0.31, **own)
+    write_compared(tmp_path, 1, "average", 0.25, passes=70, val_loss=0.10, test_loss=0.11, **own)
+    page = write_comparison_page(tmp_path, collect(tmp_path))
+    said = verdict(page)
+    assert "takes: best average of its snapshots, which has 0.25 (rmse) on test of one seed. " in said
+    assert "That is beside 0.5 of last weights of stage 1. " in said
+    assert "BatchNorm" not in page.read_text()
+    assert "<td><b>0.25</b></td>" in page.read_text()

@@ -1,0 +1,121 @@
+"""The points of a search: what is kept, and what a killed run leaves."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from dimred.averaging.selection import Measured, Selection
+from dimred.distributed.ranks import ALONE
+from dimred.evaluation.checkpoint_selection import CheckpointSelection
+from dimred.io.atomic import open_atomic
+
+
+def points(folder: Path) -> CheckpointSelection:
+    return CheckpointSelection(folder, "net", 7, ALONE, Selection())
+
+
+@pytest.fixture
+def network() -> nn.Cell:
+    return nn.Dense(2, 3, has_bias=False)
+
+
+def search(made: CheckpointSelection, network: nn.Cell, values: dict[str, float]) -> None:
+    """Points whose weights are all one value."""
+    for point, value in values.items():
+        network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
+        made.save(point, list(network.get_parameters()))
+        if point != "final":
+            made.selection.measure(point, 1.0, Distances(network).on_val)
+
+
+class Distances:
+    """Measures a network as ``OnSplits`` does: the loss of a sample is the distance of a weight from 2."""
+
+    def __init__(self, network: nn.Cell):
+        self.network = network
+
+    def put(self, weights: np.ndarray) -> None:
+        self.network.weight.set_data(Tensor(weights.reshape(3, 2)))
+
+    def on_val(self) -> Measured:
+        return Measured(np.abs(self.network.weight.asnumpy().ravel() - 2), 0.5)
+
+    def on_val_of(self, weights: np.ndarray) -> Measured:
+        self.put(weights)
+        return self.on_val()
+
+
+def put_best(made: CheckpointSelection, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
+    return made.put_best(Distances(network), range(1, n_epochs + 1))
+
+
+def test_of_equal_ones_the_mean_is_kept_and_every_candidate_is_told(tmp_path: Path, network: nn.Cell) -> None:
+    made = points(tmp_path)
+    search(made, network, {"start": 5.0, "1": 3.0, "2": 3.0, "final": 0.0})
+    names = ["net-1_7.ckpt", "net-2_7.ckpt", "net-final.ckpt", "net-start.ckpt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    found = put_best(made, network, 2)
+    assert found["kept"] == "mean of epochs 1 to 2"  # as good, and wider
+    assert {record["name"]: record["loss"] for record in found["kept_candidates"]} == {
+        "start": 3.0, "1": 1.0, "2": 1.0, "mean of epochs 1 to 2": 1.0,
+    }  # fmt: skip
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "weight"),
+    [
+        ({"start": 2.0, "1": 3.0, "2": 4.0}, "start", 2.0),
+        ({"start": 5.0, "1": 4.0, "2": 2.5}, "2", 2.5),
+        ({"start": 5.0, "1": 1.0, "2": 3.0}, "mean of epochs 1 to 2", 2.0),
+        ({"start": 5.0, "1": 3.0}, "1", 3.0),
+    ],
+)
+def test_start_epochs_and_their_means_are_candidates(
+    values: dict[str, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
+) -> None:
+    made = points(tmp_path)
+    search(made, network, values)
+    assert put_best(made, network, len(values) - 1)["kept"] == kept
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
+
+
+def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
+    made, resumed = points(tmp_path), points(tmp_path)
+    search(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
+    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, made.state_metrics(), {"start": 20.0})
+    found = {one.name: (one.effective_size, one.loss) for one in resumed.selection.candidates}
+    assert found == {"start": (20, 0), "2": (1, 2)}
+
+
+def test_a_mean_is_of_the_epochs_that_it_names_although_one_could_not_be_measured(
+    tmp_path: Path, network: nn.Cell
+) -> None:
+    made, resumed = points(tmp_path), points(tmp_path)
+    search(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
+    resumed.restore(made.state_arrays(), made.state_metrics(), {})
+    assert put_best(resumed, network, 4)["kept"] == "mean of epochs 3 to 4"
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
+
+
+def _die_while_writing(target: Path) -> None:
+    with open_atomic(target) as file:
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_half_a_checkpoint_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+    killed = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(tmp_path / "net-1_7.ckpt",))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -9
+    assert len(list(tmp_path.glob(".writing-*"))) == 1
+    points(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,108 @@
+"""Measuring on splits: the mean over labels, and re-estimated statistics."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, dataset, nn
+from scipy.special import log_softmax
+
+from dimred.errors import ConfigError, DataError
+from dimred.evaluation.evaluator import OnSplits
+
+BATCH = 4
+
+
+class Split:
+    """Inputs of a mean and spread that the network's statistics don't have, and labels at random."""
+
+    batch_size = BATCH
+
+    def __init__(self, n_images: int, seed: int):
+        rng = np.random.default_rng(seed)
+        self.n_images = n_images
+        self.inputs = rng.normal(3.0, 2.0, (n_images, 3)).astype(np.float32)
+        self.labels = rng.integers(0, 3, n_images).astype(np.int32)
+
+    def evaluation(self) -> dataset.Dataset:
+        return dataset.NumpySlicesDataset((self.inputs, self.labels), shuffle=False).batch(BATCH)
+
+    def spare_batches(self, seed: int) -> Iterator[Any]:
+        full = self.n_images // BATCH
+        for number in count() if full else ():
+            part = slice(number % full * BATCH, (number % full + 1) * BATCH)
+            yield Tensor(self.inputs[part]), Tensor(self.labels[part])
+
+
+@pytest.fixture
+def network() -> nn.Cell:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return nn.SequentialCell(nn.BatchNorm1d(3))
+
+
+SPLITS = {"train": Split(12, 1), "val": Split(9, 2), "test": Split(10, 3)}
+
+
+def accuracy(split: Split, mean: np.ndarray, variance: np.ndarray) -> float:
+    scores = (split.inputs - mean) / np.sqrt(variance + 1e-5)
+    return float(np.mean(scores.argmax(1) == split.labels))
+
+
+def losses(split: Split, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    logs = log_softmax((split.inputs - mean) / np.sqrt(variance + 1e-5), axis=1)
+    found: np.ndarray = -logs[np.arange(split.n_images), split.labels]
+    return found
+
+
+def statistics_of_two_batches() -> tuple[np.ndarray, np.ndarray]:
+    parts = SPLITS["train"].inputs[: 2 * BATCH].reshape(2, BATCH, 3).astype(np.float64)
+    return parts.mean(1).mean(0), parts.var(1, ddof=1).mean(0)
+
+
+def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn.Cell) -> None:
+    on = OnSplits(network, SPLITS, seed=1, n_batches=2)
+    assert on.metric("val") == accuracy(SPLITS["val"], np.zeros(3), np.ones(3))
+    before = on.losses("val")
+    assert on.reestimate() == 2
+    mean, variance = statistics_of_two_batches()
+    np.testing.assert_allclose(network[0].moving_mean.asnumpy(), mean, rtol=1e-5)
+    assert on.metric("val") == accuracy(SPLITS["val"], mean, variance)
+    assert np.all(on.losses("val") != before)
+
+
+def test_each_batch_is_told_whether_it_is_read_or_was_kept(network: nn.Cell) -> None:
+    told: list[None] = []
+    on = OnSplits(network, SPLITS, seed=1, n_batches=2, at_batch=lambda: told.append(None))
+    for times in (1, 2):
+        on.losses("val")
+        assert len(told) == times * -(-9 // BATCH)
+
+
+def test_too_few_training_images_for_a_batch_are_said(network: nn.Cell) -> None:
+    with pytest.raises(ConfigError, match="no training batches"):
+        OnSplits(network, SPLITS | {"train": Split(3, 1)}, seed=1, n_batches=2).reestimate()
+
+
+def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(Split):
+        n_readings = 0
+
+        def evaluation(self) -> dataset.Dataset:
+            self.n_readings += 1
+            if self.n_readings == 1:
+                raise DataError("the folder is gone")
+            return super().evaluation()
+
+    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0,))
+    away, there = (OnSplits(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
+    assert away.metric("val") == there.metric("val")
+
+
+def test_metric_and_losses_are_of_the_same_pass(network: nn.Cell) -> None:
+    on = OnSplits(network, SPLITS, seed=1, n_batches=2)
+    metric, found = on.metric_and_losses("test")
+    assert metric == accuracy(SPLITS["test"], np.zeros(3), np.ones(3))
+    np.testing.assert_allclose(found, losses(SPLITS["test"], np.zeros(3), np.ones(3)), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,113 @@
+"""Files appear whole or not at all, and what a killed writer leaves is removed."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dimred.io.atomic import atomic_folder, atomic_write, open_atomic, remove_leftovers
+from tests.helpers.processes import slow_writer
+
+
+def test_a_file_appears_only_when_the_block_ends(tmp_path):
+    path = tmp_path / "a.json"
+    with open_atomic(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+        file.write(b" and half")
+    assert path.read_bytes() == b"half and half"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.json"
+    atomic_write(path, "old")
+
+    def write_and_fail():
+        with open_atomic(path) as file:
+            file.write(b"new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_and_fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_target_with_the_longest_name_can_be_written(tmp_path):
+    path = tmp_path / ("n" * 255)
+    atomic_write(path, "x")
+    assert path.read_text() == "x"
+
+
+def test_files_get_the_usual_permissions(tmp_path):
+    old = os.umask(0o027)
+    try:
+        atomic_write(tmp_path / "a", "x")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
+    with slow_writer(tmp_path / "target"):
+        remove_leftovers(tmp_path)
+        (left,) = tmp_path.iterdir()  # a living process's file stays
+    assert left.read_bytes() == b"half"
+    (tmp_path / ".writing-mine.tmp").write_text("not ours")
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
+
+
+def test_leftovers_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with slow_writer(tmp_path / "target"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o555)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may do anything
+    try:
+        remove_leftovers(".")
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o755)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_is_left_over_is_removed_whatever_it_is(tmp_path):
+    """Earlier versions wrote two files into a temporary folder; a kill left it behind."""
+    with slow_writer(tmp_path / "target"):
+        (left,) = tmp_path.iterdir()
+    left.unlink()
+    left.mkdir()
+    (left / "rows.npy").write_bytes(b"half")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    left.with_name(left.name[:-12] + "01234567.tmp").symlink_to(kept, target_is_directory=True)
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+    assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, ends: str) -> None:
+    target = tmp_path / "made"
+    with suppress(ZeroDivisionError), atomic_folder(target) as folder:
+        assert not target.exists()
+        (folder / "one").write_text("1")
+        if ends != "well":
+            raise ZeroDivisionError
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == (
+        ["made", "made/one"] if ends == "well" else []
+    )
+
+
+def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "mine").write_text("1")
+    with pytest.raises(OSError, match="not empty") as refused, atomic_folder(tmp_path / "made"):
+        pass
+    assert refused.value.filename == str(tmp_path / "made")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["made", "mine"]

@@ -1,0 +1,35 @@
+"""JSON with its own checksum."""
+
+import json
+
+import pytest
+
+from dimred.io.checksummed_json import add_checksum, read_checksummed, strip_checksum, write_checksummed
+
+CONTENT = {"name": "ü", "numbers": [1, 2.5e-7, None], "nested": {"checksum": "0" * 64, "empty": ""}}
+
+
+def test_what_is_sealed_is_read_back_and_is_plain_json(tmp_path):
+    write_checksummed(tmp_path / "a.json", CONTENT)
+    assert read_checksummed(tmp_path / "a.json") == CONTENT
+    plain = json.loads((tmp_path / "a.json").read_text())
+    assert plain.pop("checksum")
+    assert plain == CONTENT
+
+
+def test_every_flipped_bit_and_every_truncation_is_found():
+    whole = add_checksum(CONTENT).encode()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=r"\w"):
+            strip_checksum(bytes(damaged))
+    for length in range(len(whole)):
+        with pytest.raises(ValueError, match=r"\w"):
+            strip_checksum(whole[:length])
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path):
+    write_checksummed(tmp_path / "a.json", CONTENT)
+    with pytest.raises(ValueError, match="more than 20 bytes"):
+        read_checksummed(tmp_path / "a.json", largest=20)

@@ -1,0 +1,87 @@
+"""One process in a folder at a time, and nothing to clean up after a crash."""
+
+import fcntl
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dimred.errors import RunError
+from dimred.io.lock import FolderLock
+from dimred.io.run_names import LOCK
+
+HOLDER = Path(__file__).with_name("lock_holder.py")
+
+
+def test_the_holder_and_what_it_holds_are_named_and_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, "--out is 'here'")
+    with subprocess.Popen([sys.executable, HOLDER, tmp_path], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(RunError, match=rf"^--out is 'here', where process {holder.pid} on .* is at work"), lock:
+            pass
+        holder.send_signal(signal.SIGKILL)
+    assert (tmp_path / LOCK).exists()
+    with lock:
+        pass
+
+
+def test_a_damaged_note_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_bytes(b"\xff{")
+    with FolderLock(tmp_path, "a"):
+        (tmp_path / LOCK).write_bytes(b"[" * 100_000)
+        with pytest.raises(RunError, match="another process is at work"), FolderLock(tmp_path, "a"):
+            pass
+
+
+def test_a_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
+    with FolderLock(tmp_path, "a") as first:
+        first.remove()
+        with FolderLock(tmp_path, "a"):
+            assert (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+@pytest.mark.parametrize("when", ["mkdir", "flock"])
+def test_what_the_last_holder_removed_meanwhile_is_made_again(tmp_path, monkeypatch, what, when) -> None:
+    """Between a process's making of the folder, its opening of the file, and its locking of it."""
+    folder = tmp_path / "a"
+    owner, name = {"mkdir": (Path, "mkdir"), "flock": (fcntl, "flock")}[when]
+    real, calls = getattr(owner, name), []
+
+    def removed_before(*arguments, **options):
+        if when == "mkdir":
+            real(*arguments, **options)
+        if not calls:
+            shutil.rmtree(folder) if what == "folder" else (folder / LOCK).unlink(missing_ok=True)
+        calls.append(arguments)
+        if when != "mkdir":
+            real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, removed_before)
+    with FolderLock(folder, "a"):
+        monkeypatch.undo()
+        with pytest.raises(RunError), FolderLock(folder, "a"):
+            pass
+    assert len(calls) == (1 if (when, what) == ("mkdir", "file") else 2)
+
+
+def test_a_folder_with_a_result_stays(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "a" / "b", "a") as lock:
+        (tmp_path / "a" / "b" / "result").touch()
+        lock.remove()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["result"]
+    (tmp_path / "a" / "b" / "result").unlink()
+    with FolderLock(tmp_path / "a" / "b", "a") as lock:
+        lock.remove()
+    assert not (tmp_path / "a" / "b").exists()
+    assert (tmp_path / "a").exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(tmp_path / "no" / "such")
+    with pytest.raises(OSError, match="symbolic links"), FolderLock(tmp_path, "a"):
+        pass

@@ -1,0 +1,51 @@
+"""Jobs of ranks that run ``rank_programs``, launched here or in a process of their own."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from dimred.launch.job import Job, make_job
+
+
+def job(out: Path, *words: str, devices: int = 1, **options) -> Job:
+    return make_job(
+        "tests.launch.rank_programs", "stage_1", list(words), out=out, devices=devices, device_target="CPU", **options
+    )
+
+
+def launch_command(
+    program: str, out: Path, *words: str, devices: int, nodes: int = 1, node: int = 0, port: int = 0
+) -> list[str]:
+    """Return the command of a launcher in a process of its own."""
+    numbers = map(str, (devices, nodes, node, port))
+    return [sys.executable, "-m", "tests.launch.launch_program", program, *numbers, str(out), *words]
+
+
+class Launcher:
+    """A launcher in its own process."""
+
+    def __init__(self, out: Path, *words: str, devices: int):
+        self.out = out
+        self.process = subprocess.Popen(
+            launch_command("tests.launch.rank_programs", out, *words, devices=devices),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def pids(self, n_ranks: int) -> dict[str, int]:
+        """The processes of the ranks, once all have started."""
+        for _ in range(2400):
+            found = sorted((self.out / "pids").glob("[0-9]*"))
+            if len(found) == n_ranks:
+                return {path.name: int(path.read_text()) for path in found}
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(self.process.communicate())
+
+    def end(self) -> tuple[int, str, str]:
+        try:
+            out, err = self.process.communicate(timeout=60)
+        finally:
+            self.process.kill()
+        return self.process.returncode, out, err

@@ -1,0 +1,142 @@
+"""The whole step against its plain NumPy twin, 50 steps.
+
+With short steps cell and twin run free of each other for 50 steps, and end at the same weights to float32 accuracy.
+With steps as long as BFGS wants them, each pair of noisy batches multiplies a rounding difference by up to the
+condition of H, so two runs drift apart whatever computes them. There the twin takes over the cell's weights after each
+step, but nothing else: H, pairs, momenta and decisions are its own over all 50 steps.
+"""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from dimred.search_step.step import SubspaceTrainStep
+from tests.helpers.networks import (
+    PlainBasis,
+    Quadratic,
+    Shortened,
+    TanhMLP,
+    mlp_function,
+    orthonormal_rows,
+    quadratic_function,
+    quadratic_matrix,
+    weight_vector,
+)
+from tests.oracles.search import Twin
+
+N_STEPS = 50
+TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10
+
+FREE_TOLERANCE = 3e-5  # of the distance travelled, over 50 free steps
+LONGEST = 0.05
+
+# The options of each case; nearly all change one thing about the first.
+CASES = {
+    "as_published": {},
+    "alpha_0": {"alpha": 0.0},
+    "other_constants": {"rho": 0.3, "sigma": 0.1, "gamma": 0.5, "alpha": 0.01},
+    "few_trials": {"max_trials": 2, "sigma": 0.5},
+    "projected_sgd": {"rule": "sgd", "learning_rate": 0.2, "momentum": 0.8},
+    "scheduled_sgd": {"rule": "sgd", "learning_rate": [0.3, 0.2, 0.1, 0.05], "alpha": 0.0},
+}
+
+
+def quadratic_case():
+    n, rng = 14, np.random.default_rng(2)
+    start = rng.standard_normal(n)
+    matrix = quadratic_matrix(n, condition=10).astype(np.float32).astype(np.float64)
+    batches = [(rng.standard_normal(n) * 0.1 + 0.5,) for _ in range(N_STEPS)]
+    return Quadratic(matrix, start), quadratic_function(matrix), orthonormal_rows(6, n), batches
+
+
+def mlp_case():
+    network, rng = TanhMLP(), np.random.default_rng(4)
+    n = len(weight_vector(network))
+    batches = [(rng.standard_normal((64, 3)), rng.standard_normal((64, 2))) for _ in range(N_STEPS)]
+    return network, mlp_function(), orthonormal_rows(6, n), batches
+
+
+def pair(network, function, components, batches, options):
+    """The cell, its twin, and the batches in float32."""
+    batches = [tuple(part.astype(np.float32) for part in batch) for batch in batches]
+    twin = Twin(function, components, weight_vector(network), **options)
+    return SubspaceTrainStep(network, PlainBasis(components), **options), twin, batches
+
+
+def take_a_step(step, twin, batch):
+    """The same step by both."""
+    return step(*(Tensor(part) for part in batch)), twin.step(tuple(part.astype(np.float64) for part in batch))
+
+
+def follow(network, function, components, batches, options):
+    """Run cell and twin side by side, and compare each step."""
+    step, twin, batches = pair(network, function, components, batches, options)
+    outcomes = []
+    for number, batch in enumerate(batches):
+        start = twin.weights
+        found, expected = take_a_step(step, twin, batch)
+        where = f"step {number}: {found}, twin {expected}"
+        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), where
+        assert (found.n_trials, found.pair_used) == (expected["n_trials"], expected["pair_used"]), where
+        assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=3e-5, abs=1e-5), where
+        assert found.slope == pytest.approx(expected["slope"], rel=TOLERANCE), where
+        length = np.linalg.norm(twin.weights - start)
+        weights = weight_vector(network)
+        np.testing.assert_allclose(weights, twin.weights, rtol=0, atol=TOLERANCE * length + 1e-6, err_msg=where)
+        if twin.rule == "bfgs":
+            twin.weights = weights.astype(np.float64)
+        outcomes.append(found)
+    return step, twin, outcomes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_quadratic(case):
+    step, twin, outcomes = follow(*quadratic_case(), CASES[case])
+    if twin.rule == "bfgs":
+        np.testing.assert_allclose(
+            step.state.direction.inverse_hessian, twin.h, rtol=0, atol=TOLERANCE * np.abs(twin.h).max()
+        )
+        assert sum(found.pair_used for found in outcomes) > 5
+    if twin.alpha:
+        np.testing.assert_allclose(step.state.residual_momentum.asnumpy(), twin.m, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["as_published", "scheduled_sgd"])
+def test_mlp(case):
+    follow(*mlp_case(), CASES[case])
+
+
+def run_free(problem, options):
+    """Cell and twin from the same start, each on its own from there."""
+    network, *rest = problem()
+    step, twin, batches = pair(network, *rest, options)
+    step.direction_rule, twin.max_step = Shortened(step.direction_rule, LONGEST), LONGEST
+    start = twin.weights
+    for batch in batches:
+        found, expected = take_a_step(step, twin, batch)
+        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12)
+    distance = np.linalg.norm(twin.weights - start)
+    assert distance > 1, "too short a way to show anything"
+    np.testing.assert_allclose(weight_vector(network), twin.weights, rtol=0, atol=FREE_TOLERANCE * distance)
+
+
+FREE = ["as_published", "alpha_0", "other_constants", "projected_sgd"]
+
+
+@pytest.mark.parametrize("case", FREE)
+@pytest.mark.parametrize("problem", [quadratic_case, pytest.param(mlp_case, marks=pytest.mark.slow)])
+def test_50_steps_free_of_each_other(problem, case, pynative):
+    run_free(problem, CASES[case])
+
+
+def test_50_steps_free_of_each_other_in_graph_mode():
+    run_free(mlp_case, CASES["as_published"])
+
+
+def test_the_cases_reach_every_branch():
+    """Without rejected trials, rejected steps and refused pairs the comparison above would show little."""
+    _, _, published = follow(*quadratic_case(), CASES["as_published"])
+    assert {found.n_trials > 1 for found in published} == {True, False}
+    assert {found.pair_used for found in published[2:]} == {True, False}
+    _, _, few = follow(*quadratic_case(), CASES["few_trials"])
+    assert {found.accepted for found in few} == {True, False}

@@ -1,0 +1,121 @@
+"""A cooldown around the search: an ordinary optimizer on what the subspace can't express of the gradient."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.search_step.result import Outcome
+from dimred.search_step.step import SubspaceTrainStep
+from dimred.train_step.ema import EMA
+from dimred.train_step.optimizers import make_optimizer, state_parameters
+from dimred.train_step.schedule import with_cooldown
+from tests.helpers.networks import (
+    BatchNormNet,
+    PlainBasis,
+    Shortened,
+    TanhMLP,
+    basis_for,
+    image_batch,
+    mlp_function,
+    orthonormal_rows,
+    weight_vector,
+)
+from tests.helpers.problems import changed, tensors, values
+from tests.oracles.search import Twin
+from tests.oracles.train_step import Optimizer
+
+RATES = with_cooldown(np.full(3, 0.1), 2, 8, "sqrt")
+REJECT_ALL = {"sigma": 1 - 1e-9, "max_trials": 1}
+
+
+def continued(network: nn.Cell, n_components: int, name: str = "momentum", **options) -> SubspaceTrainStep:
+    optimizer = make_optimizer(name, network.trainable_params(), RATES, weight_decay=0.01)
+    return SubspaceTrainStep(network, basis_for(network, n_components), optimizer=optimizer, **options)
+
+
+@pytest.mark.parametrize("name", ["momentum", "sgd", "adamw", "lamb"])
+def test_the_step_is_its_twin(name: str) -> None:
+    network = TanhMLP()
+    weights = network.trainable_params()
+    rows = orthonormal_rows(6, weight_vector(network).size)
+    decays = [0.0 if weight.name.endswith("bias") else 0.01 for weight in weights]
+    twin = Twin(
+        mlp_function(), rows, weight_vector(network), max_step=0.05,
+        optimizer=Optimizer(name, decays, RATES), sizes=[weight.size for weight in weights],
+    )  # fmt: skip
+    optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01)
+    step = SubspaceTrainStep(network, PlainBasis(rows), optimizer=optimizer)
+    step.direction_rule = Shortened(step.direction_rule, 0.05)
+    rng, outside, start = np.random.default_rng(4), 0.0, twin.weights
+    for _ in range(len(RATES)):
+        batch = tuple(rng.standard_normal((64, width)).astype(np.float32) for width in (3, 2))
+        expected, found = twin.step(tuple(part.astype(np.float64) for part in batch)), step(*tensors(batch))
+        assert found.step_size == pytest.approx(expected["step_size"])
+        outside += found.moved_outside
+    assert outside > 0.05
+    distance = np.linalg.norm(twin.weights - start)  # Adam divides small gradients by themselves, rounding included
+    np.testing.assert_allclose(weight_vector(network), twin.weights, rtol=0, atol=1e-4 * distance)
+    momentum = state_parameters(optimizer)[1:]
+    assert max(np.abs(value.asnumpy()).max() for value in momentum) > 0 or name == "sgd"
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_optimizer_alone() -> None:
+    network = TanhMLP()
+    step = continued(network, 6, ema=EMA(network, 0.5), max_rejected_steps=2)
+    x, target = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
+    step(Tensor(x), Tensor(target))
+    before = values(step)
+    for _ in range(2):
+        assert step(Tensor(x * np.float32(np.nan)), Tensor(target)).outcome is Outcome.NON_FINITE_GRADIENT
+    assert changed(before, values(step)) == set()
+    with pytest.raises(NothingAcceptedError):  # the one thing that can end it
+        step(Tensor(x), Tensor(target))
+
+
+def test_a_step_without_an_accepted_trial_is_a_training_step_all_the_same() -> None:
+    network = BatchNormNet()
+    ema = EMA(network, 0.5)
+    step = continued(network, 6, max_rejected_steps=2, ema=ema, **REJECT_ALL)
+    before = values(step)
+    found = [step(*image_batch(number)) for number in range(4)]
+    assert {result.outcome for result in found} == {Outcome.NO_DECREASE}
+    assert all(result.moved_outside > 0 for result in found)
+    assert {"norm.moving_mean", "ema.updates", "global_step"} <= changed(before, values(step))
+    assert int(ema.n_updates.asnumpy()) == 4
+    assert step.state.n_rejected_in_a_row == 0
+
+
+def test_an_optimizer_in_another_order_gets_each_gradient_where_it_belongs() -> None:
+    """One of one's own, without groups."""
+    straight, turned = TanhMLP(), TanhMLP()
+    for network, turn in ((straight, 1), (turned, -1)):
+        optimizer = nn.Momentum(network.trainable_params()[::turn], 0.1, 0.9)
+        step = SubspaceTrainStep(network, basis_for(network, 6), optimizer=optimizer)
+        for number in range(3):
+            rng = np.random.default_rng(number)
+            step(*(Tensor(rng.standard_normal((8, width)).astype(np.float32)) for width in (3, 2)))
+    np.testing.assert_array_equal(weight_vector(straight), weight_vector(turned))
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    network, other = TanhMLP(), TanhMLP()
+    basis, optimizer = basis_for(network, 6), nn.Momentum(other.trainable_params(), 0.1, 0.9)
+    wrong = [
+        (
+            {"basis": basis, "optimizer": optimizer},
+            r"optimizer has 'hidden.weight', which is not a trainable parameter",
+        ),
+        ({"basis": None}, "basis is NoneType; give what dimred.fit_basis or load_basis made"),
+    ]
+    for arguments, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            SubspaceTrainStep(network, **arguments)
+
+
+def test_the_state_is_neither_rates_nor_weights() -> None:
+    optimizer = make_optimizer("momentum", TanhMLP().trainable_params(), [0.4, 0.2], weight_decay=0.01)
+    names = [parameter.name for parameter in state_parameters(optimizer)]
+    assert names[0] == "global_step"
+    assert sum(name.startswith("moments.") for name in names) == 4
+    assert not {"learning_rate", "hidden.weight"} & set(names)

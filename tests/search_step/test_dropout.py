@@ -1,0 +1,177 @@
+"""Dropout masks: the same in all trials of a step, different between steps, right in share and gradient."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.search_step.dropout import ReplayableDropout, make_replayable
+from dimred.search_step.step import SubspaceTrainStep
+from tests.helpers.networks import basis_for, state_bytes
+
+
+class Layers(nn.Cell):
+    """A dropout in each kind of place a cell can keep one."""
+
+    def __init__(self):
+        super().__init__()
+        self.attribute = nn.Dropout(p=0.25)
+        self.sequence = nn.SequentialCell(nn.Dropout(p=0.25))
+        self.listed = nn.CellList([nn.Dropout(p=0.25)])
+        self.named = nn.CellDict({"one": nn.Dropout(p=0.25)})
+
+    def construct(self, x):
+        return self.attribute(x), self.sequence(x), self.listed[0](x), self.named["one"](x)
+
+
+class DropoutNet(nn.Cell):
+    """Its loss is a number that only the masks decide, times the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(30, 50)
+        self.dropout = nn.Dropout(p=0.5)
+        self.target = Tensor(np.linspace(-1, 1, 50).astype(np.float32))
+
+    def construct(self, x):
+        error = self.dropout(self.dense(x)) - self.target
+        return (error * error).mean()
+
+
+@pytest.fixture(scope="module")
+def ones():
+    return Tensor(np.ones((40, 50), np.float32))
+
+
+def test_every_dropout_is_replaced_draws_its_own_mask_and_can_draw_it_again(mode, ones):
+    network = Layers()
+    draw = make_replayable(network)
+    network.set_train(True)
+    draw(7)
+    first = [mask.asnumpy() for mask in network(ones)]
+    again = [mask.asnumpy() for mask in network(ones)]
+    np.testing.assert_array_equal(first, again)
+    draw(8)
+    other = [mask.asnumpy() for mask in network(ones)]
+    masks = [*first, *other]
+    for one in range(8):
+        for two in range(one):
+            agreement = np.mean((masks[one] > 0) == (masks[two] > 0))
+            assert agreement == pytest.approx(0.75**2 + 0.25**2, abs=0.05)  # as of independent masks
+    draw(7)
+    np.testing.assert_array_equal(first, [mask.asnumpy() for mask in network(ones)])
+    network.set_train(False)
+    for untouched in network(ones):
+        np.testing.assert_array_equal(untouched.asnumpy(), ones.asnumpy())
+    assert not list(network.get_parameters())
+
+
+def test_a_network_without_dropout_is_left_alone():
+    network = nn.SequentialCell(nn.Dense(2, 2), nn.ReLU())
+    before = [type(cell) for _, cell in network.cells_and_names()]
+    make_replayable(network)(3)
+    assert [type(cell) for _, cell in network.cells_and_names()] == before
+
+
+def test_a_cell_in_two_places_is_replaced_in_both_and_nothing_else_is():
+    relu, twice = nn.ReLU(), nn.Dropout(p=0.5)
+    network = nn.SequentialCell(nn.Dense(50, 50), relu, nn.Dense(50, 50), relu, twice, nn.Dense(50, 50), twice)
+    dense = [network[0], network[2], network[5]]
+    draw = make_replayable(network)
+    first, second = network[4], network[6]
+    assert list(network) == [dense[0], relu, dense[1], relu, first, dense[2], second]
+    assert [type(cell) for cell in (first, second)] == [ReplayableDropout, ReplayableDropout]
+    draw(1)
+    assert np.any(first.set_train()(ones := Tensor(np.ones(50, np.float32))).asnumpy() != second(ones).asnumpy())
+
+
+def test_all_may_be_dropped(mode):
+    network = nn.SequentialCell(nn.Dropout2d(p=1.0))
+    make_replayable(network)
+    network.set_train(True)
+    assert not network(Tensor(np.ones((2, 3, 2, 2), np.float32))).asnumpy().any()
+
+
+class FirstOfTwo(Ranks):
+    group_size = 2
+
+
+class SecondOfTwo(Ranks):
+    rank, group_size = 1, 2
+
+
+def test_ranks_draw_the_masks_that_the_micro_batches_of_one_process_draw():
+    x, network = Tensor(np.random.default_rng(2).standard_normal((8, 30)).astype(np.float32)), DropoutNet()
+    losses = []
+    for ranks, rows, part in ((ALONE, 4, x), (FirstOfTwo(), None, x[:4]), (SecondOfTwo(), None, x[4:])):
+        step = SubspaceTrainStep(network, basis_for(network, 2), ranks=ranks, micro_batch_size=rows)
+        losses.append(step._objective.loss((part,)))
+    assert losses[0] == pytest.approx((losses[1] + losses[2]) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+def test_share_scale_and_gradient(p):
+    network = nn.SequentialCell(nn.Dropout(p=p))
+    draw = make_replayable(network)
+    network.set_train(True)
+    x = Tensor(np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32))
+    kept = []
+
+    def total(values):
+        return network(values).sum()
+
+    gradient = ops.value_and_grad(total)
+    for number in range(5):
+        draw(number)
+        _, grad = gradient(x)
+        out, grad = network(x).asnumpy(), grad.asnumpy()
+        mask = out != 0
+        np.testing.assert_allclose(out[mask], x.asnumpy()[mask] / (1 - p), rtol=1e-5)
+        np.testing.assert_allclose(grad, mask / (1 - p), rtol=1e-5)
+        kept.append(mask)
+    assert np.mean(kept) == pytest.approx(1 - p, abs=0.005)
+    assert np.ptp(np.mean(kept, (0, 1))) < 0.25  # no column, and
+    assert np.ptp(np.mean(kept, (0, 2))) < 0.25  # no row is preferred
+
+
+@pytest.mark.parametrize(
+    ("dropout", "shape", "p"),
+    [
+        (lambda: nn.Dropout1d(p=0.3), (64, 32, 5), 0.3),
+        (lambda: nn.Dropout2d(p=0.3), (64, 32, 2, 3), 0.3),
+        (lambda: nn.Dropout3d(p=0.3), (64, 32, 2, 3, 2), 0.3),
+        (lambda: nn.Dropout(keep_prob=0.9), (64, 32, 5), 0.1),
+    ],
+)
+def test_whole_channels_where_the_original_drops_them(dropout, shape, p):
+    network = nn.SequentialCell(dropout())
+    whole = type(network[0]) is not nn.Dropout
+    make_replayable(network)
+    network.set_train(True)
+    kept = network(Tensor(np.ones(shape, np.float32))).asnumpy() > 0
+    by_channel = kept.reshape(64, 32, -1)
+    assert kept.mean() == pytest.approx(1 - p, abs=0.05)
+    assert (by_channel.all(2) | ~by_channel.any(2)).all() == whole
+
+
+def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
+    network = DropoutNet()
+    names = [p.name for p in network.get_parameters()]
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0, sigma=0.4, max_trials=8)
+    assert isinstance(network.dropout, ReplayableDropout)
+    assert [p.name for p in network.get_parameters()] == names
+    x = Tensor(np.random.default_rng(2).standard_normal((4, 30)).astype(np.float32))
+    losses = []
+    for _ in range(6):
+        found = step(x)
+        network.set_train(True)
+        # The masks of this step still stand, so the network itself can be asked: f at the accepted point.
+        assert float(network(x).asnumpy()) == pytest.approx(found.loss_after, rel=1e-5)
+        losses.append(found)
+    step.line_search.max_trials = 1
+    step.line_search.sigma = 1e9
+    before = state_bytes(network)
+    rejected = [float(step(x).loss.asnumpy()) for _ in range(4)]
+    assert state_bytes(network) == before
+    assert len(set(rejected)) == 4  # same weights, same batch: only the masks differ
+    assert sum(found.accepted for found in losses) >= 4

@@ -1,0 +1,77 @@
+"""The parts of a training step in the search: clipping, loss scale, EMA, half precision."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from dimred.search_step.step import SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
+from dimred.train_step.precision import with_precision
+from tests.helpers.networks import PlainBasis, TanhMLP, mlp_function, orthonormal_rows, weight_vector
+from tests.oracles.search import Twin
+
+
+def batches(n: int = 6) -> list[tuple[np.ndarray, ...]]:
+    rng = np.random.default_rng(4)
+    return [tuple(rng.standard_normal((64, width)).astype(np.float32) for width in (3, 2)) for _ in range(n)]
+
+
+def clipped(norm: float):
+    """Loss, and gradient of a length of at most ``norm``."""
+
+    def function(w, batch):
+        loss, g = mlp_function()(w, batch)
+        return loss, g * min(1.0, norm / np.linalg.norm(g))
+
+    return function
+
+
+@pytest.mark.parametrize("scale", [None, StaticLossScale(1024.0)], ids=["unscaled", "scaled"])
+def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
+    network = TanhMLP()
+    rows = orthonormal_rows(6, weight_vector(network).size)
+    twin = Twin(clipped(0.3), rows, weight_vector(network), alpha=0.01)
+    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, clipping=Clipping(0.3), loss_scale=scale)
+    for batch in batches():
+        _, g = mlp_function()(weight_vector(network).astype(np.float64), batch)
+        expected, found = twin.step(batch), step(*[Tensor(part) for part in batch])
+        assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=1e-4)
+        assert found.slope == pytest.approx(expected["slope"], rel=1e-3)
+        assert found.step_size == pytest.approx(expected["step_size"])
+        assert found.grad_norm == pytest.approx(np.linalg.norm(g), rel=1e-4)
+        assert found.loss_scale == (1.0 if scale is None else 1024.0)
+    np.testing.assert_allclose(weight_vector(network), twin.weights, atol=1e-4)
+    assert len(step._objective._clip.compile_cache) == 1  # not one graph for each gradient
+
+
+def test_the_average_moves_with_accepted_steps_only():
+    network = TanhMLP()
+    rows = orthonormal_rows(6, weight_vector(network).size)
+    ema = EMA(network, 0.5, ramp=False)
+    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, ema=ema)
+    average = weight_vector(network)
+    for number, batch in enumerate(batches()):
+        if number == 3:
+            step.line_search.sigma = 1e6  # nothing is accepted from here on
+        accepted = step(*[Tensor(part) for part in batch]).accepted
+        assert accepted == (number < 3)
+        average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average
+        found = np.concatenate([value.asnumpy().ravel() for value in ema.averages])
+        np.testing.assert_allclose(found, average, atol=1e-6)
+    ema.restart()
+    assert int(ema.n_updates.asnumpy()) == 0
+    np.testing.assert_array_equal(
+        np.concatenate([value.asnumpy().ravel() for value in ema.averages]), weight_vector(network)
+    )
+
+
+def test_a_network_in_half_precision_is_searched_with_a_loss_scale():
+    network = with_precision(TanhMLP(), "O2")
+    rows = orthonormal_rows(6, weight_vector(network).size)
+    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
+    results = [step(*[Tensor(part) for part in batch]) for batch in batches()]
+    assert sum(result.accepted for result in results) >= 4
+    for result in results:
+        assert not result.accepted or result.loss_after < float(result.loss.asnumpy())

@@ -1,0 +1,183 @@
+"""Directions and line searches on their own, without a network."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize, rosen, rosen_der
+
+from dimred.config.search import SearchOptions
+from dimred.search_step.bfgs import CurvatureState, InverseBFGS, bfgs_update, condition_number
+from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
+from dimred.search_step.projected_sgd import ProjectedSGD
+from dimred.search_step.step import make_rules
+from tests.helpers.networks import quadratic_matrix
+from tests.oracles.search import bfgs_inverse, cosine
+
+K = 4
+numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)
+vectors = arrays(np.float64, K, elements=numbers)
+any_number = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def positive_definite(seed: int, condition: float) -> np.ndarray:
+    matrix = quadratic_matrix(K, condition, seed)
+    return (matrix + matrix.T) / 2
+
+
+def after_pair(rule: InverseBFGS, state: CurvatureState, s: np.ndarray, y: np.ndarray):
+    """The proposal when the step s was followed by a change y of the gradient."""
+    start = np.zeros(K)
+    return rule.propose(state._replace(step_diff=s, start_grad=start), start + y)
+
+
+@given(s=vectors, y=vectors, seed=st.integers(0, 99), condition=st.floats(1, 1e4))
+def test_update_is_the_textbook_one_symmetric_and_satisfies_the_secant_equation(s, y, seed, condition):
+    assume(min(np.linalg.norm(s), np.linalg.norm(y)) > 1e-3)
+    assume(cosine(s, y) > 0.05)
+    h = positive_definite(seed, condition)
+    updated = bfgs_update(h, s, y)
+    expected = bfgs_inverse(h, s, y)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(updated, expected, rtol=0, atol=1e-8 * scale)
+    np.testing.assert_array_equal(updated, updated.T)
+    np.testing.assert_allclose(updated @ y, s, rtol=0, atol=1e-8 * scale * np.linalg.norm(y))
+
+
+@settings(max_examples=200)
+@given(pairs=st.lists(st.tuples(arrays(np.float64, K, elements=any_number), vectors), min_size=1, max_size=8))
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # what the strategies draw is meant to
+def test_h_stays_symmetric_positive_definite_whatever_pairs_come(pairs):
+    rule = InverseBFGS(K)
+    state = rule.initial()
+    for s, y in pairs:
+        state = after_pair(rule, state, s, y).state
+        h = state.inverse_hessian
+        np.testing.assert_array_equal(h, h.T)
+        assert np.linalg.eigvalsh(h)[0] > 0
+        gradient = np.ones(K)
+        assert rule.propose(state._replace(step_diff=None), gradient).slope < 0
+
+
+@pytest.mark.parametrize(("angle", "used"), [(0.02, True), (0.009, False), (0.0, False), (-0.5, False)])
+def test_guard_is_relative_to_the_pair(angle, used):
+    s = np.array([1.0, 0, 0, 0])
+    y = np.array([angle, math.sqrt(1 - angle**2), 0, 0])
+    rule = InverseBFGS(K)
+    for scale_s, scale_y in [(1, 1), (1e-12, 1e-10), (1e9, 1e11)]:
+        proposal = after_pair(rule, rule.initial(), scale_s * s, scale_y * y)
+        assert proposal.pair_used is used
+        assert proposal.curvature == pytest.approx(angle * scale_s * scale_y)
+        if not used:
+            np.testing.assert_array_equal(proposal.state.inverse_hessian, np.eye(K))
+
+
+def test_an_update_that_would_ruin_the_condition_is_refused():
+    rule = InverseBFGS(K)
+    s = np.array([1e7, 0, 0, 0])
+    y = np.array([1e-7, 0, 0, 0])  # the secant equation asks for an eigenvalue of 1e14 beside the ones
+    proposal = after_pair(rule, rule.initial(), s, y)
+    assert not proposal.pair_used
+    np.testing.assert_array_equal(proposal.state.inverse_hessian, np.eye(K))
+    assert condition_number(np.diag([1.0, -1.0])) == math.inf
+    assert condition_number(np.diag([4.0, 2.0])) == 2.0
+    assert condition_number(np.array([[np.nan]])) == math.inf
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_armijo_rejects_trials_that_are_not_finite(bad):
+    found = ArmijoBacktracking(rho=0.5, sigma=0.1, max_trials=5).search(lambda t: bad if t > 0.3 else 0.0, 1.0, -1.0)
+    assert (found.accepted, found.step_size, found.loss, found.n_trials) == (True, 0.25, 0.0, 3)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0, math.nan, -math.inf])
+def test_armijo_makes_no_trial_without_a_descent_direction(slope):
+    found = ArmijoBacktracking(0.55, 0.4, 10).search(lambda t: -1e9, 1.0, slope)
+    assert (found.accepted, found.step_size, found.loss, found.n_trials) == (False, 0.0, 1.0, 0)
+
+
+@given(loss=st.floats(-5, 5), slope=st.floats(-9, -0.01), bend=st.floats(0, 1e3), rho=st.floats(0.1, 0.9))
+def test_armijo_takes_the_first_sufficient_trial(loss, slope, bend, rho):
+    def loss_at(t):
+        return loss + slope * t + bend * t * t
+
+    search = ArmijoBacktracking(rho=rho, sigma=0.4, max_trials=7)
+    found = search.search(loss_at, loss, slope)
+    enough = [loss_at(rho**j) < loss + 0.4 * rho**j * slope for j in range(7)]
+    if True in enough:
+        first = enough.index(True)
+        assert (found.accepted, found.step_size, found.n_trials) == (True, rho**first, first + 1)
+        assert found.loss == loss_at(rho**first)
+    else:
+        assert (found.accepted, found.step_size, found.n_trials, found.loss) == (False, 0.0, 7, loss)
+
+
+def test_fixed_step_takes_a_worse_point_but_none_that_is_not_finite():
+    assert FixedStep().search(lambda t: 9.0 * t, 1.0, -1.0) == (True, 1.0, 9.0, 1)
+    assert FixedStep().search(lambda t: math.nan, 1.0, -1.0) == (False, 0.0, 1.0, 1)
+
+
+def test_projected_sgd_follows_its_schedule():
+    def rates(learning_rate):
+        rule = ProjectedSGD(K, learning_rate, momentum=0.0)
+        state, used = rule.initial(), []
+        for _ in range(4):
+            proposal = rule.propose(state, np.ones(K))
+            used.append(-proposal.direction[0])
+            assert proposal.slope == -K * used[-1]
+            state = rule.follow(proposal, np.ones(K), 1.0)
+        return used
+
+    assert rates(0.5) == [0.5] * 4
+    assert rates([0.4, 0.2]) == [0.4, 0.2, 0.2, 0.2]
+    as_tuple = SearchOptions(learning_rate=np.array([0.25, 0.0], np.float32)).learning_rate
+    assert rates(as_tuple) == [0.25, 0.0, 0.0, 0.0]
+    assert rates(lambda n: 1.0 / (1 + n)) == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+
+
+def solve(function, gradient, start, tolerance, max_steps=2000):
+    """Our BFGS with Armijo until every entry of the gradient is small; the point, and the evaluations it took.
+
+    Each step pays one function and one gradient at its start, though the function is known from the trial before.
+    """
+    rule, search = make_rules(SearchOptions(rho=0.5, sigma=0.1, max_trials=30), len(start))
+    x, state, evaluations = np.array(start, np.float64), rule.initial(), 0
+    for _ in range(max_steps):
+        loss, grad = function(x), gradient(x)
+        evaluations += 2
+        if np.abs(grad).max() < tolerance:
+            return x, evaluations
+        proposal = rule.propose(state, grad)
+        found = search.search(lambda t, x=x, d=proposal.direction: function(x + t * d), loss, proposal.slope)
+        evaluations += found.n_trials
+        assert found.accepted
+        x = x + found.step_size * proposal.direction
+        state = rule.follow(proposal, grad, found.step_size)
+    raise AssertionError(f"not solved in {max_steps} steps")
+
+
+def ill_conditioned(condition):
+    matrix = quadratic_matrix(20, condition)
+    return lambda x: 0.5 * x @ matrix @ x, lambda x: matrix @ x, np.ones(20)
+
+
+PROBLEMS = {
+    "rosenbrock_2": (rosen, rosen_der, np.array([-1.2, 1.0])),
+    "rosenbrock_8": (rosen, rosen_der, np.full(8, -1.0)),
+    "quadratic_1e3": ill_conditioned(1e3),
+    "quadratic_1e5": ill_conditioned(1e5),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_whole_space_takes_at_most_twice_the_evaluations_of_scipy(problem):
+    function, gradient, start = PROBLEMS[problem]
+    reference = minimize(function, start, jac=gradient, method="BFGS", options={"gtol": 1e-5})
+    assert reference.success
+    point, evaluations = solve(function, gradient, start, tolerance=1e-5)
+    print(f"{problem}: {evaluations} evaluations, SciPy {reference.nfev + reference.njev}")
+    assert evaluations <= 2 * (reference.nfev + reference.njev)
+    assert function(point) <= reference.fun + 1e-8

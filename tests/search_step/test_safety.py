@@ -1,0 +1,313 @@
+"""What a step must never do to the network, whatever the trials find."""
+
+import math
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.errors import NothingAcceptedError, SearchError
+from dimred.search_step.line_search import LineSearchResult
+from dimred.search_step.result import Outcome, search_line, state_arrays, state_from_arrays, telemetry
+from dimred.search_step.step import SubspaceTrainStep
+from tests.helpers.networks import (
+    BatchNormNet,
+    PlainBasis,
+    Quadratic,
+    basis_for,
+    image_batch,
+    quadratic_matrix,
+    set_weights,
+    state_bytes,
+    weight_vector,
+)
+
+REJECT_ALL = {
+    "sigma": 1 - 1e-9,
+    "max_trials": 3,
+}  # on a convex loss f falls by less than t |slope|: nothing is accepted
+
+
+def quadratic(k: int = 6, **options) -> tuple[Quadratic, SubspaceTrainStep]:
+    network = Quadratic(quadratic_matrix(12, 10), np.linspace(-1, 1, 12))
+    return network, SubspaceTrainStep(network, basis_for(network, k), **options)
+
+
+def linear(seed: int) -> Tensor:
+    return Tensor(np.random.default_rng(seed).standard_normal(12).astype(np.float32) * 0.1)
+
+
+class Guarded(nn.Cell):
+    """A quadratic bowl whose loss is not finite beyond |w|^2 = limit, or wherever the batch is not."""
+
+    def __init__(self, limit: float):
+        super().__init__()
+        self.limit = limit
+        self.w = Parameter(Tensor(np.full(5, 2.0, np.float32)), name="w")
+        self.seen = Parameter(Tensor(np.zeros(1, np.float32)), name="seen", requires_grad=False)
+
+    def construct(self, x):
+        self.seen += 1.0
+        square = (self.w * self.w).sum()
+        return (x * self.w).sum() + square + ops.log(ops.relu(self.limit - square)) * 0.0
+
+
+class FunctionalDropout(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(40, 1)
+
+    def construct(self, x):
+        return ops.dropout(self.dense(x), p=0.5, training=True).mean()
+
+
+def ordinary_forward(network: nn.Cell, batch: tuple[Tensor, ...], start: dict[str, Parameter]) -> dict[str, bytes]:
+    """The untrained state after one ordinary training forward of a twin network, from ``start``."""
+    twin = BatchNormNet()
+    for parameter in twin.get_parameters():
+        parameter.set_data(start[parameter.name].value().copy())
+    twin.set_train(True)
+    gradient = ops.value_and_grad(twin, None, twin.trainable_params())
+    gradient(*batch)
+    return state_bytes(twin, trainable=False)
+
+
+def copy_of(network: nn.Cell) -> dict[str, Parameter]:
+    return {p.name: Parameter(Tensor(p.asnumpy().copy()), name=p.name) for p in network.get_parameters()}
+
+
+def test_accepted_points_satisfy_armijo_by_an_independent_forward(pynative):
+    network = BatchNormNet()
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0, sigma=0.3, rho=0.4)
+    twin = BatchNormNet()
+    accepted = 0
+    for number in range(8):
+        batch = image_batch(number)
+        losses = []
+        for vector in (weight_vector(network), None):
+            found = step(*batch) if vector is None else None
+            set_weights(twin, weight_vector(network) if vector is None else vector)
+            twin.set_train(True)
+            losses.append(float(twin(*batch).asnumpy()))
+        before, after = losses
+        assert float(found.loss.asnumpy()) == pytest.approx(before, rel=1e-5)
+        assert found.loss_after == pytest.approx(after if found.accepted else before, rel=1e-5)
+        if found.accepted:
+            accepted += 1
+            assert found.step_size == pytest.approx(0.4 ** (found.n_trials - 1))
+            assert after < before + 0.3 * found.step_size * found.slope + 1e-6
+    assert accepted >= 4
+
+
+def test_batch_norm_after_an_accepted_step_is_one_ordinary_forward(mode):
+    network = BatchNormNet()
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0, sigma=0.45)
+    n_trials = []
+    for number in range(4):
+        batch = image_batch(number)
+        start = copy_of(network)
+        found = step(*batch)
+        n_trials.append(found.n_trials)
+        if found.accepted:
+            assert state_bytes(network, trainable=False) == ordinary_forward(network, batch, start)
+            assert state_bytes(network, trainable=False) != {n: p.asnumpy().tobytes() for n, p in start.items()}
+    assert step.state.n_rejected_in_a_row < 4
+
+
+def test_a_wholly_rejected_step_changes_nothing(mode):
+    network = BatchNormNet()
+    step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0)
+    assert step(*image_batch(0)).accepted
+    before, memory = state_bytes(network), step.state
+    step.line_search.sigma, step.line_search.max_trials = 1e6, 4  # no trial can reach this
+    found = step(*image_batch(1))
+    assert found.outcome is Outcome.NO_DECREASE
+    assert (found.step_size, found.n_trials, found.moved_inside, found.accepted) == (0.0, 4, 0.0, False)
+    assert found.loss_after == float(found.loss.asnumpy())
+    assert state_bytes(network) == before
+    assert step.state.direction is memory.direction
+    assert (step.state.n_steps, step.state.n_rejected_in_a_row) == (2, 1)
+    np.testing.assert_array_equal(found.subspace_step, np.zeros(8))
+
+
+def test_a_rejected_step_still_moves_outside_and_the_state_stays():
+    network, step = quadratic(alpha=0.01, gamma=0.0, **REJECT_ALL)
+    start, components = weight_vector(network), basis_for(network, 6).components
+    memory = step.state.direction
+    found = step(linear(0))
+    assert not found.accepted
+    assert step.state.direction is memory
+    moved = weight_vector(network) - start
+    assert np.linalg.norm(moved) == pytest.approx(found.moved_outside, rel=1e-4)
+    assert np.linalg.norm(components @ moved) < 1e-5
+    assert np.linalg.norm(moved) > 1e-3
+
+
+def test_alpha_0_stays_in_the_subspace_and_start_plus_steps_is_the_end():
+    network, step = quadratic(alpha=0.0)
+    start, components = weight_vector(network), basis_for(network, 6).components
+    travelled = sum(step(linear(number)).subspace_step for number in range(10))
+    np.testing.assert_allclose(weight_vector(network), start + travelled @ components, atol=1e-5)
+    assert step.state.residual_momentum is None
+
+
+def test_captured_share_and_distances():
+    network, step = quadratic(k=12, alpha=0.1)
+    found = step(linear(0))
+    assert found.captured_share == pytest.approx(1.0, abs=1e-5)
+    assert found.moved_outside < 1e-5
+    network, step = quadratic(k=3, alpha=0.0)
+    start = weight_vector(network)
+    found = step(linear(0))
+    assert 0 < found.captured_share < 0.9
+    assert np.linalg.norm(weight_vector(network) - start) == pytest.approx(found.moved_inside, rel=1e-4)
+    assert found.seconds.keys() == {"gradient", "direction", "trials", "commit"}
+
+
+@pytest.mark.parametrize("rule", ["bfgs", "sgd"])
+def test_a_trial_that_is_not_finite_is_rejected(rule):
+    network = Guarded(limit=60.0)  # |w|^2 is 20 at the start and 245 at the first trial
+    components = np.eye(5, dtype=np.float32)
+    step = SubspaceTrainStep(
+        network, PlainBasis(components), alpha=0.0, rule=rule, learning_rate=1.0, max_trials=6, sigma=0.01
+    )
+    before = state_bytes(network)
+    found = step(Tensor(np.full(5, -9.0, np.float32)))
+    if rule == "sgd":
+        assert (found.accepted, found.n_trials) == (False, 1)
+        assert state_bytes(network) == before
+        assert not np.any(step.state.direction.velocity)
+    else:
+        assert found.accepted
+        assert found.n_trials > 1
+        assert math.isfinite(found.loss_after)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_skips_the_whole_step(poison, mode):
+    network = Guarded(limit=1e9)
+    step = SubspaceTrainStep(network, PlainBasis(np.eye(5, dtype=np.float32)), alpha=0.1)
+    good = Tensor(np.ones(5, np.float32))
+    step(good)
+    before, memory = state_bytes(network), step.state
+    found = step(Tensor(np.array([1, 1, poison, 1, 1], np.float32)))
+    assert found.outcome is Outcome.NON_FINITE_GRADIENT
+    assert (found.n_trials, found.step_size, found.moved_outside) == (0, 0.0, 0.0)
+    assert state_bytes(network) == before
+    assert step.state == memory._replace(n_steps=2, n_rejected_in_a_row=1)
+    assert "accepted 0 of 1 steps, 0.0 trials a step; unknown of the gradient" in search_line([telemetry(found)])
+    assert step(good).accepted
+    assert step.state.n_rejected_in_a_row == 0
+
+
+def test_a_run_in_which_nothing_is_accepted_stops_and_says_why():
+    network, step = quadratic(alpha=0.0, max_rejected_steps=3, **REJECT_ALL)
+    before = state_bytes(network)
+    assert [step(linear(number)).accepted for number in range(3)] == [False] * 3
+    with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
+        step(linear(3))
+    assert state_bytes(network) == before
+    assert step.state.n_steps == 3
+
+
+def test_every_step_that_moved_the_weights_is_reported_before_the_search_gives_up():
+    network, step = quadratic(alpha=0.01, max_rejected_steps=3, **REJECT_ALL)
+    start = weight_vector(network)
+    found = [step(linear(number)) for number in range(3)]
+    end = weight_vector(network)
+    assert sum(result.moved_outside for result in found) >= np.linalg.norm(end - start) > 1e-3
+    assert found[2].moved_outside > 1e-3
+    with pytest.raises(NothingAcceptedError):
+        step(linear(3))
+    np.testing.assert_array_equal(weight_vector(network), end)
+
+
+def test_skipped_steps_count_towards_the_stop():
+    _, step = quadratic(max_rejected_steps=2)
+    poison = Tensor(np.full(12, np.nan, np.float32))
+    assert step(poison).outcome is step(poison).outcome is Outcome.NON_FINITE_GRADIENT
+    with pytest.raises(NothingAcceptedError, match="not finite"):
+        step(poison)
+
+
+class TriesOneMore:
+    """A line search that looks beyond the trial it accepts, as searches that interpolate do."""
+
+    def search(self, loss_at, loss, slope) -> LineSearchResult:
+        accepted = loss_at(0.25)
+        assert loss_at(0.5) != accepted
+        return LineSearchResult(True, 0.25, accepted, 2)
+
+
+def test_the_weights_end_at_the_accepted_trial_whichever_was_evaluated_last():
+    network, step = quadratic(alpha=0.0)
+    start, components = weight_vector(network), basis_for(network, 6).components
+    step.line_search = TriesOneMore()
+    found = step(linear(0))
+    np.testing.assert_allclose(weight_vector(network), start + found.subspace_step @ components, atol=1e-6)
+
+
+class Interrupted:
+    """A line search during which the user presses Ctrl-C."""
+
+    def search(self, loss_at, loss, slope) -> LineSearchResult:
+        loss_at(1.0)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_puts_everything_back():
+    network = BatchNormNet()
+    step = SubspaceTrainStep(network, basis_for(network, 8))
+    before, memory = state_bytes(network), step.state
+    step.line_search = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        step(*image_batch(0))
+    assert state_bytes(network) == before
+    assert step.state == memory
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "rule": "sgd"}], ids=str)
+def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options):
+    network, step = quadratic(**options)
+    for number in range(4):
+        step(linear(number))
+    weights, arrays = weight_vector(network), state_arrays(step.state)
+    for number in range(4, 8):
+        step(linear(number))
+    resumed, resumed_step = quadratic(**options)
+    set_weights(resumed, weights)
+    resumed_step.state = state_from_arrays(arrays, resumed_step.state)
+    assert resumed_step.state.n_steps == 4
+    for number in range(4, 8):
+        resumed_step(linear(number))
+    assert state_bytes(resumed) == state_bytes(network)
+
+
+def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):
+    network = BatchNormNet()
+    network.conv.weight.requires_grad = False
+    basis = basis_for(network, 6)
+    assert basis.components.shape[1] == weight_vector(network).size == 4 + 4 + 15
+    step = SubspaceTrainStep(network, basis, alpha=0.01)
+    frozen, trained = network.conv.weight.asnumpy().tobytes(), weight_vector(network)
+    assert step(*image_batch(0)).accepted
+    assert network.conv.weight.asnumpy().tobytes() == frozen
+    assert not np.array_equal(weight_vector(network), trained)
+
+
+def test_random_numbers_the_search_cannot_repeat_are_found_at_the_first_step(mode):
+    network = FunctionalDropout()
+    step = SubspaceTrainStep(network, basis_for(network, 2))
+    before = state_bytes(network)
+    with pytest.raises(SearchError, match=r"ops\.dropout"):
+        step(Tensor(np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)))
+    assert state_bytes(network) == before
+
+
+def test_parameters_of_half_precision_are_written_back_in_it():
+    network = Quadratic(quadratic_matrix(12, 10), np.linspace(-1, 1, 12))
+    network.second.set_dtype(ms.float16)
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0)
+    step(linear(0))
+    assert network.second.dtype == ms.float16

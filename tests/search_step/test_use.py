@@ -1,0 +1,174 @@
+"""The cell as users meet it: ``mindspore.train.Model``, callbacks, checkpoints, wrong arguments."""
+
+import contextlib
+import re
+
+import numpy as np
+import pytest
+from mindspore import Tensor, dataset, load_checkpoint, nn
+from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
+
+from dimred.checkpoints.layout import WeightLayout
+from dimred.errors import BasisMismatchError, ConfigError
+from dimred.search_step.step import SubspaceTrainStep
+from dimred.subspace.basis import SubspaceBasis
+from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
+
+
+class Record(Callback):
+    """What callbacks are shown."""
+
+    def __init__(self):
+        self.outputs = []
+
+    def on_train_step_end(self, run_context):
+        self.outputs.append(run_context.original_args().net_outputs)
+
+
+def network_and_loss():
+    network = nn.SequentialCell(nn.Dense(4, 6), nn.Tanh(), nn.Dropout(p=0.2), nn.Dense(6, 2))
+    return network, nn.WithLossCell(network, nn.MSELoss())
+
+
+def batches():
+    rng = np.random.default_rng(0)
+    columns = {name: rng.standard_normal((40, width)).astype(np.float32) for name, width in (("x", 4), ("y", 2))}
+    return dataset.NumpySlicesDataset(columns, shuffle=False).batch(8)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_model_train_with_callbacks(mode, tmp_path, capsys):
+    network, with_loss = network_and_loss()
+    names = [p.name for p in network.get_parameters()]
+    start = weight_vector(network)
+    step = SubspaceTrainStep(with_loss, basis_for(network, 5))
+    record = Record()
+    checkpoint = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=5))
+    Model(step).train(2, batches(), callbacks=[LossMonitor(5), record, checkpoint], dataset_sink_mode=False)
+    assert len(record.outputs) == step.state.n_steps == 10
+    printed = capsys.readouterr().out
+    assert f"loss is {str(float(record.outputs[4].loss.asnumpy()))[:7]}" in printed
+    assert [p.name for p in network.get_parameters()] == names
+    assert not np.array_equal(weight_vector(network), start)
+    saved = load_checkpoint(str(max(tmp_path.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns)))
+    in_network = {name for name in saved if name in names}
+    assert in_network == set(names)
+    assert sum(value.size for name, value in saved.items() if name not in names) <= 8  # Model's own counters
+    for parameter in network.get_parameters():
+        np.testing.assert_array_equal(saved[parameter.name].asnumpy(), parameter.asnumpy())
+
+
+def test_a_basis_may_be_the_path_of_one(tmp_path, pynative):
+    network, with_loss = network_and_loss()
+    rows, path = basis_for(network, 5).components, tmp_path / "basis.npy"
+    np.save(path, rows)
+    batch = Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32))
+    start, ends = weight_vector(network), []
+    for basis in (SubspaceBasis(rows), path, str(path)):
+        with (
+            contextlib.nullcontext()
+            if isinstance(basis, SubspaceBasis)
+            else pytest.warns(UserWarning, match="can't be")
+        ):
+            step = SubspaceTrainStep(with_loss, basis, alpha=0)
+        found = step(*batch)
+        ends.append(weight_vector(network) - start)
+        start = weight_vector(network)
+        assert re.fullmatch(
+            r"SearchResult\(accepted: loss [\d.]+ -> [\d.]+, step 1, 1 trials, moved .* outside\)", repr(found)
+        )
+    assert all(end.any() for end in ends)
+    with pytest.raises(BasisMismatchError, match=r"gone\.npy"):
+        SubspaceTrainStep(with_loss, tmp_path / "gone.npy")
+
+
+def test_the_result_is_a_named_tuple_that_begins_with_the_loss(pynative):
+    network, with_loss = network_and_loss()
+    step = SubspaceTrainStep(with_loss, basis_for(network, 5))
+    found = step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
+    assert found._fields[0] == "loss"
+    assert found[0] is found.loss
+    assert (found.loss.shape, str(found.loss.dtype)) == ((), "Float32")
+
+
+def test_weights_outside_the_leading_components_do_not_move(pynative):
+    network, with_loss = network_and_loss()
+    basis = basis_for(network, 5)
+    start = weight_vector(network)
+    step = SubspaceTrainStep(with_loss, basis, alpha=0.0, n_components=2)
+    found = step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
+    assert found.accepted
+    coordinates = basis.components @ (weight_vector(network) - start)
+    assert np.abs(coordinates[:2]).max() > 1e-4
+    assert np.abs(coordinates[2:]).max() < 1e-6
+
+
+def test_a_read_only_memory_mapped_basis_is_used_as_it_lies(tmp_path, pynative):
+    network, with_loss = network_and_loss()
+    rows = orthonormal_rows(5, weight_vector(network).size)
+    np.save(tmp_path / "pca_mat.npy", rows)
+    mapped = np.load(tmp_path / "pca_mat.npy", mmap_mode="r")
+    step = SubspaceTrainStep(with_loss, PlainBasis(mapped))
+    assert np.shares_memory(step._subspace._components, mapped)
+    step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
+    np.testing.assert_array_equal(np.load(tmp_path / "pca_mat.npy"), rows)
+
+
+OPTIONS = [
+    ({"rho": 1.0}, "rho is 1.0; it must be a number above 0 and below 1"),
+    ({"rho": "0.5"}, "rho is '0.5'"),
+    ({"sigma": 0.0}, "sigma is 0.0"),
+    ({"gamma": 1.0}, "gamma is 1.0; it must be a number of at least 0 and below 1"),
+    ({"alpha": -0.1}, "alpha is -0.1; it must be a number of at least 0"),
+    ({"alpha": np.nan}, "alpha is nan"),
+    ({"max_trials": 0}, "max_trials is 0; it must be a whole number of at least 1"),
+    ({"max_trials": 2.5}, "max_trials is 2.5; it must be a whole number"),
+    ({"max_rejected_steps": 0}, "max_rejected_steps is 0"),
+    ({"rule": "adam"}, "rule is 'adam'; allowed: bfgs, sgd"),
+    ({"n_components": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
+    ({"n_components": 0}, "n_components is 0; it must be a whole number of at least 1"),
+    ({"n_component": 3}, "unknown key 'n_component'; did you mean 'n_components'?"),
+    ({"micro_batchsize": 3}, "unknown key 'micro_batchsize'; did you mean 'micro_batch_size'?"),
+    ({"rho": True}, "rho is True; it must be a number above 0 and below 1 (0.55 is the default)"),
+    ({"learning_rate": 0}, "learning_rate is 0; it must be a number above 0"),
+    (
+        {"learning_rate": []},
+        "learning_rate is []; it must be a number above 0, a non-empty list of numbers of at least 0",
+    ),
+    ({"learning_rate": [0.1, -1]}, "learning_rate is [0.1, -1]; it must be"),
+    ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
+    ({"momentum": 1}, "momentum is 1"),
+]
+
+
+@pytest.fixture(scope="module")
+def batch_norm_net():
+    return BatchNormNet()
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS)
+def test_wrong_options_are_named(options, message, batch_norm_net):
+    with pytest.raises(ConfigError) as caught:
+        SubspaceTrainStep(batch_norm_net, basis_for(batch_norm_net, 4), **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(4, 10), (0, 63), (63,), (63, 4)])
+def test_a_basis_of_another_shape_is_refused(shape, batch_norm_net):
+    assert weight_vector(batch_norm_net).size == 63 - 4
+    with pytest.raises(BasisMismatchError, match=r"the basis has the shape .* but the network has 59 trainable"):
+        SubspaceTrainStep(batch_norm_net, PlainBasis(np.zeros(shape, np.float32)))
+
+
+def test_a_basis_of_another_network_is_refused(batch_norm_net):
+    layout = WeightLayout.from_network(batch_norm_net)
+    rows = basis_for(batch_norm_net, 4).components
+    SubspaceTrainStep(batch_norm_net, PlainBasis(rows, layout))
+    swapped = WeightLayout(
+        layout.names, (*layout.shapes[:1], layout.shapes[-1], *layout.shapes[2:-1], layout.shapes[1])
+    )
+    with pytest.raises(BasisMismatchError, match=r"the basis was fitted on norm.gamma \(3,\) where the network has"):
+        SubspaceTrainStep(batch_norm_net, PlainBasis(rows, swapped))
+    renamed = WeightLayout(("first", *layout.names[1:]), layout.shapes)
+    with pytest.raises(BasisMismatchError, match=r"fitted on first \(4, 1, 3, 3\) where the network has conv.weight"):
+        SubspaceTrainStep(batch_norm_net, PlainBasis(rows, renamed))

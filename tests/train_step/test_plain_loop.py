@@ -1,0 +1,39 @@
+"""A loop of one's own around TrainStep, as the README has it, against stage 1's program."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+import dimred
+from dimred.builders import build_data, build_network
+from dimred.builders.steps import build_optimizer, build_rates
+from dimred.config import StageOneConfig
+from dimred.train_step.network_state import moving_statistics
+from dimred.trainer.states import read_full_checkpoint
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import N_FEATURES, TASK
+
+EPOCHS = 3
+
+
+def test_it_leaves_the_weights_and_moving_statistics_that_the_program_leaves(tmp_path: Path) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    schedule = {"name": "constant", "peak": 0.1, "warmup_epochs": 0}
+    settings = StageOneConfig.model_validate(TASK | {"epochs": EPOCHS, "evaluate_every": 1, "schedule": schedule})
+    stage_1_run(settings)(tmp_path / "run", False)
+    [path] = (tmp_path / "run" / "checkpoint_stage_1").glob(f"network-{EPOCHS}_*.ckpt")
+    expected, _ = read_full_checkpoint(path, "the run")
+
+    ms.set_seed(settings.seed)
+    network, images = build_network(settings), build_data(settings.data, Path(), "train")
+    optimizer = build_optimizer(settings.optimizer, network, build_rates(settings.schedule, 4, EPOCHS).tolist())
+    loss = nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
+    step = dimred.TrainStep(nn.WithLossCell(network, loss), optimizer)
+    for epoch in range(1, EPOCHS + 1):
+        for batch in images.training_epoch(settings.seed, epoch).create_tuple_iterator(num_epochs=1):
+            step(*batch)
+        network.set_train(False)(Tensor(np.zeros((1, N_FEATURES), np.float32)))
+    for value in (*network.trainable_params(), *moving_statistics(network)):
+        np.testing.assert_array_equal(value.asnumpy(), expected[value.name], err_msg=value.name)

@@ -1,0 +1,154 @@
+"""Stage 1 ends when its averaged weights gain no more; measuring them leaves no trace in the training."""
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from dimred.averaging.selection import Candidate
+from dimred.config import StageOneConfig
+from dimred.console import Lines
+from dimred.errors import ConfigError
+from dimred.evaluation.evaluator import OnSplits
+from dimred.io.metrics_file import read_metrics
+from dimred.trainer.averaged_stop import Plateau
+from tests.helpers.results import STATE_LOSSES, differences, results
+from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_task import TASK
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 6,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1, "total_epochs": 1},
+    "checkpoints": {"every_epochs": 6, "keep": 9},
+    "snapshots": {"per_epoch": 2, "first_epoch": 2, "keep": 8},
+    "evaluate_every": 6,
+    "reestimate_batches": 2,
+}
+STOP: dict[str, Any] = {"every_epochs": 2, "patience": 9}
+AT_REST = {"schedule": {"name": "constant", "peak": 1e-30, "warmup_epochs": 0}}
+
+
+def settings(**options: Any) -> StageOneConfig:
+    return StageOneConfig.model_validate(TASK | STAGE_1 | options)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _graph_mode() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(folder / "metrics.jsonl") if "averaged_loss" in record]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    """A run that is not measured, and where it ran."""
+    run, out = stage_1_run(settings()), tmp_path_factory.mktemp("plain") / "one"
+    run(out, False)
+    return run, out
+
+
+def test_a_training_that_is_measured_is_the_one_that_is_not_to_the_byte(
+    plain: tuple[Run, Path], tmp_path: Path
+) -> None:
+    stage_1_run(settings(stop=STOP))(tmp_path / "one", False)
+    records = measured(tmp_path / "one")
+    assert [record["epoch"] for record in records] == [2, 4, 6]
+    assert [record["averaged_gain"] is None for record in records] == [True, False, False]
+    assert all(record["averaged_standard_error"] > 0 for record in records)
+    assert all(record["averaged_window"] in (2, 3, 4, 6, 8) for record in records)
+    found, expected = results(tmp_path / "one"), results(plain[1])
+    assert len(found.pop(STATE_LOSSES)["val_loss:best average"]) == 9  # val's samples
+    for name in ("metrics.jsonl", "config.yaml"):
+        found.pop(name)
+    assert {name for name in expected if found.get(name) != expected[name]} == {
+        STATE_LOSSES, "metrics.jsonl", "config.yaml"
+    }  # fmt: skip
+
+
+def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(on: OnSplits, weights: np.ndarray) -> np.ndarray:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    run = stage_1_run(settings(epochs=4, stop=STOP))
+    run(tmp_path / "whole", False)
+    monkeypatch.setattr(OnSplits, "on_val_of", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "one", False)
+    assert (tmp_path / "one" / "resume" / "state-8.ckpt").exists()
+    run(tmp_path / "one", True)
+    assert not differences(results(tmp_path / "one"), results(tmp_path / "whole"))
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run whose weights do not move, so that it ends after three measurements; and what it said."""
+    out, told = tmp_path_factory.mktemp("ended") / "one", StringIO()
+    run = stage_1_run(settings(epochs=9, stop=STOP | {"patience": 2}, **AT_REST))
+    run(out, False)
+    before = results(out)
+    with redirect_stdout(told), Lines(to_stdout=True):
+        run(out, True)  # there is nothing to do: it ends at the same place, and writes nothing else
+    assert not differences(results(out), before)
+    return out, told.getvalue()
+
+
+def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(ended: tuple[Path, str]) -> None:
+    out, told = ended
+    records = read_metrics(out / "metrics.jsonl")
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert records[-1]["accuracy"] is not None
+    assert [record["averaged_gain"] for record in measured(out)] == [None, *[pytest.approx(0, abs=1e-6)] * 2]
+    checkpoints = out / "checkpoint_stage_1"
+    assert [path.name for path in checkpoints.glob("*.ckpt")] == ["network-6_4.ckpt"]
+    assert "stage 1 ends after epoch 6: in 2 measurements in a row the averaged weights gained no more than a" in told
+    assert f"\nnext: dimred train stage-2 DATA {checkpoints / 'network-6_4.ckpt'} --config" in told
+
+
+def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[Run, Path], tmp_path: Path) -> None:
+    """First to epoch 4, then without the rule and to a larger ``epochs``, which a constant rate allows."""
+    run, whole = plain
+    stage_1_run(settings(epochs=4, stop=STOP))(tmp_path, False)
+    with pytest.raises(ConfigError, match="epochs is 3, but the run has done 4"):
+        stage_1_run(settings(epochs=3))(tmp_path, True)
+    run(tmp_path, True)
+    found, expected = results(tmp_path), results(whole)
+    assert found.keys() - expected.keys() == {"checkpoint_stage_1/network-4_4.ckpt"}
+    for name in expected.keys() - {"metrics.jsonl"}:
+        assert found[name] == expected[name], name
+
+
+def candidate(losses: np.ndarray) -> Candidate:
+    return Candidate("average", 4, losses)
+
+
+def test_a_plateau_is_reached_after_patience_measurements_without_a_gain() -> None:
+    rng = np.random.default_rng(0)
+    hard, noise = rng.exponential(1.0, 400), np.tile([0.2, -0.2], 200)  # the standard error of the noise is 0.01
+    plateau = Plateau(patience=2)
+    assert plateau.see(candidate(hard), 2) is None
+    gains = [plateau.see(candidate(hard - gain + noise), epoch) for gain, epoch in ((0.005, 4), (0.02, 6))]
+    assert gains[0] is not None
+    assert gains[0].loss == pytest.approx(0.005)
+    assert gains[0].standard_error == pytest.approx(0.01, rel=0.01)
+    assert (plateau.best_epoch, plateau.n_without_gain, plateau.is_reached) == (6, 0, False)
+    plateau.see(candidate(hard + noise), 8)  # worse
+    assert not plateau.is_reached
+    plateau.see(candidate(hard - 0.02 + noise), 10)  # equal
+    assert (plateau.best_epoch, plateau.is_reached) == (6, True)
+
+
+def test_small_gains_add_up() -> None:
+    noise = np.tile([0.2, -0.2], 200)
+    plateau = Plateau(patience=3)
+    for number in range(7):
+        plateau.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
+    assert plateau.best_epoch == 6

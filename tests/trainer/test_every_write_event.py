@@ -1,0 +1,132 @@
+"""A run that dies at any one of its write events is resumed to the bytes of the uninterrupted run.
+
+From that event on nothing reaches the disk any more, whatever the dying run still tries. ``tests/pipelines`` kills real
+processes at a few of these moments. Here it is all of them, on a task that trains in milliseconds: those of the PCA by
+default, and some of the two stages; ``-m slow`` takes each.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.subspace.fit import fit_basis
+from tests.helpers.results import differences, results
+from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_task import TASK
+from tests.helpers.write_events import WriteEvents
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
+    "checkpoints": {"every_epochs": 1, "keep": 1},
+    "snapshots": {"per_epoch": 2, "keep": 3},
+    "evaluate_every": 2,
+    "stop": {"every_epochs": 1, "patience": 9},
+    "reestimate_batches": 1,
+}
+ONE = StageOneConfig.model_validate(TASK | STAGE_1)
+TWO = StageTwoConfig.model_validate(
+    TASK
+    | {"epochs": 2, "reestimate_batches": 1, "start": "mean"}
+    | {"search": {"n_components": 2, "alpha": 0}, "cooldown": None}
+)
+COOLDOWN = StageTwoConfig.model_validate(TASK | {"epochs": 2, "reestimate_batches": 1, "save_every_steps": 1})
+BOTH = TWO.model_copy(update={"cooldown": COOLDOWN.cooldown, "save_every_steps": 1})
+
+
+class DeadError(BaseException):
+    """The process is taken for dead."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _graph_mode() -> None:
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+
+@pytest.fixture(scope="module")
+def dead_pid() -> int:
+    """Of a process that has ended, as which the dying runs write."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stage 1, and the basis of its snapshots."""
+    out = tmp_path_factory.mktemp("finished") / "stage_1"
+    stage_1_run(ONE)(out, False)
+    series = CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")
+    fit_basis(series, 2, out=out.parent / "pca_mat.npy")
+    return out
+
+
+def pca(finished: Path) -> Run:
+    series = CheckpointSeries.open(finished / "checkpoint_stage_1" / "checkpoint_pca")
+    return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
+
+
+def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
+    weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
+    return stage_2_run(settings, weights, settings.search and finished.parent / "pca_mat.npy")
+
+
+def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:
+    """How many events an uninterrupted run has, and what it leaves."""
+    out.parent.mkdir()
+    with WriteEvents(str(out.parent), lambda number: None).watched() as events:
+        run(out, False)
+    return events.seen, results(out.parent)
+
+
+def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
+    """Run until this event, from which on nothing reaches the disk."""
+
+    def act(number: int) -> None:
+        if number >= event:
+            raise DeadError
+
+    with pytest.MonkeyPatch.context() as patch, WriteEvents(str(out.parent), act).watched():
+        patch.setattr(os, "getpid", lambda: dead_pid)
+        with pytest.raises(DeadError):
+            run(out, False)
+
+
+def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -> None:
+    run: Run = {
+        "stage_1": lambda finished: stage_1_run(ONE),
+        "pca": pca,
+        "stage_2": stage_2,
+        "cooldown": lambda finished: stage_2(finished, COOLDOWN),
+        "both": lambda finished: stage_2(finished, BOTH),
+    }[phase](finished)
+    n_events, expected = events_of(run, folder / "whole" / "out")
+    assert n_events > 10
+    for event in range(1, n_events + 1, every):
+        out = folder / str(event) / "out"
+        out.parent.mkdir()
+        die_at(event, run, out, dead_pid)
+        run(out, True)
+        assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
+
+
+@pytest.mark.parametrize(("phase", "every"), [("stage_1", 29), ("pca", 1), ("cooldown", 31), ("both", 61)])
+def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
+    phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
+    sweep(phase, finished, dead_pid, tmp_path, every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["stage_1", "stage_2", "cooldown", "both"])
+def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
+    phase: str, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
+    sweep(phase, finished, dead_pid, tmp_path, 1)

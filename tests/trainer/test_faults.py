@@ -1,0 +1,65 @@
+"""A training that diverges is noticed; one that only stumbles is not."""
+
+import math
+
+import pytest
+
+from dimred.errors import DataError, FaultError
+from dimred.trainer.faults import DivergenceDetector, translate_errors
+from dimred.trainer.lines import published_epoch_line
+
+
+def see(watch: DivergenceDetector, losses: list[float]) -> None:
+    for step, loss in enumerate(losses, start=1):
+        watch.see(loss, step)
+
+
+def test_an_ordinary_training_with_a_few_overflows_goes_on() -> None:
+    see(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
+
+
+def test_a_loss_that_is_not_finite_is_printed_as_such() -> None:
+    assert published_epoch_line(2, 74, None) == "epoch: 2 step: 74 loss is nan"
+
+
+def test_ten_losses_without_a_finite_one_end_it() -> None:
+    with pytest.raises(FaultError, match="none of the 10 losses up to step 20"):
+        see(DivergenceDetector(), [2.3] * 10 + [math.nan] * 5 + [math.inf] * 5)
+
+
+def test_an_exploded_loss_ends_it_and_the_first_loss_is_that_of_the_whole_run() -> None:
+    with pytest.raises(FaultError, match=r"exploded: 400 at step 20, and no less than 300"):
+        see(DivergenceDetector(), [2.3] * 10 + [300.0] * 9 + [400.0])
+    see(DivergenceDetector(), [300.0] * 10)
+    with pytest.raises(FaultError, match="exploded"):
+        see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
+
+
+def test_an_explosion_is_seen_though_a_loss_among_the_ten_is_not_a_number() -> None:
+    for place in (0, 4, 9):
+        losses = [400.0] * 10
+        losses[place] = math.nan
+        with pytest.raises(FaultError, match="exploded"):
+            see(DivergenceDetector(first_loss=2.3), losses)
+
+
+def test_going_on_is_not_the_advice_after_an_explosion() -> None:
+    with pytest.raises(FaultError, match=r"new folder with a lower schedule\.peak") as found, translate_errors(None):
+        see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
+    assert "--resume" not in str(found.value)
+
+
+def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:
+    with pytest.raises(FaultError, match=r"^gone\. Rank 0 has the last good state, if any: .*--resume"), \
+            translate_errors(None):  # fmt: skip
+        raise DataError("gone")
+
+
+def test_too_little_memory_is_one_line_that_says_what_to_lower() -> None:
+    told = "Memory isn't enough and alloc failed, kernel name: Conv2D-op0, alloc size: 205520896B."
+    with pytest.raises(FaultError, match=r"more memory.*205520896B.*lower data\.batch_size.*accumulation") as found, \
+            translate_errors(None):  # fmt: skip
+        raise RuntimeError(f"\n-----\n- Memory not enough:\n-----\n{told}\n\n-----\n- C++ Call Stack\n")
+    assert "\n" not in str(found.value)
+    with pytest.raises(RuntimeError, match="another"), translate_errors(None):
+        raise RuntimeError("another")

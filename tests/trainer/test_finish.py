@@ -1,0 +1,353 @@
+"""Stage 2's run goes on over bad batches, after a kill, and only with what it was begun with."""
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+import dimred
+from dimred.averaging.selection import Measured
+from dimred.builders import build_data
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError, FaultError
+from dimred.evaluation.evaluator import OnSplits
+from dimred.io.checksummed_json import read_checksummed
+from dimred.io.metrics_file import read_metrics
+from dimred.pipelines.stage_2 import stage_2
+from dimred.report.record import read_stage_2
+from dimred.train_step.optimizers import decay_groups, state_parameters
+from dimred.trainer.finish import Finish
+from dimred.trainer.states import RunStates
+from dimred.vectors.parameters import from_arrays, to_arrays
+from tests.helpers.results import differences, results
+from tests.helpers.tiny_run import stage_1_run, stage_2_run
+from tests.helpers.tiny_task import TASK, Points, network
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
+    "checkpoints": {"every_epochs": 1},
+}
+COOLDOWN: dict[str, Any] = {
+    "epochs": 1, "start": "last", "reestimate_batches": 1,
+}  # fmt: skip
+
+
+class Spoilt(Points):
+    """One image of the training split is not a number."""
+
+    def __init__(self, data: Path, split: str, seed: int | None):
+        super().__init__(data, split, seed)
+        if split == "train":
+            self._points[5] = np.nan
+
+
+def settings(**options: Any) -> StageTwoConfig:
+    return StageTwoConfig.model_validate(TASK | COOLDOWN | options)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of a stage 1 of two epochs."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    out = tmp_path_factory.mktemp("finished") / "one"
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
+    return out / "checkpoint_stage_1"
+
+
+def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    """The loop is MindSpore's own: an optimizer with stage 1's momenta, and a rate that falls to 0."""
+    weights, first, two = checkpoints / "network-2_4.ckpt", 0.5 * 0.1, settings(epochs=2, keep_best=False)
+    stage_2_run(two, weights)(tmp_path / "two", False)
+    begun, plain = read_checkpoint(weights), network(3)
+    rates = [first * (8 - step) / 8 for step in range(8)]
+    groups = decay_groups(plain.trainable_params(), 1e-4)
+    optimizer = nn.Momentum(groups, [0.0] * 8 + rates, 0.9)
+    from_arrays([*plain.get_parameters(), *state_parameters(optimizer)], begun, "stage 1")
+    loss = nn.WithLossCell(plain, nn.CrossEntropyLoss(label_smoothing=two.label_smoothing))
+    step = nn.TrainOneStepCell(loss, optimizer).set_train(True)
+    train = build_data(two.data, Path(), "train")
+    for epoch in (1, 2):
+        for batch in train.training_epoch(two.seed, 1_000_000 + epoch).create_tuple_iterator():
+            step(*batch)
+        found = points(tmp_path / "two")[f"{epoch}_4"]
+        for name, value in to_arrays(plain.get_parameters()).items():
+            np.testing.assert_array_equal(found[name], value, err_msg=f"{name} after epoch {epoch}")
+    assert np.abs(found["0.weight"] - begun["0.weight"]).max() > 1e-3
+
+
+def test_the_default_stage_2_imports_nothing_of_the_search() -> None:
+    code = "import dimred.pipelines.stage_2, sys; print([m for m in sys.modules if m.startswith('dimred.search_step')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_batch_that_is_not_a_number_is_dropped_with_a_loss_scale_and_else_ends_the_run(
+    drops: bool, checkpoints: Path, tmp_path: Path
+) -> None:
+    spoilt = {"data": TASK["data"] | {"dataset": "tests.trainer.test_finish:Spoilt"}}
+    scale = {"loss_scale": {"name": "static", "drop_overflow": drops}}
+    options = {"keep_best": False, "reestimate_batch_norm": False} | spoilt | scale
+    run, out = stage_2_run(settings(**options), checkpoints / "network-2_4.ckpt"), tmp_path / "two"
+    if drops:
+        run(out, False)
+        assert read_metrics(out / "metrics.jsonl")[-1]["n_overflows"] == 1
+        return
+    with pytest.raises(FaultError, match=r"not finite.*The last good state is .*state-0.ckpt"):
+        run(out, False)
+
+
+def test_a_disk_that_is_away_for_a_moment_does_not_cost_the_result(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, content: dict[str, Any]) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.ESTALE, "away", str(path))
+
+    monkeypatch.setattr("dimred.io.atomic._WAITS_SECONDS", (0.0,))
+    monkeypatch.setattr("dimred.trainer.finish.write_checksummed", write)
+    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
+    assert read_checksummed(tmp_path / "two" / "result.json")["epochs"] == 1
+
+
+def test_a_run_does_not_go_on_with_weights_of_another_epoch(checkpoints: Path, tmp_path: Path) -> None:
+    """Its rate would fall over other steps: it would not come to 0."""
+    out = tmp_path / "two"
+    stage_2_run(settings(), checkpoints / "network-1_4.ckpt")(out, False)
+    before = results(out)
+    with pytest.raises(ConfigError, match=r"WEIGHTS: .*4 updates.* -> .*8 updates"):
+        stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(out, True)
+    assert not differences(results(out), before)
+
+
+def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
+    checkpoints: Path, tmp_path: Path
+) -> None:
+    """From weights that are so far off that the average of the snapshots is better than all that follows."""
+    shutil.copytree(checkpoints.parent, tmp_path / "one")
+    weights, out = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt", tmp_path / "two"
+    arrays, rng = read_checkpoint(weights), np.random.default_rng(0)
+    trained = list(read_checkpoint(weights.parent / "checkpoint_pca" / weights.name))
+    noise = {name: 5 * rng.normal(size=arrays[name].shape).astype(np.float32) for name in trained}
+    write_checkpoint(weights, arrays | {name: arrays[name] + noise[name] for name in trained})
+    run = stage_2_run(settings(), weights)
+    run(out, False)
+    begun, found, result = read_checkpoint(weights), points(out), read_checksummed(out / "result.json")
+    assert set(found) == {"average", "start", "1_4", "final"}
+    assert all(np.array_equal(found["start"][name], begun[name]) for name in found["final"])  # statistics too
+    series = CheckpointSeries.open(weights.parent / "checkpoint_pca")
+    assert result["average_of"] == "uniform of 2 snapshots, steps 4 to 8"
+    for name in trained:
+        mean = np.mean([read_checkpoint(path)[name] for path in series.paths], axis=0, dtype=np.float64)
+        np.testing.assert_array_equal(found["average"][name], mean.astype(np.float32))
+        np.testing.assert_array_equal(found["final"][name], found["average"][name])
+    assert [(one["name"], one["effective_size"]) for one in result["kept_candidates"]] == [
+        ("average", 2),
+        ("start", 1),
+        ("1", 1),
+    ]
+    assert result["kept"] == "average"
+    before = results(out)
+    run(out, True)  # the last epoch is recorded again
+    assert not differences(results(out), before)
+
+
+def points(out: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The checkpoints of a run by point."""
+    folder = out / "checkpoint_stage_2"
+    return {path.stem.partition("-")[2]: read_checkpoint(path) for path in folder.glob("*.ckpt")}
+
+
+def test_of_one_snapshot_there_is_no_average_that_could_be_kept(tmp_path: Path) -> None:
+    last = {"snapshots": {"first_epoch": 2}}
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | last))(tmp_path / "one", False)
+    stage_2_run(settings(), tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt")(tmp_path / "two", False)
+    result = read_checksummed(tmp_path / "two" / "result.json")
+    assert [one["name"] for one in result["kept_candidates"]] == ["start", "1"]
+    assert not (tmp_path / "two" / "checkpoint_stage_2" / "network-average.ckpt").exists()
+
+
+def test_what_a_state_cannot_follow_is_refused(checkpoints: Path, tmp_path: Path) -> None:
+    out, weights, matrix = tmp_path / "two", checkpoints / "network-2_4.ckpt", tmp_path / "pca_mat.npy"
+    stage_2_run(settings(epochs=2), weights)(out, False)
+    before = results(out)
+    dimred.fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 1, out=matrix)
+    for changed, basis, said in (
+        ({"epochs": 1}, None, "epochs is 1, but the run has done 2; --set epochs to that or more"),
+        ({"search": {"n_components": 1}}, matrix, r"search\.n_components can't change on the way"),
+        ({"metric": "tests.helpers.tiny_task:network"}, None, "metric is network, but the run has measured accuracy"),
+    ):
+        resumed = stage_2_run(
+            settings(**({"epochs": 2} | changed)), weights, basis, allowed=[*changed, *(["PCA_MAT"] if basis else [])]
+        )
+        with pytest.raises(ConfigError, match=said):
+            resumed(out, True)
+        assert not differences(results(out), before)
+
+
+def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_epochs(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "two"
+    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(out, False)
+    longer = stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt", allowed=["epochs"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Finish, "after_epoch", lambda finish, place: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            longer(out, True)
+    with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
+        read_stage_2(out)
+    longer(out, True)
+    result = read_checksummed(out / "result.json")
+    assert (result["epochs"], list(result["accuracy_by_epoch"])) == (2, ["1", "2"])
+
+
+def test_the_result_says_that_its_split_has_chosen(
+    checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By default the points of every epoch are measured with re-estimated BatchNorm statistics too."""
+    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
+    result = read_checksummed(tmp_path / "two" / "result.json")
+    assert result["warning"].startswith("'val' is also the split that chooses, so this figure is likely too good")
+    assert result["warning"] in caplog.messages
+    assert list(result["accuracy_reestimated_by_point"]) == ["start", "1"]
+    if result["kept"] == "1":
+        assert result["accuracy_reestimated_by_point"]["1"] == pytest.approx(result["accuracy_reestimated"])
+    other = settings(keep_best=False)
+    assert other.eval_split_warning is None
+
+
+class Other(Points):
+    """Points of which one split is another."""
+
+    split, n = "val", 9
+
+    def __init__(self, data: Path, split: str, seed: int | None):
+        super().__init__(data, split, seed)
+        if split == self.split:
+            self._points, self._labels = 1 + self._points[: self.n], self._labels[: self.n]
+
+
+@pytest.mark.parametrize(("split", "n"), [("val", 9), ("val", 8), ("train", 24)])
+def test_a_run_does_not_go_on_with_another_split(
+    split: str, n: int, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, weights = tmp_path / "two", checkpoints / "network-2_4.ckpt"
+    stage_2_run(settings(), weights)(out, False)
+    before = results(out)
+    monkeypatch.setattr("tests.helpers.tiny_task.Points", type("Another", (Other,), {"split": split, "n": n}))
+    with pytest.raises(ConfigError, match=rf"DATA.{split}: '\d+ samples, digest .*' -> '{n} samples"):
+        stage_2_run(settings(), weights)(out, True)
+    if split == "val":
+        allowed = stage_2_run(settings(), weights, allowed=["DATA.val"])
+        with pytest.raises(
+            ConfigError, match=f"DATA.val was 9 samples.*, and is {n} samples.*it can't change on the way"
+        ):
+            allowed(out, True)
+    assert not differences(results(out), before)
+
+
+@pytest.mark.parametrize("start", ["best", "last"])
+def test_a_kill_in_the_first_choice_does_not_repeat_what_was_measured(
+    start: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, measure = [], OnSplits.on_val
+
+    def measure_or_die(on: OnSplits) -> Measured:
+        asked.append(1)
+        if len(asked) == dies_at:
+            raise KeyboardInterrupt
+        return measure(on)
+
+    monkeypatch.setattr(OnSplits, "on_val", measure_or_die)
+    run, dies_at = stage_2_run(settings(start=start), checkpoints / "network-2_4.ckpt"), 0
+    run(tmp_path / "whole", False)
+    whole, dies_at = len(asked), 2
+    asked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "two", False)
+    run(tmp_path / "two", True)
+    assert len(asked) == whole + 1  # the one that was under way
+    assert not differences(results(tmp_path / "two"), results(tmp_path / "whole"))
+
+
+def test_epochs_that_a_run_has_not_made_again_do_not_count(checkpoints: Path, tmp_path: Path) -> None:
+    out, weights = tmp_path / "two", checkpoints / "network-2_4.ckpt"
+    stage_2_run(settings(epochs=3), weights)(out, False)
+    (out / "resume" / "state-12.ckpt").unlink()
+    stage_2_run(settings(epochs=2), weights, allowed=["epochs"])(out, True)
+    names = [one["name"] for one in read_checksummed(out / "result.json")["kept_candidates"]]
+    assert [name for name in names if name not in ("average", "start")] == ["1", "2", "mean of epochs 1 to 2"]
+
+
+def test_each_candidate_has_its_loss_and_its_metric(
+    checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "two"
+    stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt")(out, False)
+    result, told = read_checksummed(out / "result.json"), caplog.text
+    for what in ("average", "kept"):
+        for one in result[f"{what}_candidates"]:
+            assert one["metric"] == pytest.approx(round(9 * one["metric"]) / 9)
+            assert f"loss {one['loss']:.4f}, accuracy {100 * one['metric']:.2f} %, " in told
+
+
+def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluous(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(checkpoints.parent, tmp_path / "one")
+    weights, out, config = tmp_path / "one/checkpoint_stage_1/network-2_4.ckpt", tmp_path / "two", tmp_path / "c.yaml"
+    task = TASK | COOLDOWN | {"epochs": 2, "data": {k: v for k, v in TASK["data"].items() if k != "batch_size"}}
+    config.write_text(json.dumps(task))
+    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config}
+    stage_2(**arguments, out=tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(Finish, "_keep", lambda finish: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            stage_2(**arguments, out=out)
+    (out / "resume" / "state-8.ckpt").unlink()
+    shutil.rmtree(tmp_path / "one")
+    stage_2(**arguments, out=out, resume=True)
+    assert not differences(results(out), results(tmp_path / "whole"))
+
+
+class Overflowing(Points):
+    """In the second epoch of stage 1 one image is so large that half precision, and here float32, overflows."""
+
+    def __init__(self, data: Path, split: str, seed: int | None, epoch: int | None):
+        super().__init__(data, split, seed)
+        if epoch == 2:
+            self._points[5] = np.inf
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_an_overflow_that_is_not_dropped_ends_the_run_with_its_last_good_state(drops: bool, tmp_path: Path) -> None:
+    out, overflowing = tmp_path / "one", {"data": TASK["data"] | {"dataset": "tests.trainer.test_finish:Overflowing"}}
+    scale = {"loss_scale": {"name": "static", "drop_overflow": drops}}
+    run = stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | overflowing | scale))
+    with (
+        nullcontext()
+        if drops
+        else pytest.raises(
+            FaultError,
+            match=r"not finite.*The last good state is .*state-4.ckpt, but the same steps would diverge again",
+        )
+    ):
+        run(out, False)
+    state = RunStates(out).newest(pytest.fail)
+    assert state is not None
+    assert state.step == (8 if drops else 4)

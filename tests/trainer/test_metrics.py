@@ -1,0 +1,115 @@
+"""Metrics as JSON lines."""
+
+import resource
+import struct
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from dimred.io.metrics_file import read_metrics
+from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
+
+
+def test_records_are_appended_across_openings_and_no_number_breaks_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write(step=1, loss=float("nan"), seconds={"gradient": float("inf"), "trials": 0.5})
+        assert read_metrics(path) == [{"step": 1, "loss": None, "seconds": {"gradient": None, "trials": 0.5}}]
+    with MetricsLog(path) as log:
+        log.write(step=2, loss=0.25)
+    assert [record["step"] for record in read_metrics(path)] == [1, 2]
+
+
+def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(tmp_path: Path) -> None:
+    path, folder = tmp_path / "metrics.jsonl", tmp_path / "tensorboard"
+    with MetricsLog(path, [TensorBoard(folder, [])]) as log:
+        log.write(step=1, loss=0.5, kept=True, parts={"a": 1.0})
+        mark = log.mark()
+        log.write(step=2, loss=0.4)
+    cut_metrics(path, mark)
+    with MetricsLog(path, [TensorBoard(folder, read_metrics(path))]) as log:
+        log.write(step=2, loss=0.25)
+    first, second = (_events(file) for file in sorted(folder.iterdir()))
+    assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
+    assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # what hides later steps
+    assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [(2, "step"), (2, "loss")]
+
+
+def test_who_listens_is_told_the_records_of_the_file_and_one_that_fails_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[dict[str, object]] = []
+
+    class Broken:
+        n_calls = 0
+
+        def __call__(self, record: dict[str, object]) -> None:
+            self.n_calls += 1
+            raise OSError("the server is gone")
+
+        def __repr__(self) -> str:
+            return "broken"
+
+    broken = Broken()
+    with MetricsLog(tmp_path / "metrics.jsonl", [broken, told.append]) as log:
+        for step in (1, 2):
+            log.write(step=step, loss=float("inf"))
+    assert told == read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
+    assert broken.n_calls == 1
+    assert caplog.messages == ["broken failed (OSError: the server is gone), and is told no more records"]
+
+
+def test_who_can_not_be_closed_ends_nothing_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def __call__(self, record: dict[str, object]) -> None:
+            """Take it."""
+
+        def close(self) -> None:
+            raise OSError("the server is gone")
+
+        def __repr__(self) -> str:
+            return "broken"
+
+    with MetricsLog(tmp_path / "metrics.jsonl", [Broken()]) as log:
+        log.write(step=1)
+    assert "broken failed (OSError: the server is gone)" in caplog.text
+
+
+def test_a_full_disk_is_tried_again_and_told_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dimred.io.atomic._WAITS_SECONDS", (0.0, 0.0))
+    with pytest.raises(OSError, match="No space left") as failed, MetricsLog(Path("/dev/full")) as log:
+        log.write(step=1)
+    assert failed.value.filename == "/dev/full"
+    assert caplog.text.count("trying again") == 2
+
+
+def test_what_does_not_reach_the_disk_is_told_with_the_file() -> None:
+    with pytest.raises(OSError, match="Invalid") as failed, MetricsLog(Path("/dev/full")) as log:
+        log.mark()
+    assert failed.value.filename == "/dev/full"
+
+
+def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
+    """As in ``MetricsLog``, which tells who failed no more; here files may not grow, as on a disk without space."""
+    board = TensorBoard(tmp_path, [])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            [board({"step": step, "loss": 0.5}) for step in range(1_000)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    board.close()
+
+
+def _events(path: Path) -> list[Event]:
+    """The records of an event file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    data, events = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        events.append(Event.FromString(data[12 : 12 + length]))
+        data = data[16 + length :]
+    return events

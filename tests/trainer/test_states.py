@@ -1,0 +1,141 @@
+"""The states a run goes on from, on a disk that fills up too."""
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.errors import FaultError, RunError, StoppedError
+from dimred.io.atomic import retry
+from dimred.launch.signals import StopSignals
+from dimred.trainer.faults import translate_errors
+from dimred.trainer.states import RunStates
+
+MEGABYTE = np.zeros(1 << 18, np.float32)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A real file system of 2.5 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    assert states.newest(pytest.fail) is None
+    for step in (9, 10, 11):
+        states.save(step, {"w": np.full(3, step, np.float32)}, {"epoch": step})
+    assert sorted(path.name for path in states.directory.iterdir()) == ["state-10.ckpt", "state-11.ckpt"]
+    newest = states.newest(pytest.fail)
+    assert newest is not None
+    assert (newest.progress, newest.arrays["w"].tolist(), list(newest.arrays)) == ({"epoch": 11}, [11.0] * 3, ["w"])
+
+
+def test_a_resumed_run_removes_what_the_killed_one_left_over(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    for step in (1, 2, 3, 4, 5):
+        states.save(step, {"w": np.ones(3, np.float32)}, {})
+        (states.directory / f"state-{step}.ckpt").rename(tmp_path / f"state-{step}.ckpt")
+    for path in tmp_path.glob("*.ckpt"):
+        path.rename(states.directory / path.name)
+    states.forget_after(4)
+    assert sorted(path.name for path in states.directory.iterdir()) == ["state-3.ckpt", "state-4.ckpt"]
+
+
+def test_a_state_cut_at_any_byte_is_passed_over_by_name(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    for step in (1, 2):
+        states.save(step, {"w": np.ones(3, np.float32), "v": np.ones(2, np.float32)}, {"step": step})
+    path = states.directory / "state-2.ckpt"
+    whole = path.read_bytes()
+    for length in range(len(whole) - 17):  # the last 17 bytes are the checksum, without which it is whole too
+        path.write_bytes(whole[:length])
+        said: list[str] = []
+        newest = states.newest(said.append)
+        assert newest is not None
+        assert newest.progress == {"step": 1}
+        assert str(path) in said[0]
+        assert len(said) == 1
+
+
+def test_states_that_can_not_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    """A run that began anew would remove its snapshots and checkpoints."""
+    states = RunStates(tmp_path)
+    for step in (1, 2):
+        states.save(step, {"w": np.ones(3)}, {})
+        (states.directory / f"state-{step}.ckpt").write_bytes(b"")
+    said: list[str] = []
+    with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one of .*resume"):
+        states.newest(said.append)
+    assert len(said) == 1
+    assert "state-2.ckpt is empty" in said[0]
+
+
+def test_numbers_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    states = RunStates(tmp_path)
+    states.save(1, {"w": np.ones(3)}, {})
+    with pytest.raises(FaultError, match="after step 2 'w' has numbers that are not finite"):
+        states.save(2, {"w": np.array([1.0, np.nan])}, {})
+    assert [path.name for path in states.directory.iterdir()] == ["state-1.ckpt"]
+
+
+def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_disk: Path) -> None:
+    """Until there is no room for another one; a program that was told to end does not wait for it."""
+    states = RunStates(small_disk)
+    for step in (1, 2, 3):  # two fit, and no third
+        states.save(step, {"w": MEGABYTE + step}, {})
+    newest = states.newest(pytest.fail)
+    assert newest is not None
+    assert newest.arrays["w"][0] == 3
+    (states.directory / "state-2.ckpt").unlink()
+    (small_disk / "ballast").write_bytes(b"x" * (1 << 20))
+    with StopSignals() as signals, suppress(StoppedError), signals.held():
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(FaultError) as fault, translate_errors(states):
+            retry(lambda: states.save(4, {"w": MEGABYTE}, {}))
+    for words in ("state-4.ckpt", "No space left", "state-3.ckpt", "free some space", "--resume"):
+        assert words in str(fault.value)
+    newest = states.newest(pytest.fail)
+    assert newest is not None
+    assert newest.arrays["w"][0] == 3
+    assert [path.name for path in states.directory.iterdir()] == ["state-3.ckpt"]
+
+
+def test_a_full_disk_is_waited_for_and_that_is_said_once_a_minute(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ballast, waited = small_disk / "ballast", 0.0
+    ballast.write_bytes(b"x" * (2 << 20))
+    states = RunStates(small_disk)
+
+    def wait(pause: float) -> None:
+        nonlocal waited
+        waited += pause
+        if waited >= 150:
+            ballast.unlink(missing_ok=True)
+
+    retry(lambda: states.save(1, {"w": MEGABYTE}, {}), wait)
+    assert states.newest(pytest.fail) is not None
+    assert waited == 150
+    assert caplog.text.count("No space left on device; waiting until there is room") == 3
+
+
+def test_a_disk_that_became_read_only_is_named(small_disk: Path) -> None:
+    states = RunStates(small_disk)
+    states.save(1, {"w": np.ones(3)}, {})
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    words = r"state-2\.ckpt: Read-only file system\. The last good state is .*state-1"
+    with pytest.raises(FaultError, match=words), translate_errors(states):
+        retry(lambda: states.save(2, {"w": np.ones(3)}, {}), pytest.fail)
+    assert states.newest(pytest.fail) is not None

@@ -1,0 +1,111 @@
+"""Stage 1 is resumed, or begun with a checkpoint, only where its steps are counted as before."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import pytest
+
+from dimred.builders import build_data, build_network
+from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.config import StageOneConfig
+from dimred.errors import ConfigError
+from dimred.evaluation.evaluator import OnSplits
+from dimred.io.metrics_file import read_metrics
+from dimred.trainer.training import Training
+from dimred.vectors.parameters import from_arrays
+from tests.helpers.results import differences, results
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 2,
+    "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
+    "checkpoints": {"every_epochs": 2},
+    "evaluate_every": 2,
+}
+LARGER: dict[str, Any] = {"data": TASK["data"] | {"batch_size": 12}}  # 2 steps in an epoch, not 4
+
+
+def settings(**options: Any) -> StageOneConfig:
+    return StageOneConfig.model_validate(TASK | STAGE_1 | options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    out = tmp_path_factory.mktemp("finished") / "one"
+    stage_1_run(settings())(out, False)
+    return out
+
+
+def test_a_run_does_not_go_on_with_epochs_of_another_length_even_if_the_key_may_differ(finished: Path) -> None:
+    """By the new count its snapshots and states would be later than the place it goes on from, and be removed."""
+    before = results(finished)
+    larger = stage_1_run(settings(**LARGER), ["data.batch_size"])
+    with pytest.raises(ConfigError, match="an epoch has 2 steps, but the run came to step 4 of epoch 2 in 8 steps"):
+        larger(finished, True)
+    assert not differences(results(finished), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "--from has done 2 epochs, and epochs is 2; --set it to more"),
+        ({"epochs": 4, **LARGER}, "--from has made 8 updates in 2 epochs, but an epoch has 2 steps here"),
+    ],
+)
+def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
+    options: dict[str, Any], said: str, finished: Path, tmp_path: Path
+) -> None:
+    begun = stage_1_run(settings(**options), begin=finished / "checkpoint_stage_1" / "network-2_4.ckpt")
+    with pytest.raises(ConfigError, match=said):
+        begun(tmp_path / "new", False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant rate, stopped in the evaluation of epoch 3 of 4, which then becomes the last."""
+    rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every": 3}, tmp_path / "one"
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "measure", lambda training: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            stage_1_run(settings(epochs=4, **rarely))(out, False)
+    stage_1_run(settings(epochs=3, **rarely))(out, True)
+    stage_1_run(settings(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
+    assert (out / "checkpoint_stage_1" / "network-3_4.ckpt").exists()
+    assert not differences(results(out), results(tmp_path / "uninterrupted"))
+
+
+def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_training(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Moving statistics with so short a memory belong to the last batches alone."""
+    often = settings(epochs=2, evaluate_every=1, reestimate_batches=3)
+    stage_1_run(often)(tmp_path / "one", False)
+    kept = Path("checkpoint_stage_1") / "network-2_4.ckpt"
+    assert (tmp_path / "one" / kept).read_bytes() == (finished / kept).read_bytes()
+    records = read_metrics(tmp_path / "one" / "metrics.jsonl")
+    assert [{"accuracy", "accuracy_reestimated"} <= record.keys() for record in records] == [True, True]
+    network = build_network(often)
+    images = {split: build_data(often.data, Path(), split) for split in ("train", "val")}
+    from_arrays(network.get_parameters(), read_checkpoint(tmp_path / "one" / kept), "the last checkpoint")
+    on = OnSplits(network, images, seed=often.seed, n_batches=3)
+    assert on.metric("val") == pytest.approx(records[-1]["accuracy"])
+    on.reestimate()
+    assert on.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
+
+
+@pytest.mark.parametrize("stop", ["averaged", None])
+def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good(
+    stop: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage_1_run(settings(stop=stop, epochs=1, evaluate_every=1))(tmp_path / "one", False)
+    assert ("so this figure is likely too good" in caplog.text) is (stop is not None)
+
+
+def test_a_run_does_not_end_before_the_epoch_that_it_has_begun(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="epochs is 1, but the run has done 2; --set epochs to that or more"):
+        stage_1_run(settings(epochs=1))(finished, True)
