@@ -1,11 +1,16 @@
-"""What the parts of a configuration share: the base of every part, and types with a range."""
+"""The base of every section of a configuration, types with a range, and what pydantic refuses in our own words."""
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Self
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fractions import Fraction as ExactFraction
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
-from dimred.config.refusal import refusal
+from dimred.errors import ConfigError, shown
 
 NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
 """Patterns of the names of parameters without weight decay: normalisation's gamma and beta, and biases."""
@@ -15,6 +20,39 @@ OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+OWN = r"^[\w.]+:[\w.]+$"
+STARTS = ("best", "mean", "last")
+
+
+def _own(name: str) -> str:
+    if not re.match(OWN, name):
+        raise ValueError("name your own by package.module:factory, or null")
+    return name
+
+
+def _number_or_share(value: Any) -> Any:
+    text = str(value).strip()
+    share = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
+    if share and ExactFraction(share[1]) > 0:
+        return f"{share[1]}%"
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise ValueError("it must be a whole number of at least 1, or a share of all passes below 100%, such as 10%")
+    return int(text)
+
+
+def _average_or_file(value: str) -> str:
+    if value not in STARTS and not value.endswith((".ckpt", ".safetensors")):
+        raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
+    return value
+
+
+Own = Annotated[str, AfterValidator(_own)]
+"""Somebody's own function."""
+NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
+"""A number of epochs, or a share of all of them."""
+Start = Annotated[str, AfterValidator(_average_or_file)]
+"""Weights to begin with: a word, or a checkpoint's path."""
+_LIMITS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
 
 
 class Strict(BaseModel):
@@ -39,4 +77,116 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
-            raise refusal(cls, values, error, other_keys) from error
+            raise _refusal(cls, values, error, other_keys) from error
+
+
+def _refusal(
+    model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str] = ()
+) -> ConfigError:
+    """Make an error with one line for each key.
+
+    Args:
+        model: that refused.
+        values: what it was given.
+        error: what it raised.
+        other_keys: suggested in place of an unknown key, beside those of the model.
+    """
+    keys = [*_keys(model), *other_keys]
+    return ConfigError("\n".join(dict.fromkeys(_line(model, keys, values, problem) for problem in error.errors())))
+
+
+def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        typed = ".".join(str(part) for part in problem["loc"])
+        new = getattr(model, "NEW_KEYS", {}).get(typed)
+        return f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)
+    key, value, field = _place(model, values, problem)
+    own_words = problem["msg"].removeprefix("Value error, ") if problem["type"] == "value_error" else None
+    if own_words and (field is None or _section(field)):
+        return own_words
+    is_missing = problem["type"] == "missing" and isinstance(problem["loc"][-1], str)  # not a part of a tuple
+    start = f"{key} is missing" if is_missing else f"{key or 'the configuration'} is {shown(value)}"
+    if own_words or field is None:
+        return f"{start}; {own_words or 'it must be keys and values'}"
+    if get_origin(field.annotation) is Literal:
+        return f"{start}; allowed: {', '.join(get_args(field.annotation))}"
+    default = f" ({field.default} is the default)" if type(field.default) in (int, float) else ""
+    return f"{start}; it must be {_phrase(field.annotation, field.metadata)}{default}"
+
+
+def unknown_key(typed: str, keys: Sequence[str]) -> str:
+    """Say what to write in place of an unknown key: a similar one, here or in another section, or else all."""
+    section, _, last = typed[:80].rpartition(".")
+    places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
+    for key in keys:
+        places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])
+    beside = [name for name, sections in places.items() if section in sections]
+    near = [f"{section}.{name}".lstrip(".") for name in difflib.get_close_matches(last, beside, n=1)]
+    if not near:
+        elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
+        near = [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
+    if near:
+        return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
+    where = f" in {section}" if section and beside else ""
+    return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
+
+
+def _place(model: type[BaseModel], values: Any, problem: Any) -> tuple[str, Any, FieldInfo | None]:
+    """Find the dotted key, value and field of a problem, whose path may go on inside the field's type."""
+    section: type[BaseModel] | None = model
+    names, field = [], None
+    for name in problem["loc"]:
+        if section is None or name not in section.model_fields:
+            break
+        names.append(name)
+        field = section.model_fields[name]
+        values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
+        section = _section(field)
+    return ".".join(names), values, field
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of the keys below this one, or None if it has none."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield every dotted key of a model."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        section = _section(field)
+        if section is not None:
+            yield from _keys(section, f"{prefix}{name}.")
+
+
+def _phrase(kind: Any, limits: Sequence[Any] = (), many: bool = False) -> str:
+    """Say what a type allows, such as "a number above 0 and below 1"; with ``many`` in the plural."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _phrase(parts[0], [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])], many)
+    if origin in (Union, UnionType):
+        *first, last = [_phrase(part) for part in parts]
+        return f"{', '.join(first)} or {last}"
+    if origin is Literal:
+        return ", ".join(repr(part) for part in parts)
+    if origin is tuple:
+        count = "" if Ellipsis in parts else f"{len(parts)} "
+        filled = "non-empty " if any(hasattr(limit, "min_length") for limit in limits) else ""
+        return f"a {filled}list of {count}{_phrase(parts[0], many=True)}"
+    if origin is dict:
+        return f"a section of names, each with one of {_phrase(parts[1])}"
+    if kind in (int, float):
+        noun = "whole number" if kind is int else "number"
+        bounds = [
+            f"{word} {getattr(limit, name)}"
+            for limit in limits
+            for name, word in _LIMITS.items()
+            if hasattr(limit, name)
+        ]
+        return f"{noun + 's' if many else 'a ' + noun} {' and '.join(bounds)}".rstrip()
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"a section with {', '.join(kind.model_fields)}"
+    pattern = next((limit.pattern for limit in limits if getattr(limit, "pattern", None)), None)
+    plain = {bool: "true or false", NoneType: "None (null)", Callable: "a function"}
+    return plain.get(origin or kind, f"text like {pattern}" if pattern else "texts" if many else "text")

@@ -1,31 +1,25 @@
-"""The sections of a stage's configuration: network, data, the parts of a step, schedule, optimizer, what is saved."""
+"""The sections of a stage's configuration: network, data, the parts of a step, schedule, search, what is saved."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field
+import numpy as np
+from pydantic import AfterValidator, AliasChoices, Field, field_validator
 
-from dimred.config.base import NO_DECAY_PATTERNS, Count, Fraction, OpenFraction, Positive, Strict
+from dimred.config.base import NO_DECAY_PATTERNS, OWN, Count, Fraction, NotNegative, OpenFraction, Own, Positive, Strict
+
+N_COMPONENTS = 32  # directions, where they are searched and no other number is given
 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
-_OWN = r"^[\w.]+:[\w.]+$"
 _Channels = tuple[float, float, float]
-
-
-def _own(name: str) -> str:
-    if not re.match(_OWN, name):
-        raise ValueError("name your own by package.module:factory, or null")
-    return name
+_Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 
 
 def _known_or_own(name: str) -> str:
-    if name not in _NETWORKS and not re.match(_OWN, name):
+    if name not in _NETWORKS and not re.match(OWN, name):
         raise ValueError(f"allowed: {', '.join(_NETWORKS)}, or your own by package.module:factory")
     return name
-
-
-Own = Annotated[str, AfterValidator(_own)]
-"""Somebody's own function."""
 
 
 class ModelConfig(Strict):
@@ -91,7 +85,7 @@ class PrecisionConfig(Strict):
 class LossScaleConfig(Strict):
     """What the loss is multiplied with before its gradient is taken, see ``dimred.train_step.loss_scale``."""
 
-    name: Literal["none", "static", "dynamic"] = Field(default="none", validation_alias=AliasChoices("name", "kind"))
+    name: Literal["none", "static", "dynamic"] = "none"
     """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
     scale: Positive | None = None
     """The scale, of dynamic the first one; 1024 and 65536 if null."""
@@ -200,6 +194,57 @@ class CooldownConfig(Strict):
     """In place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
     optimizer: OptimizerConfig | None = None
     """In place of stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
+
+
+class SearchOptions(Strict):
+    """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has the same ones."""
+
+    rule: Literal["bfgs", "sgd"] = "bfgs"
+    """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
+    n_components: Count | None = None
+    """How many of the basis' leading directions to search in; all by default."""
+    rho: OpenFraction = 0.55
+    """Line search: what the step is multiplied with from one trial to the next."""
+    sigma: OpenFraction = 0.4
+    """Line search: share of the expected decrease that a trial must reach."""
+    max_trials: Count = 10
+    """Line search: trials before the step is given up."""
+    max_rejected_steps: Count = 100
+    """Steps in a row without an accepted trial, after which the search ends."""
+    gamma: Fraction = 0.9
+    """Momentum of the step outside the subspace, where no optimizer makes it."""
+    alpha: NotNegative = 0.001
+    """Size of the step outside the subspace, where no optimizer makes it; 0 for none."""
+    learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
+    """Learning rate of sgd: a number, one for each accepted step (the last one stays), or a function of the number of
+    accepted steps so far."""
+    momentum: Fraction = 0.9
+    """Momentum of sgd."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_numpy(cls, value: Any) -> Any:
+        """Turn NumPy's numbers and arrays, and lists, into plain numbers and tuples."""
+        if isinstance(value, np.ndarray | np.generic):
+            value = value.tolist()
+        return tuple(value) if isinstance(value, list) else value
+
+
+class SearchConfig(SearchOptions):
+    """Search in the directions of stage 1's snapshots, with a quasi-Newton rule and a line search."""
+
+    n_components: Annotated[
+        int, Field(ge=1, default=N_COMPONENTS, validation_alias=AliasChoices("n_components", "n_component"))
+    ]
+    """Leading directions to search in, and those of a basis that is fitted for the search."""
+    basis: Literal["pca", "snapshots"] = "pca"
+    """What is fitted where PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
+    split: Literal["train", "val"] = "train"
+    """The split that gives directions and line-search losses."""
+    learning_rate: Positive = 0.1
+    """Learning rate of sgd."""
+    learning_rate_schedule: Literal["linear", "constant"] = "linear"
+    """Of the learning rate: linear to 0 at the end, or constant."""
 
 
 class CheckpointConfig(Strict):

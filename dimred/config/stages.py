@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dimred.config.base import Count, Fraction, Strict
+from dimred.config.base import STARTS, Count, Fraction, NumberOrShare, Own, Start, Strict
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
@@ -18,34 +18,13 @@ from dimred.config.parts import (
     LossScaleConfig,
     ModelConfig,
     OptimizerConfig,
-    Own,
     PrecisionConfig,
     ScheduleConfig,
+    SearchConfig,
     SnapshotConfig,
     StopConfig,
 )
-from dimred.config.search import SearchConfig
 from dimred.errors import ConfigError
-
-
-def _number_or_share(value: Any) -> Any:
-    text = str(value).strip()
-    share = re.fullmatch(r"(\d{1,2}(\.\d{1,6})?)\s*%", text)
-    if share and ExactFraction(share[1]) > 0:
-        return f"{share[1]}%"
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise ValueError("it must be a whole number of at least 1, or a share of all passes below 100%, such as 10%")
-    return int(text)
-
-
-_STARTS = ("best", "mean", "last")
-
-
-def _average_or_file(value: str) -> str:
-    if value not in _STARTS and not value.endswith((".ckpt", ".safetensors")):
-        raise ValueError("it must be best, mean, last, or the path of a .ckpt or .safetensors file")
-    return value
-
 
 # Keys of metrics.jsonl and result.json.
 _TAKEN = ("basis", "cooldown", "epoch", "epochs", "grad_norm", "gradients", "kept", "loss", "loss_scale", "metric",
@@ -184,13 +163,13 @@ class StageTwoConfig(StageConfig):
         **{key: f"search.{key}" for key in SearchConfig.model_fields if key not in ("basis", "split")},
     }  # fmt: skip
 
-    epochs: Annotated[int | str, BeforeValidator(_number_or_share)] = "10%"
+    epochs: NumberOrShare = "10%"
     """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
     cooldown: CooldownConfig | None = CooldownConfig()
     search: SearchConfig | None = None
     """Search in the directions of stage 1's snapshots too, within each step: a section with the keys below, which the
     search has by default; null for no search."""
-    start: Annotated[str, AfterValidator(_average_or_file)] = "last"
+    start: Start = "last"
     """Where stage 2 begins: last (WEIGHTS as they are), best (on the val split, of last and averages of the snapshots
     over many windows and profiles), with a search the mean of its snapshots, or a checkpoint's path."""
     keep_best: bool = True
@@ -237,7 +216,7 @@ class StageTwoConfig(StageConfig):
     @property
     def starts_from_file(self) -> bool:
         """Whether ``start`` is a checkpoint's path."""
-        return self.start not in _STARTS
+        return self.start not in STARTS
 
     @property
     def adds_average(self) -> bool:

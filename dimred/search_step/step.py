@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.config.search import SearchOptions
+from dimred.config import SearchOptions
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search_step.basis_check import Basis, leading_components

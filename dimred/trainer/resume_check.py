@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dimred.config.refusal import unknown_key
+from dimred.config import unknown_key
 from dimred.errors import ConfigError, shown
 
 

@@ -87,7 +87,7 @@ def test_any_bytes_at_all(reader, content, tmp_path_factory) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a: &a [x, x]\nb: &b [*a, *a]\n",
+        "a: &a [x, x]\nseed: &b [*a, *a]\n",
         "a: &a {<<: *a}\n",
         'seed: !!int ""\n',
         "seed: !!bool x\n",
@@ -113,7 +113,7 @@ def test_hostile_configurations(text: str, tmp_path: Path) -> None:
 def test_a_deeply_nested_configuration_is_refused_at_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="nested more than 20 levels deep"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         load_config(StageOneConfig, path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, rosen, rosen_der
 
-from dimred.config.search import SearchOptions
+from dimred.config import SearchOptions
 from dimred.search_step.bfgs import CurvatureState, InverseBFGS, bfgs_update, condition_number
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
 from dimred.search_step.projected_sgd import ProjectedSGD
