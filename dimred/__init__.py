@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
     from dimred.comparison.compare import compare as compare
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
-    from dimred.evaluation.initial_weights import choose_start as choose_start
+    from dimred.evaluation.choose_start import choose_start as choose_start
     from dimred.merging.merge import merge as merge
     from dimred.search_step.step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
@@ -42,7 +42,7 @@ _HOME = {
     "SubspaceTrainStep": "dimred.search_step.step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.checkpoints.layout",
-    "choose_start": "dimred.evaluation.initial_weights",
+    "choose_start": "dimred.evaluation.choose_start",
     "compare": "dimred.comparison.compare",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",

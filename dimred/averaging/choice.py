@@ -1,14 +1,24 @@
-"""The rule for every choice between networks by a measured loss."""
+"""Every choice between networks by a measured loss: the rule, and the candidates of a choice.
 
+The rule is ``choose``. ``Selection`` measures candidates one by one, and tells and records them.
+"""
+
+import logging
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dimred.errors import FaultError
+from dimred.io.metrics_file import metric_text
+
+_log = logging.getLogger(__name__)
 
 _RESOLUTION = 1e-6  # of a loss in float32, whose kernels may sum in another order each time
+_TOLD = 5  # candidates in the log
 
 
 class Candidate(NamedTuple):
@@ -103,3 +113,96 @@ def standard_error(values: np.ndarray) -> float:
     """Return the standard error of the mean of ``values``, (n,); 0 for a single one."""
     with np.errstate(invalid="ignore"):  # of a loss that is not finite
         return float(values.astype(np.float64).std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+class Measured(NamedTuple):
+    """Loss and metric of one network on ``val``.
+
+    Attributes:
+        losses: on each sample, (n,).
+        metric: mean over the split; None where only the losses were asked for.
+    """
+
+    losses: np.ndarray
+    metric: float | None = None
+
+
+class Selection:
+    """The candidates of a choice by their loss on ``val``.
+
+    Args:
+        reestimates: whether a measurement re-estimates BatchNorm first; for what is told of the cost.
+        metric: the name of the metric, for what is told.
+        known: name -> what an interrupted choice among the same candidates has measured already.
+        remember: called with all candidates after each measurement.
+
+    Attributes:
+        candidates: in the order in which they were measured.
+        seconds: that measuring took.
+    """
+
+    def __init__(
+        self,
+        *,
+        reestimates: bool = True,
+        metric: str = "metric",
+        known: Mapping[str, Measured] = MappingProxyType({}),
+        remember: Callable[[list[Candidate]], object] = lambda candidates: None,
+    ) -> None:
+        self.candidates: list[Candidate] = []
+        self.seconds = 0.0
+        self._reestimates, self._metric = reestimates, metric
+        self._known, self._remember = known, remember
+
+    def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
+        """Add a candidate with what ``measure`` finds. It is not called where that is known."""
+        _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
+        started, known = time.perf_counter(), self._known.get(name)
+        self.candidates.append(Candidate(name, effective_size, *(measure() if known is None else known)))
+        self.seconds += time.perf_counter() - started
+        if known is None:
+            self._remember(self.candidates)
+        return self.candidates[-1]
+
+    def add(self, name: str, measured: Candidate) -> None:
+        """Add a candidate of another selection under a name of its own."""
+        self.candidates.append(measured._replace(name=name))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return of each candidate what it is, what was measured, and how far its loss is behind the lowest."""
+        best = lowest(self.candidates)
+        return [
+            {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}
+            | dict(zip(("behind", "standard_error"), behind(one, best), strict=True))
+            for one in self.candidates
+        ]
+
+    def summary(self, what: str) -> dict[str, Any]:
+        """Return what ``result.json`` holds of a choice: all candidates, and what measuring them cost."""
+        return {f"{what}_candidates": self.records(), f"{what}_cost": self._cost(), f"{what}_seconds": self.seconds}
+
+    def tell(self, what: str) -> None:
+        """Log what was chosen, by which rule, among which candidates, and what that cost."""
+        chosen = choose(self.candidates).name
+        _log.info(f"{what}: {_told(chosen)}, the largest average within one standard error of the lowest loss on 'val'")
+        for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
+            if place < _TOLD or record["name"] == chosen:
+                error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
+                value = record["metric"]
+                metric = "" if value is None else f"{self._metric} {metric_text(self._metric, value)}, "
+                loss = f"loss {record['loss']:.4f}"
+                _log.info(
+                    f"  {_told(record['name'])}: {loss}, {metric}{error}, effective size {record['effective_size']:.3g}"
+                )
+        n, reestimations = self._cost().values()
+        again = f", {reestimations} re-estimations of BatchNorm" if reestimations else ""
+        _log.info(f"  {n} passes over 'val'{again}, {self.seconds:.1f} s")
+
+    def _cost(self) -> dict[str, int]:
+        n = len(self.candidates)
+        return {"val_passes": n, "reestimations": n if self._reestimates else 0}
+
+
+def _told(name: str) -> str:
+    """Name a candidate for a reader; the points of stage 2 have the numbers of their epochs as names."""
+    return f"epoch {name}" if name.isdecimal() else name

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.checkpoints.opened import Checkpoint
+from dimred.checkpoints.opened import Checkpoint, open_file
 from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
 from dimred.errors import CheckpointError
 
@@ -104,6 +105,20 @@ def stream_mean(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint]:
+    """Open files that hold the weights of ``layout``.
+
+    Raises:
+        CheckpointError: a file can't be read, or does not fit.
+    """
+    checkpoints = [open_file(path) for path in paths]
+    for checkpoint in checkpoints:
+        misfit = layout.misfit({name: place.shape for name, place in checkpoint.places.items()})
+        if misfit:
+            raise CheckpointError(f"{checkpoint.path} does not fit the network: {misfit}.")
+    return checkpoints
 
 
 def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, layout: WeightLayout) -> np.ndarray:

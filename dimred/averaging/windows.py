@@ -1,6 +1,7 @@
-"""The candidates that every choice of an average is made from: windows of a series of checkpoints, and profiles."""
+"""The averages that every choice is made from: windows of a series of checkpoints, profiles, and the greedy soup."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from dimred.averaging.profiles import profile_coefficients
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+_SHARES = (1, 2, 4, 8)  # of all checkpoints, in ``halved_windows``
 
 
 class Window(NamedTuple):
@@ -71,6 +73,11 @@ def latest_windows(n: int) -> list[Window]:
     return [window for window in uniform_windows(n) if window.end == n]
 
 
+def halved_windows(n: int) -> list[Window]:
+    """List the newest n checkpoints, n / 2, n / 4 and n / 8 of them, the shortest first; single ones are left out."""
+    return [Window(n - length, n) for length in sorted({n // share for share in _SHARES}) if length > 1]
+
+
 def profiles_around(window: Window) -> list[Window]:
     """List other profiles of about the same effective size as a uniform window, with the same end.
 
@@ -84,3 +91,33 @@ def profiles_around(window: Window) -> list[Window]:
         if span < end:
             found.append(Window(0, end, f"exponential={(span - 1) / (span + 1):.3f}"))
     return list(dict.fromkeys(found))
+
+
+def greedy_soup(n: int, score: Callable[[tuple[float, ...]], float]) -> tuple[tuple[float, ...], float]:
+    """Build the greedy soup of n checkpoints (Wortsman et al., Model soups, 2022, recipe 1).
+
+    They are tried from the best to the worst, of equal ones the newer first. Each goes in if the mean with it scores no
+    worse than without. ``score`` is called 2 n - 1 times at most.
+
+    Args:
+        n: number of checkpoints, oldest first.
+        score: takes the coefficients of a mean, 0 or 1 each, and returns its score: higher is better, NaN for one that
+            failed.
+
+    Returns:
+        The coefficients and the score of the soup.
+    """
+
+    def mean_of(members: Sequence[int]) -> tuple[float, ...]:
+        return tuple(float(number in members) for number in range(n))
+
+    alone = {number: score(mean_of([number])) for number in range(n)}
+    ordered = sorted((number for number in alone if not math.isnan(alone[number])), key=lambda one: (-alone[one], -one))
+    if not ordered:
+        return mean_of(range(n)), math.nan
+    members, reached = ordered[:1], alone[ordered[0]]
+    for number in ordered[1:]:
+        found = score(mean_of([*members, number]))
+        if found >= reached:
+            members, reached = [*members, number], found
+    return mean_of(members), reached

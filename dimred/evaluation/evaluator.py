@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.averaging.selection import Measured
+from dimred.averaging.choice import Measured
 from dimred.checkpoints.layout import WeightLayout
 from dimred.data.batches import read_batches
 from dimred.distributed.ranks import ALONE, Ranks

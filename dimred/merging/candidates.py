@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from dimred.averaging.choice import choose, lowest
-from dimred.averaging.soup import greedy_soup
-from dimred.averaging.windows import Window, profiles_around, uniform_windows
+from dimred.averaging.windows import Window, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import SearchError
 from dimred.merging.metric import FunctionMetric, Score
 from dimred.merging.metric_process import ProcessMetric

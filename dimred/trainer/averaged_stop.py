@@ -1,4 +1,4 @@
-"""When stage 1 ends before its last epoch: when the average of its snapshots gains no more on ``val``."""
+"""End stage 1 before its last epoch, when the average of its snapshots gains no more on ``val``."""
 
 import logging
 from typing import Any
@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.choice import Behind, Candidate, behind
-from dimred.averaging.selection import Selection
-from dimred.averaging.windows import Window
+from dimred.averaging.choice import Behind, Candidate, Measured, Selection, behind, choose
+from dimred.averaging.windows import halved_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StopConfig
@@ -22,7 +21,6 @@ from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)
 
-_SHARES = (1, 2, 4, 8)  # the windows hold all snapshots that are kept, half of them, ...
 _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 
 
@@ -64,8 +62,8 @@ class Plateau:
 class AveragedStop:
     """Ends the training when its averaged weights have reached a plateau.
 
-    The averaged weights are the uniform mean of the newest snapshots, over the window that ``Selection`` chooses among
-    four. The training's own weights and BatchNorm statistics are put back to the byte.
+    The averaged weights are the uniform mean of the newest snapshots, over the window that ``choose`` takes of
+    ``halved_windows``. The training's own weights and BatchNorm statistics are put back to the byte.
 
     Args:
         settings: the section ``stop``.
@@ -103,17 +101,17 @@ class AveragedStop:
             snapshots: on rank 0; None elsewhere.
         """
         averages = SnapshotAverages(snapshots, self._layout, self._ranks)
-        n = len(averages.steps)
-        if n < 2:
+        if len(averages.steps) < 2:
             return
         selection = Selection()
+
+        def on_val_of(weights: np.ndarray) -> Measured:
+            tell_position("measuring averaged weights after", step)
+            return self._on.on_val_of(weights)
+
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
-            for length in sorted({n // share for share in _SHARES if n // share > 1}):
-                window = Window(n - length, n)
-                tell_position("measuring averaged weights after", step)
-                size, weights = averages.effective_size(window), averages.of(window)
-                selection.measure(averages.name(window), size, self._on.on_val_of, weights)
-        found = selection.choose()
+            averages.measure(halved_windows(len(averages.steps)), selection, on_val_of)
+        found = choose(selection.candidates)
         gain, plateau = self._plateau.see(found, epoch), self._plateau
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"
         _log.info(told + ("" if plateau.best is found else f"; no gain since epoch {plateau.best_epoch}"))

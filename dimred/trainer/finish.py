@@ -8,8 +8,7 @@ from typing import Any
 
 from mindspore import Parameter, nn
 
-from dimred.averaging.choice import Candidate
-from dimred.averaging.selection import Selection
+from dimred.averaging.choice import Candidate, Selection
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
@@ -17,18 +16,17 @@ from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.checkpoint_selection import CheckpointSelection
-from dimred.evaluation.initial_weights import put_best
+from dimred.evaluation.choose_start import put_chosen
 from dimred.evaluation.scores import Scores
 from dimred.io.atomic import retry
 from dimred.io.checksummed_json import write_checksummed
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
 from dimred.train_step.optimizers import state_parameters
-from dimred.trainer.first_choice import FirstChoice
 from dimred.trainer.lines import metric_line, say_end
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import finite
+from dimred.trainer.points import FirstChoice, Points
 from dimred.trainer.session import Session
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import RunState
@@ -73,7 +71,7 @@ class Finish(StageRun):
         )  # fmt: skip
         self.settings, self.step = settings, step
         self.snapshots: CheckpointSeries | None = None  # on rank 0, of a run that begins
-        self.points = CheckpointSelection(
+        self.points = Points(
             session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
             Selection(reestimates=self.reestimates, metric=self.metric),
         )  # fmt: skip
@@ -127,7 +125,7 @@ class Finish(StageRun):
         self.snapshots = snapshots
         self.result["start_effective_size"] = 1.0
         if self.settings.start == "best":
-            self._put_best("start", "started_from")
+            self._put_chosen("start", "started_from")
         elif self.settings.starts_from_file:
             parameters, start = list(self.network.get_parameters()), self.settings.start
             self.ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
@@ -135,7 +133,7 @@ class Finish(StageRun):
         if self.step.ema is not None and self.settings.start != "last":
             self.step.ema.restart()
 
-    def _put_best(self, what: str, chosen_as: str) -> Candidate:
+    def _put_chosen(self, what: str, chosen_as: str) -> Candidate:
         """Put the best of the last weights and the averages of the snapshots into the network."""
         self.session.write_configuration()  # without it nothing in the folder would be gone on with
         choice = FirstChoice(self.session)
@@ -143,7 +141,7 @@ class Finish(StageRun):
             reestimates=self.on.has_batch_norm, metric=self.metric, known=choice.known(), remember=choice.save
         )
         averages = SnapshotAverages(self.snapshots, WeightLayout.from_network(self.network), self.ranks)
-        chosen = put_best(self.network, averages, self.on.put, self.on.on_val, selection, self.other_starts(averages))
+        chosen = put_chosen(self.network, averages, self.on.put, self.on.on_val, selection, self.other_starts(averages))
         selection.tell(what)
         self.result |= {chosen_as: chosen.candidate.name, f"{what}_effective_size": chosen.candidate.effective_size}
         self.result |= selection.summary(what)
@@ -158,7 +156,7 @@ class Finish(StageRun):
         if not self.ranks.any(self.snapshots is not None and len(self.snapshots) > 0):
             return
         with preserved(list(self.network.get_parameters())):
-            chosen = self._put_best("average", "average_of")
+            chosen = self._put_chosen("average", "average_of")
             if chosen.name != "last":  # an average is better than the start
                 self.points.save("average", self._parameters())
                 self.points.selection.add("average", chosen)
@@ -238,7 +236,7 @@ class Finish(StageRun):
         self.result |= self.totals()
         if self.settings.keep_best:
             epochs = [int(epoch) for epoch in self.result[f"{self.metric}_by_epoch"]]
-            self.result |= self.points.put_best(self.on, epochs)
+            self.result |= self.points.put_chosen(self.on, epochs)
         split, how = (
             self.settings.data.eval_split,
             ", BatchNorm statistics as they are" if self.on.has_batch_norm else "",

@@ -1,10 +1,12 @@
-"""The rule of every choice: the largest average within one standard error of the lowest loss."""
+"""Every choice: the largest average within one standard error of the lowest loss; what is told and recorded of it."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dimred.averaging.choice import Candidate, behind, choose, lowest
+from dimred.averaging.choice import Candidate, Measured, Selection, behind, choose, lowest
 from dimred.errors import FaultError
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
@@ -54,3 +56,33 @@ def test_where_only_means_are_known_their_errors_are_added_in_squares() -> None:
 def test_without_a_finite_loss_there_is_no_choice() -> None:
     with pytest.raises(FaultError, match="no candidate has a finite loss on 'val'"):
         choose([Candidate("broken", 1, np.full(3, np.nan))])
+
+
+def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
+    found = Selection()
+    for name, effective_size, losses in candidates:
+        found.measure(name, effective_size, partial(Measured, losses))
+    return found
+
+
+def test_the_log_says_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
+    made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
+    made.tell("start")
+    rule, *lines, cost = caplog.messages
+    assert rule == "start: w1, the largest average within one standard error of the lowest loss on 'val'"
+    assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
+    assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
+    assert "8 passes over 'val', 8 re-estimations of BatchNorm" in cost
+    made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
+    caplog.clear()
+    made.tell("kept")
+    rule, first, *_ = caplog.messages
+    assert rule.startswith("kept: epoch 2, the largest average")
+    assert first.startswith("  epoch 2: loss")
+
+
+def test_the_record_has_all_candidates() -> None:
+    made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
+    summary = made.summary("start")
+    assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
+    assert summary["start_cost"] == {"val_passes": 8, "reestimations": 8}

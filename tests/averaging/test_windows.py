@@ -1,9 +1,20 @@
-"""The candidates of every choice: windows, and profiles around one."""
+"""The averages of every choice: windows, profiles around one, and the greedy soup."""
+
+import math
 
 import numpy as np
 import pytest
 
-from dimred.averaging.windows import Window, effective_size, latest_windows, profiles_around, uniform_windows
+from dimred.averaging.windows import (
+    Window,
+    effective_size,
+    greedy_soup,
+    halved_windows,
+    latest_windows,
+    profiles_around,
+    uniform_windows,
+)
+from tests.oracles import merge as oracle
 
 STEPS = list(range(100, 1300, 100))
 
@@ -24,6 +35,7 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
     assert all(0 <= window.first < window.end <= n for window in found)
     assert uniform_windows(1) == uniform_windows(0) == []
     assert [window.end - window.first for window in latest_windows(9)] == [2, 3, 5, 8, 9]
+    assert halved_windows(9) == [Window(7, 9), Window(5, 9), Window(0, 9)]
 
 
 def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_for() -> None:
@@ -43,3 +55,29 @@ def test_what_a_window_is() -> None:
     assert Window(4, 5).name(STEPS) == "the snapshot of step 500"
     assert effective_size(Window(4, 9).coefficients(STEPS)) == 5
     assert effective_size(window.coefficients(STEPS)) == pytest.approx(225 / 55)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_soup_is_that_of_the_paper(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, target = rng.standard_normal((7, 4)), 0.3 * rng.standard_normal(4)
+
+    def score(vector: np.ndarray) -> float:
+        return -round(float(np.linalg.norm(vector - target)), 1)  # rounded, so that some are equal
+
+    asked = []
+
+    def of_coefficients(coefficients: tuple[float, ...]) -> float:
+        asked.append(coefficients)
+        return score(np.array(coefficients) @ vectors / sum(coefficients))
+
+    members, reached = oracle.greedy_soup(vectors, score)
+    found, best = greedy_soup(7, of_coefficients)
+    assert set(np.flatnonzero(found)) == set(members)
+    assert best == reached
+    assert len(asked) == 2 * 7 - 1
+
+
+def test_a_soup_leaves_out_what_failed() -> None:
+    found, _ = greedy_soup(3, lambda coefficients: math.nan if coefficients[1] else 1.0)
+    assert found == (1.0, 0.0, 1.0)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dimred.averaging.choice import Measured, Selection
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
@@ -40,12 +41,15 @@ def made(tmp_path: Path) -> tuple[CheckpointSeries, WeightLayout, np.ndarray]:
 )
 def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[float]) -> None:
     series, layout, vectors = made
-    averages = SnapshotAverages(series, layout)
+    averages, selection = SnapshotAverages(series, layout), Selection()
     expected = oracle.weighted_mean(list(vectors), coefficients)
     np.testing.assert_allclose(averages.of(window), expected, rtol=1e-6, atol=1e-7)
     shares = np.array(coefficients) / sum(coefficients)
-    assert averages.effective_size(window) == pytest.approx(1 / (shares**2).sum())
-    assert averages.name(window).endswith(f"steps {window.first + 3} to {window.end + 2}")
+    [candidate] = averages.measure([window], selection, Measured)
+    np.testing.assert_array_equal(candidate.losses, averages.of(window))
+    np.testing.assert_array_equal(averages.of_candidate(candidate.name), averages.of(window))
+    assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())
+    assert candidate.name.endswith(f"steps {window.first + 3} to {window.end + 2}")
 
 
 def test_snapshots_of_another_network_are_refused(made) -> None:

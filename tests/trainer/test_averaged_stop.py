@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from dimred.averaging.selection import Candidate
+from dimred.averaging.choice import Candidate
 from dimred.config import StageOneConfig
 from dimred.console import Lines
 from dimred.errors import ConfigError

@@ -15,7 +15,7 @@ import pytest
 from mindspore import nn
 
 import dimred
-from dimred.averaging.selection import Measured
+from dimred.averaging.choice import Measured
 from dimred.builders import build_data
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries

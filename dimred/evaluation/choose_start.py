@@ -1,18 +1,38 @@
-"""Where stage 2 begins: put the weights that ``val`` chooses into a network."""
+"""The best average of the snapshots: measure windows and profiles on ``val``, and put the chosen weights."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.selection import Measured, Selection
+from dimred.averaging.choice import Candidate, Measured, Selection, choose
+from dimred.averaging.windows import profiles_around, uniform_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError, shown
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.window_search import ChosenWeights, search_windows
 from dimred.train_step.network_state import evaluating
 from dimred.vectors.parameters import from_arrays, to_arrays
+
+
+class ChosenWeights(NamedTuple):
+    """The weights that ``val`` chose.
+
+    Attributes:
+        weights: (M,) float32.
+        candidate: as it was measured.
+        selection: all candidates.
+    """
+
+    weights: np.ndarray
+    candidate: Candidate
+    selection: Selection
+
+    def __repr__(self) -> str:
+        """Describe the choice in one line."""
+        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.selection.candidates)} candidates"
 
 
 def choose_start(
@@ -45,7 +65,7 @@ def choose_start(
     layout = WeightLayout.from_network(network)
 
     def put(vector: np.ndarray) -> None:
-        from_arrays(network.trainable_params(), layout.unflatten(vector), "the start of the search")
+        from_arrays(network.trainable_params(), layout.unflatten(vector), "the average")
         reestimate()
 
     sizes: set[int] = set()
@@ -67,13 +87,13 @@ def choose_start(
 
     before = to_arrays(network.get_parameters())
     try:
-        return put_best(network, SnapshotAverages(snapshots, layout), put, measure, Selection())
+        return put_chosen(network, SnapshotAverages(snapshots, layout), put, measure, Selection())
     except BaseException:
         from_arrays(network.get_parameters(), before, "the network from before")
         raise
 
 
-def put_best(
+def put_chosen(
     network: nn.Cell,
     averages: SnapshotAverages,
     put: Callable[[np.ndarray], None],
@@ -99,6 +119,38 @@ def put_best(
         return on_val()
 
     last = WeightLayout.from_network(network).flatten(to_arrays(network.trainable_params()))
-    found = search_windows(averages, measure, [("last", 1.0, last), *others], selection)
+    found = choose_average(averages, measure, [("last", 1.0, last), *others], selection)
     put(found.weights)
     return found
+
+
+def choose_average(
+    averages: SnapshotAverages,
+    measure: Callable[[np.ndarray], Measured],
+    others: Iterable[tuple[str, float, np.ndarray]],
+    selection: Selection,
+) -> ChosenWeights:
+    """Measure uniform windows, then linear and exponential profiles around the best of them, and choose by the rule.
+
+    The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
+    Kaddour, 2022). Which is better depends on the task.
+
+    Args:
+        averages: of the snapshots.
+        measure: weights (M,) -> loss and metric; called once for each candidate.
+        others: (name, effective size, weights) of candidates beside the windows, such as the last weights.
+        selection: gets the candidates.
+
+    Raises:
+        CheckpointError: a snapshot can't be read, or does not fit.
+        FaultError: no loss is finite.
+    """
+    given = {name: (size, weights) for name, size, weights in others}
+    for name, (size, weights) in given.items():
+        selection.measure(name, size, partial(measure, weights))
+    if windows := uniform_windows(len(averages.steps)):
+        losses = [one.loss for one in averages.measure(windows, selection, measure)]
+        averages.measure(profiles_around(windows[int(np.argmin(losses))]), selection, measure)
+    chosen = choose(selection.candidates)
+    found = averages.of_candidate(chosen.name)
+    return ChosenWeights(given[chosen.name][1] if found is None else found, chosen, selection)

@@ -1,4 +1,4 @@
-"""The points of a search: what is kept, and what a killed run leaves."""
+"""The points of a stage 2: what is kept, and what a killed run leaves."""
 
 import multiprocessing
 import os
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.averaging.selection import Measured, Selection
+from dimred.averaging.choice import Measured, Selection
 from dimred.distributed.ranks import ALONE
-from dimred.evaluation.checkpoint_selection import CheckpointSelection
 from dimred.io.atomic import open_atomic
+from dimred.trainer.points import Points
 
 
-def points(folder: Path) -> CheckpointSelection:
-    return CheckpointSelection(folder, "net", 7, ALONE, Selection())
+def points(folder: Path) -> Points:
+    return Points(folder, "net", 7, ALONE, Selection())
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def network() -> nn.Cell:
     return nn.Dense(2, 3, has_bias=False)
 
 
-def search(made: CheckpointSelection, network: nn.Cell, values: dict[str, float]) -> None:
+def make(made: Points, network: nn.Cell, values: dict[str, float]) -> None:
     """Points whose weights are all one value."""
     for point, value in values.items():
         network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
@@ -51,16 +51,16 @@ class Distances:
         return self.on_val()
 
 
-def put_best(made: CheckpointSelection, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
-    return made.put_best(Distances(network), range(1, n_epochs + 1))
+def put_chosen(made: Points, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
+    return made.put_chosen(Distances(network), range(1, n_epochs + 1))
 
 
 def test_of_equal_ones_the_mean_is_kept_and_every_candidate_is_told(tmp_path: Path, network: nn.Cell) -> None:
     made = points(tmp_path)
-    search(made, network, {"start": 5.0, "1": 3.0, "2": 3.0, "final": 0.0})
+    make(made, network, {"start": 5.0, "1": 3.0, "2": 3.0, "final": 0.0})
     names = ["net-1_7.ckpt", "net-2_7.ckpt", "net-final.ckpt", "net-start.ckpt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-    found = put_best(made, network, 2)
+    found = put_chosen(made, network, 2)
     assert found["kept"] == "mean of epochs 1 to 2"  # as good, and wider
     assert {record["name"]: record["loss"] for record in found["kept_candidates"]} == {
         "start": 3.0, "1": 1.0, "2": 1.0, "mean of epochs 1 to 2": 1.0,
@@ -81,14 +81,14 @@ def test_start_epochs_and_their_means_are_candidates(
     values: dict[str, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
 ) -> None:
     made = points(tmp_path)
-    search(made, network, values)
-    assert put_best(made, network, len(values) - 1)["kept"] == kept
+    make(made, network, values)
+    assert put_chosen(made, network, len(values) - 1)["kept"] == kept
     np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
 
 
 def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
-    search(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
+    make(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
     resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, made.state_metrics(), {"start": 20.0})
     found = {one.name: (one.effective_size, one.loss) for one in resumed.selection.candidates}
     assert found == {"start": (20, 0), "2": (1, 2)}
@@ -98,9 +98,9 @@ def test_a_mean_is_of_the_epochs_that_it_names_although_one_could_not_be_measure
     tmp_path: Path, network: nn.Cell
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
-    search(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
+    make(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
     resumed.restore(made.state_arrays(), made.state_metrics(), {})
-    assert put_best(resumed, network, 4)["kept"] == "mean of epochs 3 to 4"
+    assert put_chosen(resumed, network, 4)["kept"] == "mean of epochs 3 to 4"
     np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
 
 

@@ -1,0 +1,156 @@
+"""What stage 2 chooses from: its points, saved and measured, and what a killed choice had measured already."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter
+
+from dimred.averaging.choice import Candidate, Measured, Selection, choose
+from dimred.averaging.windows import Window, latest_windows
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
+from dimred.errors import CheckpointError
+from dimred.evaluation.averages import Files, SnapshotAverages
+from dimred.evaluation.evaluator import OnSplits
+from dimred.io.atomic import remove_leftovers, retry
+from dimred.io.run_names import STATES
+from dimred.trainer.session import Session
+from dimred.trainer.states import VAL_LOSSES, RunState, read_state, write_state
+from dimred.vectors.parameters import from_arrays, to_arrays
+
+
+class Points:
+    """Checkpoints of the points of a stage 2, each with the losses that it is chosen by.
+
+    A point is ``start``, ``average``, the number of an epoch, or ``final``; its file is ``{prefix}-{point}.ckpt``, that
+    of an epoch ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
+
+    Args:
+        folder: of the checkpoints; made when missing.
+        prefix: begins the names.
+        steps_per_epoch: for the names.
+        ranks: all of them call the methods; rank 0 writes and reads.
+        selection: of the points that were measured.
+    """
+
+    def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks, selection: Selection) -> None:
+        self.selection = selection
+        self._folder, self._prefix, self._steps_per_epoch, self._ranks = folder, prefix, steps_per_epoch, ranks
+        if ranks.is_rank_zero and folder.is_dir():
+            remove_leftovers(folder)
+
+    def path(self, point: str) -> Path:
+        """Return the path of a point's checkpoint."""
+        name = f"{point}_{self._steps_per_epoch}" if point.isdecimal() else point
+        return self._folder / f"{self._prefix}-{name}.ckpt"
+
+    def save(self, point: str, parameters: Sequence[Parameter]) -> None:
+        """Write a point."""
+        arrays = to_arrays(parameters)
+
+        def write() -> None:
+            self._folder.mkdir(exist_ok=True)
+            retry(lambda: write_checkpoint(self.path(point), arrays))
+
+        self._ranks.run_on_rank_zero(write)
+
+    def state_arrays(self) -> dict[str, np.ndarray]:
+        """Return each point's losses for the state to resume from, except those that are not finite."""
+        return {VAL_LOSSES + one.name: one.losses for one in _finite(self.selection.candidates)}
+
+    def state_metrics(self) -> dict[str, float | None]:
+        """Return each point's metric as plain JSON values, for the same state."""
+        return {one.name: one.metric for one in self.selection.candidates}
+
+    def restore(
+        self, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, float | None], sizes: Mapping[str, float]
+    ) -> None:
+        """Take up from a state what was measured.
+
+        Args:
+            arrays: of the state.
+            metrics: of ``state_metrics``.
+            sizes: effective sizes of the points that are averages.
+        """
+        points = {
+            name.removeprefix(VAL_LOSSES): losses for name, losses in arrays.items() if name.startswith(VAL_LOSSES)
+        }
+        self.selection.candidates = [
+            Candidate(point, sizes.get(point, 1.0), losses, metrics[point]) for point, losses in points.items()
+        ]
+
+    def put_chosen(self, on: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:
+        """Choose among the points and the means of the newest epochs, and put the choice into the network.
+
+        Args:
+            on: has the network, which is set in place, and measures it.
+            epochs: those of this run. The folder may hold others, which a resumed run has not made again.
+
+        Returns:
+            ``{"kept": name}``, and the selection's summary.
+        """
+        layout, parameters = WeightLayout.from_network(on.network), list(on.network.get_parameters())
+        own = Files(epochs, [self.path(str(epoch)) for epoch in epochs]) if self._ranks.is_rank_zero else None
+        averages = SnapshotAverages(own, layout, self._ranks)
+
+        def name_of(window: Window) -> str:
+            return f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
+
+        averages.measure(latest_windows(len(epochs)), self.selection, on.on_val_of, name_of)
+        kept = choose(self.selection.candidates).name
+        average = averages.of_candidate(kept)
+        if average is not None:
+            on.put(average)
+        else:
+            file = self.path(kept)
+            self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), str(file)))
+            self._ranks.broadcast(parameters)
+        self.selection.tell("kept")
+        return {"kept": kept} | self.selection.summary("kept")
+
+
+class FirstChoice:
+    """The file ``resume/measured.ckpt``: candidates that were measured before the run's first state.
+
+    Args:
+        session: of the run. Only a run with the same identity takes the measurements up.
+    """
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._path = session.out / STATES / "measured.ckpt"
+
+    def known(self) -> Mapping[str, Measured]:
+        """Return what was measured, by candidate, on every rank; nothing where there is no file of this run."""
+        ranks = self._session.ranks
+        found = share(ranks.run_on_rank_zero(self._read), ranks, read_state)
+        if found is None:
+            return {}
+        return {name: Measured(losses, found.progress["metrics"][name]) for name, losses in found.arrays.items()}
+
+    def save(self, candidates: list[Candidate]) -> None:
+        """Write what all candidates so far have on ``val``. A candidate whose losses are not finite is left out."""
+        measured = _finite(candidates)
+        losses, metrics = {one.name: one.losses for one in measured}, {one.name: one.metric for one in measured}
+        progress = {"run": self._session.recorded_identity(), "metrics": metrics}
+        self._session.ranks.run_on_rank_zero(lambda: retry(lambda: write_state(self._path, losses, progress)))
+
+    def forget(self) -> None:
+        """Remove the file: the run has a state."""
+        self._path.unlink(missing_ok=True)
+
+    def _read(self) -> RunState | None:
+        try:
+            found = read_state(self._path)
+        except CheckpointError:  # missing, or damaged: everything is measured again
+            return None
+        return found if found.progress["run"] == self._session.recorded_identity() else None
+
+
+def _finite(candidates: list[Candidate]) -> list[Candidate]:
+    """Return the candidates whose losses are all finite."""
+    return [one for one in candidates if np.isfinite(one.losses).all()]
