@@ -12,7 +12,6 @@ import atexit
 import os
 import sys
 import tempfile
-from collections.abc import MutableMapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,30 +63,14 @@ def __getattr__(name: str) -> Any:
 
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
-_OLD_ISA_VARIABLE = "DNNL_MAX_CPU_ISA"
 
 
-def has_avx512(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def has_avx512() -> bool:
     """Return whether this host's processor offers AVX-512; false where that can't be read."""
     try:
-        text = cpuinfo.read_text(encoding="ascii", errors="replace")
+        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
     except OSError:
         return False
-    return any("avx512f" in line.split() for line in text.splitlines() if line.startswith("flags"))
-
-
-def cap_instruction_set(environ: MutableMapping[str, str] | None = None, avx512: bool | None = None) -> bool:
-    """Set ``ONEDNN_MAX_CPU_ISA=AVX2`` on a host with AVX-512, unless the user has set a value; whether it was set now.
-
-    oneDNN reads the variable at its first primitive, so ``dimred`` calls this on import, before it loads MindSpore.
-    ``environ`` is the process's own environment by default, and ``avx512`` is looked up.
-    """
-    environ = os.environ if environ is None else environ
-    is_set = ISA_VARIABLE in environ or _OLD_ISA_VARIABLE in environ
-    if is_set or not (has_avx512() if avx512 is None else avx512):
-        return False
-    environ[ISA_VARIABLE] = "AVX2"
-    return True
 
 
 def _silence_cell_finalisers() -> None:
@@ -96,6 +79,7 @@ def _silence_cell_finalisers() -> None:
         sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
 
 
-cap_instruction_set()
+if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; a value of the user stands
+    os.environ.setdefault(ISA_VARIABLE, "AVX2")  # oneDNN reads it at its first primitive
 os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"dimred-{os.getuid()}")))  # else ./rank_0/om
 atexit.register(_silence_cell_finalisers)

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO
@@ -25,6 +25,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column, Table
 from rich.text import Text
 
 from dimred.errors import ConfigError, DimredError, MissingPackageError, missing_training_package
@@ -54,21 +55,12 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
     return path
 
 
-def check_there(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Check, as the callback of an argument or option, that the file or folder that it names exists."""
-    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
-    if path is not None and not path.exists():
-        raise ConfigError(f"{name} is {str(path)!r}, which is not found")
-    return path
-
-
-def check_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Check, as the callback of an argument or option, that the file that it names exists."""
-    check_there(parameter, path)
-    if path is not None and path.is_dir():
-        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
-        raise ConfigError(f"{name} is {str(path)!r}, which is a folder; name a file")
-    return path
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; each row is one line, in a file however long it is."""
+    table = Table(*(Column(heading, no_wrap=True) for heading in headings), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
 
 
 _LONGEST_SILENCE = 30.0  # seconds

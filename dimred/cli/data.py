@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dimred.console import check_there
-
 data = typer.Typer(help="Make data sets that need no download, and check the images of any.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")]
@@ -46,9 +44,7 @@ def _report(out: Path, counts: dict[str, int]) -> None:
 
 @data.command()
 def check(
-    root: Annotated[
-        Path, typer.Argument(metavar="DATA", help="Folder with images in it, at any depth.", callback=check_there)
-    ],
+    root: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with images in it, at any depth.", exists=True)],
     workers: Annotated[int, typer.Option(min=1, help="Processes that decode.")] = 8,
 ) -> None:
     """Decode every image; count grey, CMYK and damaged ones, name the damaged. Exit status 1 if there are any.

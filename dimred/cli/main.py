@@ -6,17 +6,13 @@ from typing import Annotated
 import typer
 
 from dimred import __version__
-from dimred.cli.compare import compare
+from dimred.cli.compare import compare, report
 from dimred.cli.data import data
-from dimred.cli.evaluate import evaluate
+from dimred.cli.evaluate import evaluate, summary
 from dimred.cli.init import init
 from dimred.cli.merge import merge
-from dimred.cli.pca import pca
-from dimred.cli.rank_table import rank_table
-from dimred.cli.report import report
-from dimred.cli.show import show
-from dimred.cli.summary import summary
-from dimred.cli.train import train
+from dimred.cli.pca import pca, show
+from dimred.cli.train import rank_table, train
 from dimred.console import run_app, show_tracebacks
 
 typer_app = typer.Typer(

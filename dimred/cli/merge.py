@@ -1,14 +1,12 @@
 """``dimred merge``: the best one network out of a folder of checkpoints, by any metric."""
 
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dimred.console import AsJson
+from dimred.console import AsJson, print_table
 
 
 def merge(
@@ -85,27 +83,15 @@ def merge(
 def _print(record: dict[str, Any], out: Path) -> None:
     """Print the inputs in order with their coefficients, the best candidates, and what was kept."""
     listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
-    _print_table(("checkpoint", "step", "coefficient"), listed)
+    print_table(("checkpoint", "step", "coefficient"), listed)
     if "table" in record:
         from dimred.merging.candidates import scores_of
         from dimred.merging.scores import SPLITS
 
         rows = [["*" if row["kept"] else "", row["kind"], row["name"], *scores_of(row)] for row in record["table"]]
-        _print_table(("kept", "kind", "candidate", *SPLITS), rows)
+        print_table(("kept", "kind", "candidate", *SPLITS), rows)
         print(
             f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
         )
     print(f"BatchNorm: {record['batch_norm']}.")
     print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if "table" in record else ""))
-
-
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)

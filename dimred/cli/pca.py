@@ -1,14 +1,15 @@
-"""``dimred pca``: compute the basis of the subspace in which a series of snapshots lies."""
+"""``dimred pca`` and ``dimred show``: compute the basis of the subspace in which a series lies, and describe one."""
 
 import json
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import psutil
 import typer
@@ -16,7 +17,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
-from dimred.console import AsJson, check_there
+from dimred.console import AsJson
 from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS
 
@@ -24,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout
-    from dimred.checkpoints.matrix import WeightMatrix
+    from dimred.subspace.basis import SubspaceBasis
 
 
 def pca(
     ckpt_dir: Annotated[
-        Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).", callback=check_there)
+        Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).", exists=True)
     ],
     out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path(BASIS),
     n_components: Annotated[
@@ -48,7 +49,7 @@ def pca(
         typer.Option(
             help="Take the names and order of the weights from this checkpoint, manifest.json or pca_mat.npy. Default: "
             "the folder's manifest; without one, everything but statistics, counters and an optimizer's state.",
-            callback=check_there,
+            exists=True,
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
@@ -61,7 +62,7 @@ def pca(
     ] = "1GB",
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Print the memory, disk space and time that it will take, and stop."),
+        typer.Option("--plan", help="Print the memory and disk space that it will take, and stop."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,16 +74,24 @@ def pca(
     """
     from dimred.checkpoints.matrix import WeightMatrix
     from dimred.checkpoints.series import CheckpointSeries
-    from dimred.subspace.fit import fit_basis
+    from dimred.subspace.fit import fit_basis, plan_basis
 
     series = CheckpointSeries.open(ckpt_dir).select(skip_first, last, every)
     layout = None if names_from is None else _layout_from(names_from)
     # The interpreter and the libraries hold their share of the limit already. Shared are the memory-mapped pages.
     held = psutil.Process().memory_info()
-    memory = parse_bytes(max_memory) - (held.rss - held.shared)
-    wanted = parse_components(n_components)
+    memory = _parse_bytes(max_memory) - (held.rss - held.shared)
+    wanted = _parse_components(n_components)
     if plan:
-        _print_plan(WeightMatrix(series, layout, skip_bad=skip_bad), wanted, out, memory, as_json)
+        n_snapshots, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
+        needs = plan_basis(n_snapshots, n_weights, wanted)
+        if as_json:
+            print(json.dumps(needs))
+            return
+        print(f"snapshots   {n_snapshots} of {n_weights:,} weights")
+        print(f"reading     {needs['read_bytes'] / 1e9:.2f} GB, twice")
+        print(f"disk        {needs['disk_bytes'] / 1e9:.2f} GB in {out.parent}")
+        print(f"memory      {needs['memory_bytes'] / 1e6:.0f} MB, beside memory-mapped pages")
         return
     with _progress(len(series)) as progress:
         made = fit_basis(
@@ -99,7 +108,7 @@ def pca(
     )
 
 
-def parse_components(text: str | None) -> int | float | None:
+def _parse_components(text: str | None) -> int | float | None:
     """Parse ``--n-components``: a whole number, or a share with a decimal point."""
     if text is None:
         return None
@@ -111,7 +120,7 @@ def parse_components(text: str | None) -> int | float | None:
         ) from None
 
 
-def parse_bytes(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     """Parse ``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to TiB (1024s)."""
     try:
         return TypeAdapter(ByteSize).validate_python(text)
@@ -154,21 +163,89 @@ def _layout_from(path: Path) -> "WeightLayout":
     return trainable_layout(read_index(path), path)[0]
 
 
-def _print_plan(matrix: "WeightMatrix", wanted: int | float | None, out: Path, memory: int, as_json: bool) -> None:
-    from dimred.subspace.plan import make_plan
+def show(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="pca_mat.npy (or the pca_mat.h5 beside it).", exists=True)
+    ],
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Say whether the basis fits this checkpoint; exit status 1 if not.", exists=True),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a basis: its snapshots, what each direction explains, whether it fits a checkpoint.
 
-    most = max(matrix.shape[0] - 1, 1)
-    asked = 32 if wanted is None or isinstance(wanted, float) else wanted
-    made = make_plan(matrix, min(asked, most), out.parent, memory)
+    The whole file is read and checked.
+
+    Example: dimred show pca_mat.npy --checkpoint resnet-70_625.ckpt
+    """
+    from dimred.subspace.basis import load_basis
+
+    if file.suffix not in (".npy", ".h5"):
+        raise ConfigError(f"FILE is {str(file)!r}, which is no basis; give the pca_mat.npy that dimred pca wrote")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        basis = load_basis(file.with_suffix(".npy"))
+    for warning in caught:
+        _log.warning(f"{warning.message}")
+    difference = None if checkpoint is None else _difference(basis, checkpoint)
     if as_json:
-        print(json.dumps(asdict(made) | {"most_components": most}))
-        return
-    print(f"snapshots   {made.n_snapshots} of {made.n_weights:,} weights")
-    if asked > most:
-        print(
-            f"            too few: {asked} directions need {asked + 1} snapshots; below, {most} directions are assumed"
-        )
-    print(f"reading     {made.read_bytes / 1e9:.2f} GB, twice (the second time from the page cache, where it fits)")
-    print(f"disk        {made.disk_bytes / 1e9:.2f} GB in {out.parent}")
-    print(f"memory      {made.memory_bytes / 1e6:.0f} MB, beside memory-mapped pages")
-    print(f"time        {made.seconds:.0f} s or more, going by the first weights of each snapshot")
+        fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}
+        print(json.dumps(_facts(basis) | fits))
+    else:
+        print("\n".join(_describe(basis)))
+        if checkpoint is not None:
+            print(f"fits        {checkpoint}: " + (f"no, {difference}" if difference else "yes"))
+    if difference:
+        raise typer.Exit(1)
+
+
+def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
+    facts = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
+    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
+        return facts
+    return facts | {
+        "kind": basis.kind,
+        "fingerprint": basis.layout.fingerprint,
+        "deviation": basis.deviation,
+        "singular_values": basis.singular_values.tolist(),
+        "explained_variance_ratio": basis.explained_variance_ratio.tolist(),
+        "snapshots": [asdict(source) for source in basis.snapshots],
+    }
+
+
+def _describe(basis: "SubspaceBasis") -> list[str]:
+    lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
+    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
+        return lines
+    kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
+    first, last = basis.snapshots[0], basis.snapshots[-1]
+    shares = basis.explained_variance_ratio
+    lines += [
+        f"kind        {kinds[str(basis.kind)]}",
+        f"network     {len(basis.layout.names)} parameters, fingerprint {basis.layout.fingerprint[:16]}",
+        f"snapshots   {len(basis.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
+        f"rows        orthonormal to {basis.deviation:.1e}, unchanged since they were written",
+        f"explained   {shares.sum():.3%} of the snapshots' variance",
+        "",
+        "direction   singular value    share      sum",
+    ]
+    rows = zip(basis.singular_values, shares, shares.cumsum(), strict=True)
+    for number, (value, share, total) in enumerate(rows, 1):
+        bar = "#" * round(40 * float(share))
+        lines.append(f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {bar}".rstrip())
+    lines += ["", "step        snapshot and digest of its weights"]
+    return [*lines, *(f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in basis.snapshots), ""]
+
+
+def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
+    from dimred.checkpoints.checkpoint_io import read_index
+    from dimred.checkpoints.layout import trainable_layout
+
+    index = read_index(checkpoint)
+    if basis.layout is not None:
+        return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
+    found = trainable_layout(index, checkpoint)[0].size
+    if found == basis.n_weights:
+        return None
+    return f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -21,7 +21,7 @@ from dimred.io.run_names import (
     checkpoint_place,
 )
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.subspace.gram_and_rows import sample_gram
+from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
 
 
@@ -72,7 +72,7 @@ class StageOneRecord:
         """
         if self.snapshots is None or len(self.snapshots) < 2:
             return None
-        variances = np.linalg.eigvalsh(centre_gram(sample_gram(WeightMatrix(self.snapshots))))[:0:-1]
+        variances = np.linalg.eigvalsh(centre_gram(gram_pass(WeightMatrix(self.snapshots))[0]))[:0:-1]
         variances = np.maximum(variances, 0.0)
         return variances / variances.sum() if variances.any() else None
 

@@ -15,10 +15,10 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, DimredError, SeriesError
+from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_memory, gram_pass, rows_pass
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_memory, gram_pass, rows_pass, working_bytes
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -109,7 +109,7 @@ def fit_basis(
             _make(target, matrix, kind, n_components, max_memory, report, overwrite=overwrite)
         except BadSnapshotError as bad:
             if not skip_bad:
-                raise CheckpointError(f"{bad.reason} Restore it, or leave it out with --skip-bad.") from None
+                raise
             matrix = matrix.without(bad.row, bad.reason)
         except OSError as error:
             raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
@@ -244,6 +244,27 @@ def _write_rows(
         f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
         "snapshots."
     )
+
+
+def plan_basis(n_snapshots: int, n_weights: int, n_components: int | float | None = None) -> dict[str, int]:
+    """Estimate what a basis takes, before anything is read: bytes by name.
+
+    Args:
+        n_snapshots, n_weights: N and M.
+        n_components: as ``fit_basis`` takes it; of a share all N - 1 directions are assumed.
+
+    Returns:
+        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, while it is made; and
+        ``memory_bytes``, the process's own, memory-mapped pages aside.
+    """
+    k = n_snapshots - 1 if isinstance(n_components, float) else n_components or 32
+    return {
+        "n_snapshots": n_snapshots,
+        "n_weights": n_weights,
+        "read_bytes": 4 * n_snapshots * n_weights,
+        "disk_bytes": result_bytes(n_weights, k),
+        "memory_bytes": working_bytes(n_snapshots, n_weights, k),
+    }
 
 
 def result_bytes(n_weights: int, n_components: int) -> int:

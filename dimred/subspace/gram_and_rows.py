@@ -13,21 +13,20 @@ import numpy as np
 
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
-from dimred.errors import ConfigError, SeriesError
+from dimred.errors import CheckpointError, ConfigError
 from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
 
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
 _AHEAD = 2  # blocks of rows that may be waiting or being written
-_SAMPLE_BLOCKS, _SAMPLE_WIDTH = 256, 1_024
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]
 
 
-class BadSnapshotError(Exception):
+class BadSnapshotError(CheckpointError):
     """Row ``row`` of the matrix can't be used, for ``reason``."""
 
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(row, reason)
+        super().__init__(f"{reason} Restore it, or leave it out with --skip-bad.")
         self.row, self.reason = row, reason
 
 
@@ -54,7 +53,9 @@ def check_memory(n_snapshots: int, n_weights: int, n_components: int, max_memory
         )
 
 
-def gram_pass(matrix: WeightMatrix, progress: Progress, *, centred: bool = True) -> tuple[np.ndarray, list[str]]:
+def gram_pass(
+    matrix: WeightMatrix, progress: Progress = lambda *_: None, *, centred: bool = True
+) -> tuple[np.ndarray, list[str]]:
     """Compute the inner products of the snapshots about their mean (or about 0), and the digest of each snapshot.
 
     Args:
@@ -207,28 +208,3 @@ def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnaps
     place = first + column - layout.offsets[number]
     where = f"in the parameter {layout.names[number]!r} (entry {place})"
     return BadSnapshotError(int(row), f"{matrix.paths[row]} has a number that is not finite {where}.")
-
-
-def sample_gram(matrix: WeightMatrix) -> np.ndarray:
-    """Estimate the Gram matrix about the mean, float64 (N, N), from evenly spread blocks of columns.
-
-    With M up to a quarter of a million all columns are read, and it is exact.
-
-    Raises:
-        SeriesError: a snapshot has numbers that are not finite.
-    """
-    n_snapshots, n_weights = matrix.shape
-    width = min(_SAMPLE_WIDTH, n_weights)
-    starts = np.linspace(0, n_weights - width, min(_SAMPLE_BLOCKS, n_weights // width)).astype(int)
-    if n_weights <= _SAMPLE_BLOCKS * _SAMPLE_WIDTH:
-        starts = np.arange(0, n_weights, width)
-    gram, seen, buffer = np.zeros((n_snapshots, n_snapshots)), 0, np.empty((n_snapshots, width))
-    for start in starts.tolist():
-        part = np.empty((n_snapshots, min(width, n_weights - start)), np.float32)
-        matrix.read(start, part)
-        with np.errstate(invalid="ignore", over="ignore"):  # looked for below
-            add_products(gram, part, buffer, centred=True)
-        seen += part.shape[1]
-    if not np.isfinite(gram).all():
-        raise SeriesError(f"A snapshot in {matrix.directory} has numbers that are not finite.")
-    return gram * (n_weights / seen)

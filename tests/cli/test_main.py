@@ -71,8 +71,8 @@ def test_the_exit_statuses_are_documented() -> None:
         (("train", "stage-1", ".", "here.txt"), "WEIGHTS is 'here.txt', but stage-1 takes DATA alone"),
         (("train", "stage-2", ".", ".", "--device-target", "CPU"), "WEIGHTS is '.', which is a folder; give a full"),
         (("eval", "nowhere", "here.txt", "--config", "gone.yaml"), "gone.yaml"),
-        (("eval", ".", "gone.ckpt", "--config", "digits"), "WEIGHTS is 'gone.ckpt', which is not found"),
-        (("eval", ".", ".", "--config", "digits"), "WEIGHTS is '.', which is a folder; name a file"),
+        (("eval", ".", "gone.ckpt", "--config", "digits"), "'WEIGHTS': file 'gone.ckpt' does not exist"),
+        (("eval", ".", ".", "--config", "digits"), "'WEIGHTS': file '.' is a directory"),
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
         (("show", "here.txt"), "FILE is 'here.txt', which is no basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
@@ -110,7 +110,7 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:
-    done = dimred("--debug", "show", "nowhere.npy", cwd=tmp_path)
+    done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")

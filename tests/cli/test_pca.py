@@ -5,8 +5,6 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.cli.pca import parse_bytes, parse_components
-from dimred.errors import ConfigError
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.commands import dimred, dimred_here
@@ -49,7 +47,7 @@ def test_plan_and_result_for_programs(series, tmp_path):
     common = ("--ckpt-dir", series.directory, "--out", tmp_path / "a.npy", "--n-components", 5, "--json")
     planned = json.loads(pca_here(*common, "--plan").stdout)
     assert (planned["n_snapshots"], planned["n_weights"], planned["read_bytes"]) == (40, M, 4 * 40 * M)
-    assert planned["most_components"] == 39
+    assert planned["disk_bytes"] >= 4 * M * 7
     assert not (tmp_path / "a.npy").exists()
     made = json.loads(pca_here(*common).stdout)
     assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
@@ -115,10 +113,8 @@ def test_the_plan_writes_nothing_and_says_what_is_needed(series, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "snapshots   40 of 5,000 weights"
-    assert [line.split()[0] for line in lines[1:]] == ["reading", "disk", "memory", "time"]
+    assert [line.split()[0] for line in lines[1:]] == ["reading", "disk", "memory"]
     assert list(tmp_path.iterdir()) == []
-    few = pca_here("--ckpt-dir", series.directory, "--last", 10, "--plan", cwd=tmp_path)
-    assert "too few: 32 directions need 33 snapshots" in few.stdout
 
 
 def test_one_snapshot_where_33_are_needed(series, tmp_path):
@@ -134,7 +130,7 @@ def test_one_snapshot_where_33_are_needed(series, tmp_path):
     [
         (("--n-components", "many"), "--n-components is 'many'"),
         (("--n-components", "0"), "n_components is 0"),
-        (("--max-memory", "lots"), "--max-memory is 'lots'"),
+        *((("--max-memory", text), f"--max-memory is {text!r}") for text in ("lots", "1XB", "nan")),
         (("--max-memory", "80MB"), "max_memory leaves"),
         (("--every", "0"), "every is 0"),
         (("--basis", "ica"), "--basis is 'ica'; allowed: 'pca', 'snapshots'"),
@@ -152,7 +148,7 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
 def test_a_folder_that_is_not_there(tmp_path):
     done = pca_here("--ckpt-dir", tmp_path / "gone", cwd=tmp_path)
     assert done.returncode == 2
-    assert "gone', which is not found" in done.stderr
+    assert "gone' does not exist" in done.stderr
 
 
 def test_snapshots_of_mindspore_itself(tmp_path):
@@ -176,24 +172,3 @@ def test_snapshots_of_mindspore_itself(tmp_path):
     inside = basis.back_project(basis.project(centred))
     assert np.linalg.norm(centred - inside) < 0.2 * np.linalg.norm(centred)
     assert len(CheckpointSeries.open(tmp_path)) == 6
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("1GB", 10**9), ("500MB", 5 * 10**8), ("1.5 GiB", 3 * 2**29), ("2g", 2 * 10**9), ("1000", 1000), ("7kB", 7000)],
-)
-def test_sizes(text, number):
-    assert parse_bytes(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-", "1XB", "1 2MB", "nan", "inf"])
-def test_sizes_that_are_none(text):
-    with pytest.raises(ConfigError, match="--max-memory"):
-        parse_bytes(text)
-
-
-def test_numbers_of_components():
-    assert parse_components(None) is None
-    assert parse_components("32") == 32
-    assert isinstance(parse_components("32"), int)
-    assert parse_components("0.95") == 0.95
