@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 
 from dimred.builders import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
-from dimred.builders.preflight import check_stage_1, splits_trained_with
-from dimred.builders.snapshots import snapshots_in_the_end
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_up
+from dimred.trainer.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
 

@@ -11,13 +11,13 @@ import typer
 
 from dimred.builders import build_cooldown_step, build_data, build_network, build_scores, check_ranks, check_scores
 from dimred.builders.handover import share_handover, with_parts_of_stage_1
-from dimred.builders.preflight import check_stage_2, splits_read
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
 from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_up
 from dimred.trainer.finish import Finish
+from dimred.trainer.preflight import check_stage_2, splits_read
 from dimred.trainer.session import open_session
 from dimred.vectors.parameters import from_arrays
 
@@ -66,7 +66,7 @@ def stage_2(
         handover = None if cooldown is None else share_handover(found.handover, cooldown, ranks)
         run: Finish
         if search is not None:
-            from dimred.builders.search import build_search_run
+            from dimred.trainer.search_run import build_search_run
 
             run = build_search_run(session, settings, network, images, scores, sources, handover, found.basis, search)
         elif cooldown is not None and handover is not None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dimred.builders.handover import last_rate
 from dimred.builders.network_and_data import check_splits
-from dimred.builders.snapshots import snapshots_in_the_end
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.data.batches import steps_in_epoch
@@ -15,6 +14,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write
 from dimred.io.run_names import CONFIG, SNAPSHOTS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
 from dimred.subspace.spectrum import check_enough
+from dimred.trainer.preflight import snapshots_in_the_end
 
 _log = logging.getLogger(__name__)
 

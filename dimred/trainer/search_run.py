@@ -1,21 +1,27 @@
-"""Stage 2's run with a search: what the search records, remembers and starts from beside what every stage 2 does."""
+"""Stage 2 with a search: its basis and memory, and what its run does beside what every stage 2 does."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import psutil
 from mindspore import nn
 
+from dimred.builders.handover import Handover
+from dimred.builders.search import build_search_step
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
+from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluation.averages import SnapshotAverages, shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
+from dimred.io.run_names import BASIS, STATES
+from dimred.search_step.basis_check import Basis
 from dimred.search_step.result import (
     SearchResult,
     is_state_of,
@@ -26,15 +32,19 @@ from dimred.search_step.result import (
     totals,
 )
 from dimred.search_step.step import SubspaceTrainStep
-from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.subspace.fit import fit_basis
+from dimred.subspace.spectrum import check_enough
 from dimred.trainer.finish import Finish
 from dimred.trainer.lines import loss_text
 from dimred.trainer.loop import Place
+from dimred.trainer.preflight import snapshots_until
 from dimred.trainer.session import Session
 from dimred.trainer.states import RunState
 
 _log = logging.getLogger(__name__)
 
+_FLOAT = 4  # bytes
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 
@@ -148,3 +158,93 @@ class SearchRun(Finish):
         """Return what the search did in all, and what it searched in."""
         basis = None if self.basis is None else self.basis.in_short(self.search.n_components)
         return totals(self.records) | {"basis": basis}
+
+
+def find_basis(
+    search: SearchConfig, network: nn.Cell, weights: Path, pca_mat: Path | None, out: Path, *, resume: bool
+) -> SubspaceBasis | CheckpointSeries:
+    """Find the basis to search in, on rank 0; nothing is fitted yet.
+
+    Args:
+        search: of stage 2.
+        network: whose weights it is of.
+        weights: WEIGHTS, beside which the snapshots are.
+        pca_mat: PCA_MAT, or None.
+        out: folder of the run. A run that is resumed has its basis there, whatever became of the snapshots.
+        resume: whether the run is.
+
+    Returns:
+        The basis, or the snapshots to fit one on.
+
+    Raises:
+        SeriesError, BasisMismatchError: there are too few snapshots, or the basis is of another network.
+    """
+    own = out / BASIS
+    if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
+        pca_mat = own
+    if pca_mat is not None:
+        return load_basis(pca_mat, network=network)
+    snapshots = snapshots_until(weights)
+    check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
+    return snapshots
+
+
+def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> None:
+    """Check that a rank's share of the basis fits into memory, with the vectors beside it.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    needed, available = search_memory(config, network, group_size), psutil.virtual_memory().available
+    if available < needed:
+        raise ConfigError(
+            f"the search needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, "
+            "or lower search.n_components"
+        )
+
+
+def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
+    """Return the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
+    n_components = 0 if config.search is None else config.search.n_components
+    vectors = 8 if config.cooldown is None else 11
+    return _FLOAT * (-(-n_components // group_size) + vectors) * sum(one.size for one in network.trainable_params())
+
+
+def basis_disk(search: SearchConfig, network: nn.Cell) -> int:
+    """Return the bytes of a basis that is fitted."""
+    return _FLOAT * (search.n_components + 2) * sum(weight.size for weight in network.trainable_params())
+
+
+def build_search_run(
+    session: Session,
+    settings: StageTwoConfig,
+    network: nn.Cell,
+    images: Mapping[str, Batches],
+    scores: Scores,
+    sources: Mapping[str, Path | None],
+    handover: Handover | None,
+    found: SubspaceBasis | CheckpointSeries | None,
+    search: SearchConfig,
+) -> SearchRun:
+    """Fit the basis where there is none yet, share it with the other ranks, and build the run.
+
+    Args:
+        session, settings, network, images, scores, sources: see ``Finish``.
+        handover: of stage 1, for a cooldown outside the subspace.
+        found: the basis, or the snapshots to fit one on; on rank 0.
+        search: the section of the settings.
+    """
+
+    def fitted() -> SubspaceBasis | None:
+        if not isinstance(found, CheckpointSeries):
+            return found
+        _log.debug("fitting the basis")
+        return fit_basis(found, search.n_components, out=session.out / BASIS, kind=search.basis, network=network)
+
+    ranks, steps = session.ranks, images[search.split].steps_per_epoch
+    basis = ranks.run_on_rank_zero(fitted)
+    shared = share(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
+    step = build_search_step(settings, search, handover, network, cast(Basis, shared), steps, ranks)
+    told = None if handover is None or settings.cooldown is None else handover.summary(settings.cooldown)
+    sources = {**sources, "basis": basis.path if basis else None}
+    return SearchRun(session, settings, network, step, images, scores, sources, told, search, basis)

@@ -7,7 +7,6 @@ import mindspore as ms
 
 from dimred.builders import build_cooldown_step, build_data, build_network, build_train_step
 from dimred.builders.handover import read_handover
-from dimred.builders.preflight import splits_read
 from dimred.builders.search import build_search_step
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -16,6 +15,7 @@ from dimred.distributed.ranks import ALONE
 from dimred.evaluation.scores import CLASSIFICATION
 from dimred.subspace.basis import load_basis
 from dimred.trainer.finish import Finish
+from dimred.trainer.preflight import splits_read
 from dimred.trainer.search_run import SearchRun
 from dimred.trainer.session import open_session
 from dimred.trainer.stage_run import parameters_to_save

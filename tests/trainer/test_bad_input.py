@@ -10,7 +10,6 @@ from mindspore import nn
 from PIL import Image
 
 from dimred.builders import build_data, build_network
-from dimred.builders.preflight import check_stage_1, check_stage_2
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
@@ -19,6 +18,7 @@ from dimred.distributed.ranks import ALONE
 from dimred.errors import DimredError
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
+from dimred.trainer.preflight import check_stage_1, check_stage_2
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from dimred.builders.preflight import Problems, check_space
-from dimred.builders.search import check_search_memory, search_memory
-from dimred.builders.snapshots import snapshots_if_any, snapshots_in_the_end, snapshots_until
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, DataError, SeriesError
+from dimred.trainer.preflight import Problems, check_space, snapshots_if_any, snapshots_in_the_end, snapshots_until
+from dimred.trainer.search_run import check_search_memory, search_memory
 
 TWO = StageTwoConfig(search={"n_components": 32}, cooldown=None)
 

@@ -11,13 +11,12 @@ from mindspore import nn
 
 from dimred.builders.handover import Handover, check_same_loss, read_handover
 from dimred.builders.network_and_data import check_splits
-from dimred.builders.snapshots import snapshots_if_any, snapshots_in_the_end
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
-from dimred.io.run_names import STATES, named_weights
+from dimred.io.run_names import SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
 from dimred.subspace.basis import SubspaceBasis
 from dimred.trainer.folder import check_run_folder
@@ -102,7 +101,7 @@ def check_stage_2(
     if settings.search is None:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
-        from dimred.builders.search import basis_disk, check_search_memory, find_basis
+        from dimred.trainer.search_run import basis_disk, check_search_memory, find_basis
 
         search = settings.search
         basis = problems.collect(
@@ -207,3 +206,40 @@ def _sizes(network: nn.Cell) -> tuple[int, int]:
     """Count the trainable weights, and all parameters."""
     trainable, everything = network.trainable_params(), network.get_parameters()
     return sum(weight.size for weight in trainable), sum(parameter.size for parameter in everything)
+
+
+def snapshots_until(weights: Path) -> CheckpointSeries:
+    """Return the snapshots beside WEIGHTS, up to its epoch: a stage 1 that went on has later ones.
+
+    Raises:
+        SeriesError: there are none, they can't be read, or all are later.
+    """
+    series, place = CheckpointSeries.open(weights.parent / SNAPSHOTS), checkpoint_place(weights)
+    return series if place is None or not len(series) else series.select(until_epoch=place.epoch)
+
+
+def snapshots_if_any(weights: Path) -> CheckpointSeries | None:
+    """Return the same; None where stage 1 ended before the first of them, or all are later.
+
+    Raises:
+        SeriesError: they can't be read.
+    """
+    folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
+    if not (folder.is_dir() and any(folder.iterdir())):
+        return None
+    series = CheckpointSeries.open(folder)
+    if place is not None and len(series) and all(entry.epoch > place.epoch for entry in series.entries):
+        return None
+    return snapshots_until(weights)
+
+
+def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = None) -> int:
+    """Return how many snapshots a whole stage 1 leaves.
+
+    Args:
+        config: of stage 1.
+        steps_per_epoch: an epoch gives no more snapshots than these; None where they are not known.
+    """
+    per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
+    taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
+    return min(config.snapshots.keep, taken)
