@@ -161,7 +161,7 @@ def _show(out: Path, seed: int, epochs: int, total: int) -> None:
         ]
         for name, accuracies in curves.items()
     }
-    save_figure(plot_curve(drawn), out, "accuracy")
+    save_figure(plot_curve(drawn, size=(8, 4.5)), out, "accuracy")
     table = Table("what", title="Test accuracy, BatchNorm re-estimated in every row")
     for name in ("passes", "accuracy"):
         table.add_column(name, justify="right")

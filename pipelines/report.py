@@ -17,7 +17,7 @@ from dimred.builders import build_data, build_loss, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.page import add_comparison
+from dimred.comparison.summary import add_comparison
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits

@@ -16,16 +16,10 @@ def compare(
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
     ],
     config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
-    runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished stage 1 runs, one a seed.")
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one a seed.")],
     out: Annotated[
         Path, typer.Option(help="Folder for the results; what it has of an earlier call is not run again.")
     ] = Path("comparison"),
-    seeds: Annotated[
-        str | None, typer.Option(help="Instead of RUN: train stage 1 for each of these seeds, such as 1,2,3.")
-    ] = None,
-    stage_1_config: Annotated[Path | None, typer.Option(help="With --seeds: stage 1's YAML file, or a recipe.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these, such as last,average,stage_2. A wrong name shows all.")
     ] = None,
@@ -43,38 +37,19 @@ def compare(
     OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
-
-    Example: dimred compare './digits_{seed}' --seeds 1,2,3 --stage-1-config digits --config digits
     """
-    from dimred.config import StageOneConfig, StageTwoConfig, load_config
-
-    two = load_config(StageTwoConfig, config, overrides or [])
     chosen = None if methods is None else [name.strip() for name in methods.split(",")]
-    if bool(runs) == bool(seeds):
-        raise ConfigError("give either the folders of stage 1 runs (RUN...), or --seeds with --stage-1-config")
-    if bool(seeds) != bool(stage_1_config):
-        raise ConfigError("--seeds and --stage-1-config, stage 1's YAML file, need each other")
-    epochs = sorted(_numbers(at, "--at")) if at else []
-    numbers = _numbers(seeds, "--seeds") if seeds else []
-    from dimred.comparison.checks import check_snapshots, claim_folder
-    from dimred.comparison.compare import check_choice
+    try:
+        epochs = [int(epoch) for epoch in at.split(",")] if at else []
+    except ValueError:
+        raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
     from dimred.comparison.compare import compare as make_comparison
-    from dimred.comparison.programs import train_stage_1
     from dimred.comparison.summary import markdown
     from dimred.launch.signals import StopSignals
 
-    check_choice(chosen, epochs)
-    found = list(runs or [])
     try:
         with StopSignals():
-            if seeds and stage_1_config:
-                one = load_config(StageOneConfig, stage_1_config)
-                check_snapshots(one, min(epochs, default=one.epochs), f"--stage-1-config {str(stage_1_config)!r}")
-                claim_folder(out, two)
-                for seed in numbers:
-                    own = Path(data.replace("{seed}", str(seed)))
-                    found.append(train_stage_1(own, seed, stage_1_config, epochs, out))
-            summary = make_comparison(data, found, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+            summary = make_comparison(data, runs, config, out, methods=chosen, at=epochs, overrides=overrides or [])
     except StoppedError as stop:
         raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
     if as_json:
@@ -88,13 +63,6 @@ def compare(
     else:
         print(markdown(summary))
     print(f"{out / 'compare.md'}, {out / 'compare.json'}, {out / 'compare.html'}")
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option} is {text!r}; give whole numbers with commas between, such as 1,2,3") from None
 
 
 def report(

@@ -19,7 +19,6 @@ from dimred.trainer.preflight import snapshots_in_the_end
 _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
-_MAY_DIFFER = {"seed", "epochs", "checkpoints", "stop"}  # between a stage 1 of a comparison and its configuration
 
 
 def check_comparable(
@@ -39,7 +38,11 @@ def check_comparable(
         ConfigError, DataError, SeriesError: what is missing.
     """
     checkpoint = checkpoint_of(run, at)
-    check_snapshots(one, at, f"RUN {str(run)!r}")
+    if at < (first := one.snapshots.first_epoch):
+        raise ConfigError(
+            f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
+            "later epochs with --at, or train it with an earlier snapshots.first_epoch"
+        )
     check_splits(one, data, SPLITS, val_chooses=True)
     for key in ("model", "loss"):
         typed, trained = getattr(two, key), getattr(one, key)
@@ -78,23 +81,6 @@ def claim_folder(out: Path, two: StageTwoConfig) -> None:
         atomic_write(out / CONFIG, config_text(two))
 
 
-def check_same_stage_1(one: StageOneConfig, run: Path) -> None:
-    """Check that a stage 1 was trained with this configuration, its length and what it keeps aside.
-
-    Raises:
-        ConfigError: it was not.
-    """
-    trained = load_config(StageOneConfig, run / CONFIG)
-    snapshots = one.snapshots.model_copy(update={"keep": trained.snapshots.keep})
-    one = one.model_copy(update={"snapshots": snapshots})
-    for key in sorted(StageOneConfig.model_fields.keys() - _MAY_DIFFER):
-        if getattr(one, key) != getattr(trained, key):
-            raise ConfigError(
-                f"--stage-1-config has {key} {getattr(one, key)}, but {run} was trained with {getattr(trained, key)}; "
-                "name another folder with --out"
-            )
-
-
 def check_rows(place: Path, data: Path, run: Path) -> None:
     """Check that the rows of an earlier call are of the same stage 1 and data.
 
@@ -128,16 +114,6 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
             "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
         )
     return found[epoch]
-
-
-def check_snapshots(one: StageOneConfig, epoch: int, where: str) -> None:
-    """Check that there is a snapshot by this epoch; ConfigError says from when on."""
-    first = one.snapshots.first_epoch
-    if epoch < first:
-        raise ConfigError(
-            f"{where} is to be compared at epoch {epoch}, but keeps snapshots from epoch {first} on; name later "
-            "epochs with --at, or train it with an earlier snapshots.first_epoch"
-        )
 
 
 def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:

@@ -15,8 +15,7 @@ from typing import Any
 
 from dimred.comparison.checks import check_comparable, check_rows, claim_folder
 from dimred.comparison.methods import METHODS, NEEDS, Comparison
-from dimred.comparison.page import write_comparison_page
-from dimred.comparison.summary import collect, markdown
+from dimred.comparison.summary import collect, markdown, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write
@@ -56,7 +55,10 @@ def compare(
         FaultError: a training failed.
     """
     epochs = sorted(set(at))
-    check_choice(methods, epochs)
+    if unknown := [name for name in methods or () if name not in METHODS]:
+        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    if epochs and epochs[0] < 1:
+        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
@@ -71,14 +73,6 @@ def compare(
     atomic_write(folder / "compare.md", markdown(summary))
     write_comparison_page(folder, summary)
     return summary
-
-
-def check_choice(methods: Sequence[str] | None, epochs: Sequence[int]) -> None:
-    """Check that the methods exist and the epochs can; ConfigError names the first that doesn't."""
-    if unknown := [name for name in methods or () if name not in METHODS]:
-        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
-    if epochs and epochs[0] < 1:
-        raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
 
 
 def _jobs(

@@ -3,6 +3,9 @@
 import json
 import logging
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,9 +14,8 @@ from typing import Any, NamedTuple
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.comparison.checks import SPLITS, checkpoint_of, on_one_process, ranks_of
-from dimred.comparison.programs import run_program
 from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
-from dimred.errors import FaultError
+from dimred.errors import FaultError, StoppedError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
@@ -197,3 +199,38 @@ METHODS: dict[str, Callable[[Comparison], Made]] = {  # in the order in which th
     "plain_for_total": Comparison.plain_for_total,
     "plain_to_the_end": Comparison.plain_to_the_end,
 }
+
+
+def run_program(what: str, program: str, arguments: Sequence[str], out: Path) -> None:
+    """Run one of ``dimred.pipelines`` in the folder ``out``, or finish its run there; its log is beside the folder.
+
+    Args:
+        what: told the user.
+        program: its name.
+        arguments: its command line, without ``--out``.
+        out: the folder of its run.
+
+    Raises:
+        FaultError: it failed.
+    """
+    log = out.with_name(f"{out.name}.log")
+    _log.info(f"{what}, see {log}")
+    _log.debug(what)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", f"dimred.pipelines.{program}", *arguments, "--out", str(out), "--resume"]
+    if (status := run_logged(command, log)) != 0:
+        raise FaultError(f"{what} ended with status {status}; {log} says why")
+
+
+def run_logged(command: Sequence[str], log: Path) -> int:
+    """Run a command that prints into a file; return its status. A signal ends it, and waits until it has saved."""
+    with (
+        log.open("a") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
+    ):
+        try:
+            return process.wait()
+        except StoppedError:
+            process.send_signal(signal.SIGINT)  # a terminal's ctrl-C does not reach another session
+            process.wait()
+            raise

@@ -29,7 +29,6 @@ _DARK_STYLE = "".join(
 
 Size = tuple[float, float]
 NARROW: Size = (4.8, 3.6)  # inches: letters stay readable where a telephone scales it to its width
-WIDE: Size = (8, 4.5)
 
 # Outcome of a step -> marker, colour, label.
 _OUTCOMES = {
@@ -120,11 +119,11 @@ def plot_metric(
     return figure
 
 
-def plot_loss(numbers: Sequence[int], losses: Sequence[float], unit: str = "epoch") -> Figure:
-    """Draw the training loss over steps, or the loss of the last step of each epoch over epochs."""
+def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
+    """Draw the training loss of the last step of each epoch."""
     figure, axes = new_figure()
-    axes.plot(numbers, losses, color=PLAIN, lw=1)
-    axes.set(xlabel=unit, ylabel="training loss, last step" if unit == "epoch" else "training loss")
+    axes.plot(epochs, losses, color=PLAIN, lw=1)
+    axes.set(xlabel="epoch", ylabel="training loss, last step")
     whole_numbers(axes.xaxis)
     return figure
 
@@ -186,16 +185,17 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str
     return figure
 
 
-def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]], size: Size = WIDE, metric: str = ACCURACY) -> Figure:
+def plot_curve(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = ACCURACY, size: Size = NARROW
+) -> Figure:
     """Draw the metric on test over passes, one line a method, with the spread over seeds as a band.
 
     Args:
         curves: name -> points by rising ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
-        size: in inches, without the legend.
         metric: its name.
+        size: in inches, without the legend.
     """
     label, factor = metric_axis(metric)
-    columns = 2 if size == WIDE else 1
     figure, axes = new_figure((size[0], size[1] + 0.2 * len(curves)))
     for number, (name, rows) in enumerate(curves.items()):
         passes = [row["passes"] for row in rows]
@@ -206,7 +206,7 @@ def plot_curve(curves: Mapping[str, Sequence[Mapping[str, Any]]], size: Size = W
         axes.plot(passes, middle, style, color=colour, marker=_MARKERS[number % len(_MARKERS)], ms=4, label=name)
         axes.fill_between(passes, middle - spread, middle + spread, color=colour, alpha=0.12, lw=0)
     axes.set(xlabel="passes, in epochs of ordinary training", ylabel=f"test {label}")
-    legend_below(figure, axes, columns)
+    legend_below(figure, axes, 1 if size == NARROW else 2)
     return figure
 
 

@@ -2,13 +2,14 @@
 
     python -m tests.benchmarks.anytime_study --out study --seeds 1 2 3 4 5
 
-Hours of CPU; it may be called for one task each, at the same time. What is in ``--out`` already is not run again. All
-that runs is ``dimred compare``, so its rules hold: ``val`` chooses, ``test`` reports, BatchNorm is re-estimated in
-every row. Ends with tables in Markdown (``anytime_study.md`` beside this file is one). Images are scored by accuracy in
-percent; the source code (``source_code.py``) by its loss per byte.
+Hours of CPU; it may be called for one task each, at the same time. What is in ``--out`` already is not run again. After
+a stage 1 comes ``dimred compare``: ``val`` chooses, ``test`` reports, BatchNorm is re-estimated in every row. Ends with
+tables in Markdown (``anytime_study.md`` beside this file is one). Images are scored by accuracy in percent; the source
+code (``source_code.py``) by its loss per byte.
 """
 
 import argparse
+import math
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,7 @@ from dimred.config import StageOneConfig, config_text, load_config
 from dimred.data.digits import write_digits
 from dimred.data.photos import write_photos
 from dimred.io.metrics_file import ACCURACY
+from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "pipelines" / "configs"
@@ -66,12 +68,24 @@ def compare(folder: Path, task: str, seed: int, at: list[int], methods: list[str
     config = folder / "stage_1.yaml"
     # What is measured on the way is not used here; the snapshots up to the first epoch must still be there at the last.
     # A later call with a larger budget goes on with the same run, so that these may not depend on the budget.
-    kept = ["evaluate_every=40", "snapshots.keep=80"]
+    kept = [
+        "evaluate_every=40",
+        "snapshots.keep=80",
+        f"checkpoints.every_epochs={math.gcd(*at)}",
+        "checkpoints.keep=99",
+    ]
     config.write_text(config_text(load_config(StageOneConfig, one, [*options, *kept, *changes])))
+    run, data = folder / f"stage_1_{seed}", folder / f"data_{seed}"
+    train = [
+        sys.executable, "-m", "dimred.pipelines.stage_1", data, "--config", config, "--out", run, "--resume",
+        f"--set=seed={seed}", f"--set=epochs={max(at)}", "--set=stop=null", "--allow-change=checkpoints.every_epochs",
+    ]  # fmt: skip
+    if max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) < max(at):
+        subprocess.run(list(map(str, train)), check=True)
     command = [
-        Path(sys.executable).with_name("dimred"), "compare", folder / "data_{seed}", "--seeds", seed,
-        "--stage-1-config", config, "--config", two, "--methods", ",".join(methods),
-        "--at", ",".join(map(str, at)), "--out", folder / "comparison", *(f"--set={option}" for option in options),
+        Path(sys.executable).with_name("dimred"), "compare", data, run, "--config", two,
+        "--methods", ",".join(methods), "--at", ",".join(map(str, at)), "--out", folder / "comparison",
+        *(f"--set={option}" for option in options),
     ]  # fmt: skip
     subprocess.run(list(map(str, command)), check=True)
 

@@ -76,7 +76,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
         (("show", "here.txt"), "FILE is 'here.txt', which is no basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
-        (("compare", "nowhere", "--config", "gone.yaml"), "gone.yaml"),
+        (("compare", "nowhere", "run", "--config", "gone.yaml"), "gone.yaml"),
         (("nothing",), "No such command"),
     ],
 )

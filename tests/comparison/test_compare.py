@@ -2,8 +2,12 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from dimred.cli.compare import compare
 from dimred.comparison import methods
 from dimred.comparison.summary import TITLES
 from dimred.config import StageOneConfig, load_config
-from dimred.errors import ConfigError, SeriesError
+from dimred.errors import ConfigError, SeriesError, StoppedError
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
@@ -153,29 +157,6 @@ def test_a_configured_search_has_a_row_and_the_others_as_many_passes(folder: Pat
     assert rows["average"]["chosen"] == [result["started_from"]]
 
 
-def test_a_larger_budget_goes_on_with_the_stage_1_that_is_there(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out, config = tmp_path / "out", tmp_path / "one.yaml"
-    checkpoints = out / "seed_3" / "stage_1" / "checkpoint_stage_1"
-    config.write_text(yaml.safe_dump(TASK | STAGE_ONE | FEW_SNAPSHOTS))
-    options: dict[str, Any] = {"out": out, "seeds": "3", "stage_1_config": config, "methods": "last"}
-    compare(str(tmp_path), folder / "two.yaml", **options, at="2,4")
-    before = read_checkpoint(full_checkpoints(checkpoints)[2])
-    compare(str(tmp_path), folder / "two.yaml", **options, at="2,6")
-    found = full_checkpoints(checkpoints)
-    assert sorted(found) == [2, 4, 6]
-    assert len(library.CheckpointSeries.open(checkpoints / "checkpoint_pca")) == 2 * 6  # also those of the first budget
-    assert "snapshots that it would have had" not in caplog.text
-    assert all(np.array_equal(values, before[name]) for name, values in read_checkpoint(found[2]).items())
-    with pytest.raises(ConfigError, match="no full checkpoint of epoch 3"):  # it is past that
-        compare(str(tmp_path), folder / "two.yaml", **options, at="3,8")
-    config.write_text(yaml.safe_dump(TASK | STAGE_ONE | {"clipping": {"norm": 1.0}}))  # snapshots.keep may differ
-    with pytest.raises(ConfigError, match=r"--stage-1-config has clipping norm=1.0 .*, but .*stage_1 was trained with"):
-        compare(str(tmp_path), folder / "two.yaml", **options, at="2,8")
-    assert max(full_checkpoints(checkpoints)) == 6
-
-
 @pytest.mark.slow
 def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
     """Their batches are micro-batches here, and config.yaml does not tell the number of ranks."""
@@ -243,12 +224,25 @@ def test_a_run_without_the_snapshots_of_a_budget_is_told(
     assert "has 1 of the 4 snapshots that it would have had, had it ended at epoch 2" in caplog.text
 
 
+def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
+    """MindSpore would end the process without a word, as by SIGTERM, whichever came."""
+    out = tmp_path / "out"
+
+    def interrupt() -> None:
+        while not list(out.glob("seed_3/*/stage_2.log")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(StoppedError) as stopped:
+        compare("nowhere", folder / "two.yaml", [folder / "run_3"], out, methods="stage_2")
+    assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; the same command goes on"
+    assert stopped.value.exit_status == 143
+
+
 @pytest.mark.slow
-def test_every_method_over_two_seeds_with_stage_1_trained_here(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | STAGE_ONE))
-    compare(
-        str(tmp_path), folder / "search.yaml", out=tmp_path / "out", seeds="1,2", stage_1_config=tmp_path / "one.yaml"
-    )
+def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
+    compare("nowhere", folder / "search.yaml", [folder / "run_3", folder / "run_4"], tmp_path / "out")
     rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     assert [row["method"] for row in rows] == list(TITLES)
     assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from dimred.comparison.page import write_comparison_page
-from dimred.comparison.summary import collect
+from dimred.comparison.summary import collect, write_comparison_page
 from tests.helpers.run_files import write_compared
 
 
