@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import IntEnum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import DimredError, FaultError
+from dimred.errors import DataError, DimredError, FaultError
 from dimred.io.atomic import describe_os_error
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
+_LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
+_KINDS = (DataError, FaultError, DimredError)
 
 
 class Intent(IntEnum):
@@ -76,6 +78,35 @@ class Ranks:
                 Rank 0 raises what ``work`` raised.
         """
         return work()
+
+    def run_together(self, work: Callable[[], Result]) -> Result:
+        """Run ``work`` on every rank; where it fails on one, all of them raise, and none waits for that one.
+
+        ``work`` may not call a collective.
+
+        Raises:
+            DimredError: what ``work`` raised; on the ranks where it did not fail, see ``first_fault``.
+        """
+        return work()
+
+    def first_fault(self, fault: BaseException | None) -> DimredError | None:
+        """Return an error with the fault of the first rank that has one; None, on every rank, if none has.
+
+        A fault of the data is a DataError on every rank, one of a file or a disk is a FaultError, and any other a
+        DimredError.
+        """
+        faults = np.zeros(self.group_size)
+        faults[self.rank] = fault is not None
+        faults = self.sum(faults)
+        if not faults.any():
+            return None
+        first, told = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
+        if fault is not None and first == self.rank:
+            text = _reason(fault).encode()[:_LONGEST_REASON]
+            told[: 1 + len(text)] = [_kind(fault), *text]
+        kind, *text = self.sum(told).astype(np.uint8)
+        reason = bytes(text).rstrip(b"\0").decode(errors="replace")
+        return _KINDS[kind](f"rank {first} could not go on: {reason}")
 
     def any(self, claim: bool) -> bool:
         """Return whether the claim is true on any rank; each gets the same answer."""
@@ -143,6 +174,19 @@ class Group(Ranks):
             ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
             first += parameter.size
 
+    def run_together(self, work: Callable[[], Result]) -> Result:
+        result, fault = None, None
+        try:
+            result = work()
+        except Exception as error:
+            fault = error
+        told = self.first_fault(fault)
+        if fault is not None:
+            raise fault
+        if told is not None:
+            raise told
+        return cast(Result, result)
+
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """Run ``work`` in a thread of rank 0; the ranks meet in turns, which end when it is done."""
         outcome: Future[Result] = Future()
@@ -161,12 +205,9 @@ class Group(Ranks):
                 wait([outcome], pause)
             is_done = outcome.done()  # never elsewhere
             error = outcome.exception() if is_done else None
-            is_fault = isinstance(error, OSError | FaultError)
-            done, failed, faulty = self.sum([is_done, error is not None, is_fault])
-            if failed:
-                reason = self.broadcast_bytes(_reason(error).encode()).decode()
-                if not is_done:
-                    raise (FaultError if faulty else DimredError)(f"rank 0 could not go on: {reason}")
+            done, failed = self.sum([is_done, error is not None])
+            if failed and (told := self.first_fault(error)) and not is_done:
+                raise told
             if is_done:
                 return outcome.result()  # or raises what the work raised
             if done:
@@ -192,10 +233,16 @@ class _AllReduce(nn.Cell):
         return tuple([self.all_reduce(value) * self.share for value in values])
 
 
-def _reason(error: BaseException | None) -> str:
-    if isinstance(error, OSError):
-        return describe_os_error(error)
-    return str(error) if isinstance(error, DimredError) else repr(error)
+def _kind(fault: BaseException) -> int:
+    if isinstance(fault, OSError):
+        return _KINDS.index(FaultError)
+    return next((number for number, kind in enumerate(_KINDS) if isinstance(fault, kind)), _KINDS.index(DimredError))
+
+
+def _reason(fault: BaseException) -> str:
+    if isinstance(fault, OSError):
+        return describe_os_error(fault)
+    return str(fault) if isinstance(fault, DimredError) else repr(fault)
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:

@@ -13,7 +13,15 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.data.batches import read_batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluation.batch_norm import reestimate_batch_norm
-from dimred.evaluation.scores import CLASSIFICATION, Scores, mean_of_items, means_of_samples, score_batches
+from dimred.evaluation.scores import (
+    CLASSIFICATION,
+    Found,
+    Score,
+    Scores,
+    mean_of_items,
+    means_of_samples,
+    score_batches,
+)
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
@@ -74,7 +82,7 @@ class OnSplits:
         scores: what it is measured by.
         seed: of the order of the training images.
         n_batches: training batches, of all ranks each, that statistics are re-estimated on.
-        ranks: all of them call the methods, each with its share of the images.
+        ranks: all of them call the methods, each with its share of the images; a method that fails on one fails on all.
         at_batch: called for each batch of a pass, for whoever watches over long ones.
 
     Attributes:
@@ -104,17 +112,17 @@ class OnSplits:
 
     def metric(self, split: str) -> float:
         """Measure the mean of the metric over the split; by default the accuracy, a fraction."""
-        [found] = score_batches(self.network, self._splits[split], self._scores.metric)
+        [found] = self._score(split, self._scores.metric)
         return mean_of_items(found, self._ranks)
 
     def losses(self, split: str) -> np.ndarray:
         """Measure the loss on each sample of the split, float32 (n,); see ``means_of_samples``."""
-        [found] = score_batches(self.network, self._splits[split], self._scores.loss)
+        [found] = self._score(split, self._scores.loss)
         return means_of_samples(found, self._ranks)
 
     def metric_and_losses(self, split: str) -> tuple[float, np.ndarray]:
         """Measure metric and losses in one pass."""
-        metric, loss = score_batches(self.network, self._splits[split], self._scores.metric, self._scores.loss)
+        metric, loss = self._score(split, self._scores.metric, self._scores.loss)
         return mean_of_items(metric, self._ranks), means_of_samples(loss, self._ranks)
 
     def put(self, weights: np.ndarray) -> None:
@@ -138,6 +146,11 @@ class OnSplits:
         Raises:
             ConfigError: there are no training batches.
         """
-        n_batches = reestimate_batch_norm(self.network, self._spare.create_tuple_iterator())
+        n_batches = self._ranks.run_together(
+            lambda: reestimate_batch_norm(self.network, self._spare.create_tuple_iterator())
+        )
         self._ranks.all_reduce_mean(moving_statistics(self.network))
         return n_batches
+
+    def _score(self, split: str, *scores: Score) -> list[Found]:
+        return self._ranks.run_together(lambda: score_batches(self.network, self._splits[split], *scores))

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from mindspore import nn
 
 from dimred.data.batches import Readable, read_batches
@@ -14,8 +13,6 @@ from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.launch.channel import COMPUTING, READING, StageBar, tell_alive, tell_position
 from dimred.launch.signals import StopSignals
-
-_LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 
 
 @dataclass
@@ -172,21 +169,9 @@ class EpochLoop:
         if agreed is Intent.STEP:
             return
         observer.save(place)
-        if agreed is Intent.FAIL:
-            reason = self._shared_reason(fault)
-            raise fault or DataError(reason)
+        if agreed is Intent.FAIL and (told := self.ranks.first_fault(fault)):
+            raise fault or told
         raise StoppedError(self.signals.received or int(signal.SIGTERM))
-
-    def _shared_reason(self, fault: DataError | None) -> str:
-        """Tell every rank the fault of the first rank that has one."""
-        has_fault, text = np.zeros(self.ranks.group_size), np.zeros(_LONGEST_REASON)
-        has_fault[self.ranks.rank] = fault is not None
-        first = int(np.argmax(self.ranks.sum(has_fault)))
-        if first == self.ranks.rank:
-            encoded = str(fault).encode()[:_LONGEST_REASON]
-            text[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-        told = self.ranks.sum(text).astype(np.uint8).tobytes().rstrip(b"\0")
-        return f"rank {first}: {told.decode(errors='replace')}"
 
 
 def _batches_after(done: int, batches: Iterator[Any]) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share
-from dimred.errors import DimredError, DivergedError
+from dimred.errors import DataError, DimredError, DivergedError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.classification import cross_entropy, is_correct
 from dimred.evaluation.scores import mean_of_items, means_of_samples, score_batches
@@ -45,6 +45,27 @@ OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
 
 def digest(*arrays: np.ndarray) -> str:
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def one_rank_fails_at_work(ranks: Ranks) -> list[str]:
+    """The last rank can't read an image; then rank 0's disk is full. All of them raise, and can still add."""
+
+    def unreadable() -> float:
+        if ranks.rank == ranks.group_size - 1:
+            raise DataError("no image")
+        return 7.0
+
+    def full() -> float:
+        Path("/dev/full" if ranks.is_rank_zero else "/dev/null").write_text("full")
+        return 7.0
+
+    found = []
+    for work in (unreadable, full, lambda: 7.0):
+        try:
+            found.append(str(ranks.run_together(work)))
+        except (DimredError, OSError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return [*found, str(float(ranks.sum([1])[0]))]
 
 
 def collectives(ranks: Ranks) -> dict:
@@ -315,7 +336,8 @@ def snapshot_callback(ranks: Ranks) -> bool:
         return snapshots.exists() and len(CheckpointSeries.open(snapshots)) == 1
 
 
-CHECKS = (collectives, one_rank_fails, one_rank_diverges, subspace, beside_one_rank, batch_norm, one_loss_differs,
+CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_diverges, subspace, beside_one_rank,
+          batch_norm, one_loss_differs,
           evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,
           snapshot_callback)  # fmt: skip
 

@@ -56,6 +56,19 @@ def test_collectives(answers):
         assert found["differs"]
 
 
+def test_work_that_fails_on_one_rank_fails_on_all(answers):
+    size = len(answers["one_rank_fails_at_work"])
+    last = size - 1
+    for rank, found in enumerate(answers["one_rank_fails_at_work"]):
+        assert found == [
+            "DataError: no image" if rank == last else f"DataError: rank {last} could not go on: no image",
+            "OSError: [Errno 28] No space left on device" if rank == 0
+            else "FaultError: rank 0 could not go on: No space left on device",
+            "7.0",
+            f"{size}.0",
+        ]  # fmt: skip
+
+
 def test_rank_0_alone_keeps_the_snapshots_of_a_callback(answers):
     assert answers["snapshot_callback"] == [True] + [False] * (len(answers["collectives"]) - 1)
 
