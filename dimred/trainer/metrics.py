@@ -44,14 +44,18 @@ class MetricsLog:
         """
         kept = {key: finite(value) for key, value in record.items()}
         self._file.write(json.dumps(kept, allow_nan=False).encode() + b"\n")
-        try:
-            retry(self._file.flush)  # what a full disk did not take stays in the buffer
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
+        retry(self._flush)
         for listener in list(self._listeners):
             self._tell(listener, listener, kept)
         return kept
+
+    def _flush(self) -> None:
+        """Write the buffer to the file; what a full disk does not take stays in it."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def _tell(self, listener: Callable[[Record], object], method: Callable[..., object], *arguments: Record) -> None:
         try:

@@ -2,11 +2,13 @@
 
 import resource
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from dimred.io.atomic import stop_waiting
 from dimred.io.metrics_file import read_metrics
 from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
 
@@ -76,14 +78,15 @@ def test_who_can_not_be_closed_ends_nothing_either(tmp_path: Path, caplog: pytes
     assert "broken failed (OSError: the server is gone)" in caplog.text
 
 
-def test_a_full_disk_is_tried_again_and_told_with_the_file(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("dimred.io.atomic._WAITS_SECONDS", (0.0, 0.0))
-    with pytest.raises(OSError, match="No space left") as failed, MetricsLog(Path("/dev/full")) as log:
-        log.write(step=1)
+def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCaptureFixture) -> None:
+    threading.Timer(0.2, stop_waiting.set).start()
+    try:
+        with pytest.raises(OSError, match="No space left") as failed, MetricsLog(Path("/dev/full")) as log:
+            log.write(step=1)
+    finally:
+        stop_waiting.clear()
     assert failed.value.filename == "/dev/full"
-    assert caplog.text.count("trying again") == 2
+    assert caplog.text.count("/dev/full: No space left on device; waiting until there is room") == 1
 
 
 def test_what_does_not_reach_the_disk_is_told_with_the_file() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dimred.config import CooldownConfig, PrecisionConfig, ScheduleConfig, StageOneConfig, StageTwoConfig
+from dimred.config import PrecisionConfig, ScheduleConfig, ScheduleEndConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.trainer.resume_check import refuse_changes
 
@@ -45,7 +45,7 @@ def test_a_difference_of_any_shape_is_refused_in_both_directions(one: dict, othe
 
 
 def test_the_sections_of_both_stages_that_passed_unseen() -> None:
-    plain, cooled = ScheduleConfig(), ScheduleConfig(cooldown=CooldownConfig(after_epoch=39, epochs=2))
+    plain, cooled = ScheduleConfig(), ScheduleConfig(cooldown=ScheduleEndConfig(after_epoch=39, epochs=2))
     casts = PrecisionConfig(casts={"classifier": "float32"})
     for one, other, key in (
         (StageOneConfig(epochs=40, schedule=plain), StageOneConfig(epochs=40, schedule=cooled), "schedule.cooldown"),
