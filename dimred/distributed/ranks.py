@@ -104,8 +104,8 @@ class Ranks:
         if fault is not None and first == self.rank:
             text = _reason(fault).encode()[:_LONGEST_REASON]
             told[: 1 + len(text)] = [_kind(fault), *text]
-        kind, *text = self.sum(told).astype(np.uint8)
-        reason = bytes(text).rstrip(b"\0").decode(errors="replace")
+        kind, *heard = self.sum(told).astype(np.uint8)
+        reason = bytes(heard).rstrip(b"\0").decode(errors="replace")
         return _KINDS[kind](f"rank {first} could not go on: {reason}")
 
     def any(self, claim: bool) -> bool:
