@@ -13,7 +13,7 @@ from dimred.builders import build_data, build_network, build_scores, build_train
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
-from dimred.trainer.device import set_up
+from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
@@ -35,7 +35,8 @@ def stage_1(
 ) -> None:
     """Train, and keep a rolling series of weight snapshots for the PCA."""
     settings = load_config(StageOneConfig, config, overrides or [])
-    ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    set_precision(settings)
     network = build_network(settings)
     first = check_stage_1(settings, network, data, out, go_on_from, resume)
     images = {

@@ -15,7 +15,7 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
 from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
-from dimred.trainer.device import set_up
+from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.finish import Finish
 from dimred.trainer.preflight import check_stage_2, splits_read
 from dimred.trainer.session import open_session
@@ -47,8 +47,9 @@ def stage_2(
     """
     place = checkpoint_place(weights)
     settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)
-    ranks = set_up(settings.seed, device_target, all_reduce_split=settings.all_reduce_split)
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     settings = with_parts_of_stage_1(settings, weights, ranks, out if resume else None)
+    set_precision(settings)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
     images = {

@@ -32,7 +32,7 @@ def build_network(config: StageConfig) -> nn.Cell:
         network = make_cell(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
-    return with_precision(network, **config.precision.model_dump())
+    return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
 
 
 def check_splits(config: StageConfig, data: Path, splits: Sequence[str], *, val_chooses: bool = False) -> None:

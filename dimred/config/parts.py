@@ -80,6 +80,23 @@ class PrecisionConfig(Strict):
     """In O1: more cells of mindspore.nn in half precision, by name."""
     casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
     """Pattern of a cell's name in the network to the type it computes in, whatever the level says."""
+    jit_level: Literal["O0", "O1", "O2"] | None = None
+    """Ascend: how far graphs are compiled. O0 launches kernel by kernel and compiles fastest; O1 fuses kernels, too; O2
+    sinks whole graphs to the device: the fastest steps, the longest compile, and no shape may change. null for
+    MindSpore's choice for the device. Not run on a device yet."""
+    hf32: bool | None = None
+    """Ascend: compute float32 convolutions and matrix products in HF32, which keeps 11 bits of a mantissa: faster, less
+    exact. false for none; null for CANN's choice: in convolutions only. Not run on a device yet."""
+
+
+class ProfileConfig(Strict):
+    """Record some steps with MindSpore's profiler into profile/ of each rank's folder, for MindStudio Insight. The
+    steps recorded are slower, and the run waits after them until the record is evaluated. null for no profile."""
+
+    first_step: Annotated[int, Field(ge=2)] = 10
+    """The first step recorded, counted from where the process begins; step 1 compiles."""
+    steps: Count = 5
+    """How many are recorded; each takes megabytes of disk on a device."""
 
 
 class LossScaleConfig(Strict):

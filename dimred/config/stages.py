@@ -19,6 +19,7 @@ from dimred.config.parts import (
     ModelConfig,
     OptimizerConfig,
     PrecisionConfig,
+    ProfileConfig,
     ScheduleConfig,
     SearchConfig,
     SnapshotConfig,
@@ -53,6 +54,9 @@ class StageConfig(Strict):
     """What is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
     """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses none."""
+    deterministic: bool = False
+    """Ascend: kernels and collectives that give the same bits in every run, and cost time; not run on a device yet."""
+    profile: ProfileConfig | None = None
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None

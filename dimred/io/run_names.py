@@ -13,6 +13,7 @@ VERSIONS = "versions.json"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"  # folder of event files
 STATES = "resume"
+PROFILE = "profile"  # folder of MindSpore's profiler
 LOCK = ".lock"
 MINDSPORE_LOG = "mindspore.log"
 

@@ -1,22 +1,32 @@
 """Set once for the process, before the first cell is built: device, mode, seed, and where native code prints."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
 import mindspore as ms
-from mindspore import communication
+from mindspore import communication, profiler
 
+from dimred.config import StageConfig
+from dimred.config.parts import ProfileConfig
 from dimred.distributed.ranks import ALONE, Group, Ranks
 from dimred.errors import ConfigError, shown
 
+_log = logging.getLogger(__name__)
 
-def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduce_split: Sequence[int] = ()) -> Ranks:
+
+def set_up(
+    seed: int,
+    device_target: Literal["CPU", "Ascend"] = "CPU",
+    all_reduce_split: Sequence[int] = (),
+    deterministic: bool = False,
+) -> Ranks:
     """Choose the device and graph mode, seed the global generators of MindSpore and NumPy, and join the ranks.
 
     Args:
@@ -24,6 +34,7 @@ def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduc
         device_target: what to compute on.
         all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses none, which is
             MindSpore's default. Without meaning on CPU, where none is fused.
+        deterministic: whether kernels and collectives are to give the same bits in every run.
 
     Raises:
         ConfigError: MindSpore can't use the device.
@@ -41,16 +52,75 @@ def set_up(seed: int, device_target: Literal["CPU", "Ascend"] = "CPU", all_reduc
             ) from error
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)
+    if deterministic and ms.get_context("deterministic") != "ON":  # MindSpore takes it once, and before the ranks join
+        ms.set_deterministic(True)
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return ALONE
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
-    ms.set_auto_parallel_context(
-        parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=ranks.group_size
-    )
-    if all_reduce_split and device_target == "Ascend":
-        ms.set_auto_parallel_context(all_reduce_fusion_config=list(all_reduce_split))
+    if all_reduce_split and device_target == "Ascend":  # the steps have all-reduces of their own, and need no more
+        ms.set_auto_parallel_context(
+            parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=ranks.group_size,
+            all_reduce_fusion_config=list(all_reduce_split),
+        )  # fmt: skip
     return ranks
+
+
+def set_precision(settings: StageConfig) -> None:
+    """Set how graphs are compiled and whether float32 may become HF32; say what this device ignores."""
+    precision, on_ascend = settings.precision, ms.get_context("device_target") == "Ascend"
+    if precision.jit_level is not None:
+        ms.set_context(jit_config={"jit_level": precision.jit_level})
+    if precision.hf32 is not None and on_ascend:
+        ms.device_context.ascend.op_precision.conv_allow_hf32(precision.hf32)
+        ms.device_context.ascend.op_precision.matmul_allow_hf32(precision.hf32)
+    asked = {
+        "precision.jit_level": precision.jit_level is not None,
+        "precision.hf32": precision.hf32 is not None,
+        "deterministic": settings.deterministic,
+        "all_reduce_split": bool(settings.all_reduce_split),
+    }
+    ignored = [key for key, is_asked in asked.items() if is_asked]
+    if ignored and not on_ascend:
+        _log.info(f"without effect on CPU: {', '.join(ignored)}")
+
+
+class StepProfiler:
+    """Records some steps of this process, between ``__enter__`` and ``__exit__``; none without options.
+
+    Args:
+        options: which steps.
+        folder: where the record goes.
+    """
+
+    def __init__(self, options: ProfileConfig | None, folder: Path):
+        self._options, self._folder, self._n_steps = options, folder, 0
+        self._profile: Any = None
+
+    def __enter__(self) -> "StepProfiler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._profile is not None:
+            self._profile.stop()
+
+    def after_step(self) -> None:
+        """Count a step; begin to record before the first one that is asked for, and stop after the last."""
+        if self._options is None:
+            return
+        self._n_steps += 1
+        if self._n_steps == self._options.first_step - 1:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._profile = profiler.profile(
+                schedule=profiler.schedule(wait=0, active=self._options.steps, repeat=1),
+                on_trace_ready=profiler.tensorboard_trace_handler(str(self._folder)),
+            )
+        elif self._profile is not None:
+            self._profile.step()
+            if self._n_steps == self._options.first_step - 1 + self._options.steps:
+                self._profile.stop()
+                self._profile = None
+                _log.info(f"profile of {self._options.steps} steps: {self._folder}")
 
 
 @contextmanager

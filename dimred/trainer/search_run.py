@@ -136,6 +136,7 @@ class SearchRun(Finish):
 
     def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
         """Record the step. One that is not finite has changed nothing, so a divergence is not watched for."""
+        self.session.profiler.after_step()
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
         value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]

@@ -17,10 +17,10 @@ from dimred.distributed.share import share
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, TENSORBOARD
+from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.signals import StopSignals
 from dimred.models.factory import call_factory
-from dimred.trainer.device import redirect_native_stderr
+from dimred.trainer.device import StepProfiler, redirect_native_stderr
 from dimred.trainer.faults import translate_errors
 from dimred.trainer.folder import run_folder, write_versions
 from dimred.trainer.loop import Place
@@ -40,16 +40,19 @@ class Session:
         settings: the resolved configuration.
         ranks: all of them make a session; rank 0's states count, and rank 0 alone saves.
         signals: entered by the caller.
+        profiler: likewise.
 
     Attributes:
         identity: what a run that is resumed must have in common with the one that began. A program adds its data.
     """
 
-    def __init__(self, out: Path, settings: StageConfig, ranks: Ranks, signals: StopSignals):
-        self.out, self.settings, self.ranks, self.signals = out, settings, ranks, signals
+    def __init__(self, out: Path, settings: StageConfig, ranks: Ranks, signals: StopSignals, profiler: StepProfiler):
+        self.out, self.settings, self.ranks, self.signals, self.profiler = out, settings, ranks, signals, profiler
         self.states = RunStates(out)
         self.metrics_file = out / METRICS
-        self.identity: dict[str, Any] = settings.model_dump(mode="json") | {"--devices": ranks.group_size}
+        self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile"}) | {
+            "--devices": ranks.group_size
+        }
         self._mark: dict[str, Any] | None = None
 
     def identify_data(self, images: Mapping[str, Batches]) -> None:
@@ -149,6 +152,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
         translate_errors(RunStates(out) if ranks.is_rank_zero else None),
+        StepProfiler(settings.profile, out / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
-        yield Session(out, settings, ranks, signals)
+        yield Session(out, settings, ranks, signals, profiler)

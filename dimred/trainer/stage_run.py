@@ -117,6 +117,7 @@ class StageRun(Observer):
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
         """Watch the loss."""
+        self.session.profiler.after_step()
         self._result = result
         self.divergence.see(result.loss, self.n_steps)
         return None

@@ -1,10 +1,17 @@
 """The choice of the device, as far as a host without Ascend can show it."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import mindspore as ms
 import pytest
 
+from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.trainer.device import set_up
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
 
 
 def test_a_device_that_mindspore_cannot_use_is_refused_as_configuration():
@@ -29,3 +36,33 @@ def test_the_device_is_the_one_that_the_environment_names(monkeypatch, given, to
     with pytest.raises(_ChosenError) as chosen:
         set_up(1, "Ascend")
     assert chosen.value.args == told
+
+
+def test_the_options_of_the_device_are_set_and_what_cpu_ignores_is_said() -> None:
+    code = """
+import logging, sys
+import mindspore as ms
+from dimred.config import StageOneConfig
+from dimred.trainer.device import set_precision, set_up
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+settings = StageOneConfig.checked({"deterministic": True, "precision": {"jit_level": "O1", "hf32": True}})
+set_up(1, deterministic=settings.deterministic)
+set_up(1, deterministic=settings.deterministic)
+set_precision(settings)
+print(ms.get_context("deterministic"), ms.context.get_jit_config())
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "without effect on CPU: precision.jit_level, precision.hf32, deterministic",
+        "ON {'jit_level': 'O1'}",
+    ]
+
+
+def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    settings = StageOneConfig.checked(TASK | {"epochs": 2, "profile": {"first_step": 3, "steps": 2}})
+    stage_1_run(settings)(tmp_path, False)
+    (record,) = (tmp_path / "profile").iterdir()
+    kernels = (record / "FRAMEWORK" / "cpu_op_execute_timestamp_0.txt").read_text()
+    (updates,) = (line for line in kernels.splitlines() if line.startswith("Default/ApplyMomentum-op0;"))
+    assert len(updates.split(";")[2].split()) == 2  # one each step
+    assert (record / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists()
