@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
-from mindspore.graph.api import _cell_graph_executor
+from mindspore.nn.cell import _cell_graph_executor
 
 from dimred.train_step.cells import free_graphs
 from dimred.train_step.step import TrainStep
