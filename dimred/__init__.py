@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from dimred.errors import MissingPackageError, missing_training_package
 
 if TYPE_CHECKING:
+    from dimred.builders.search import SubspaceTrainStep as SubspaceTrainStep
     from dimred.checkpoints.layout import WeightLayout as WeightLayout
     from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
     from dimred.comparison.compare import compare as compare
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
     from dimred.evaluation.choose_start import choose_start as choose_start
     from dimred.merging.merge import merge as merge
-    from dimred.search_step.step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
@@ -38,7 +38,7 @@ _HOME = {
     "CheckpointSeries": "dimred.checkpoints.series",
     "SnapshotCallback": "dimred.trainer.snapshot_callback",
     "SubspaceBasis": "dimred.subspace.basis",
-    "SubspaceTrainStep": "dimred.search_step.step",
+    "SubspaceTrainStep": "dimred.builders.search",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.checkpoints.layout",
     "choose_start": "dimred.evaluation.choose_start",

@@ -27,8 +27,8 @@ MAY_IMPORT = {
     "data": ("errors", "io"),
     "distributed": ("errors", "io"),
     "vectors": ("errors", "distributed"),
-    "train_step": ("errors", "config", "vectors", "distributed"),
-    "search_step": ("errors", "config", "subspace", "vectors", "distributed", "train_step"),
+    "train_step": ("errors", "vectors", "distributed"),
+    "search_step": ("errors", "vectors", "distributed", "train_step"),
     "evaluation": ("errors", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
 }
 MAY_IMPORT["builders"] = tuple(name for name in MAY_IMPORT if name not in ("launch", "merging", "report"))

@@ -1,4 +1,7 @@
-"""The search step of stage 2."""
+"""The search step: for a user's own program, and for stage 2."""
+
+import os
+from typing import Any
 
 from mindspore import nn
 
@@ -8,8 +11,34 @@ from dimred.builders.steps import build_parts
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search_step.basis_check import Basis
-from dimred.search_step.step import SubspaceTrainStep
+from dimred.search_step.step import SearchStep
+from dimred.subspace.basis import load_basis
 from dimred.train_step.schedule import make_rates
+
+_PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+
+
+class SubspaceTrainStep(SearchStep):
+    """A ``SearchStep`` whose options have defaults and are checked.
+
+    Args:
+        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
+        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, learning_rate, momentum, max_rejected_steps,
+            see ``SearchOptions``; and the parts optimizer, micro_batch_size, ranks, loss_scale, clipping, ema, see
+            ``SearchStep``.
+
+    Raises:
+        ConfigError: an option is unknown, outside its range, or does not go with the others.
+        BasisMismatchError: the basis does not fit the network's trainable weights.
+    """
+
+    def __init__(self, network: nn.Cell, basis: Basis | str | os.PathLike[str], **options: Any):
+        parts = {name: options.pop(name) for name in _PARTS if name in options}
+        checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        if isinstance(basis, str | os.PathLike):
+            basis = load_basis(basis, network=network)
+        super().__init__(network, basis, **dict(checked), **parts)
 
 
 def build_search_step(
@@ -20,7 +49,7 @@ def build_search_step(
     basis: Basis,
     steps_per_epoch: int,
     ranks: Ranks = ALONE,
-) -> SubspaceTrainStep:
+) -> SearchStep:
     """Build stage 2's step with a search.
 
     Args:
@@ -41,4 +70,4 @@ def build_search_step(
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
-    return SubspaceTrainStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)
+    return SearchStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)

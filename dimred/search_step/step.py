@@ -5,35 +5,30 @@ basis and vectors between them. ``tests/benchmarks/test_search_step.py`` measure
 """
 
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.config import SearchOptions
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search_step.basis_check import Basis, leading_components
 from dimred.search_step.bfgs import InverseBFGS
-from dimred.search_step.direction import DirectionRule
+from dimred.search_step.direction import DirectionRule, ProjectedSGD
 from dimred.search_step.dropout import make_replayable
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, Line
 from dimred.search_step.objective import Objective
 from dimred.search_step.outside import OptimizerOutside, ResidualMomentum
-from dimred.search_step.projected_sgd import ProjectedSGD
 from dimred.search_step.result import Clock, Outcome, SearchResult, SearchState
-from dimred.subspace.basis import load_basis
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
 from dimred.vectors.base import make_copies, make_projection, make_vectors
 
 _SAME_LOSS_TOLERANCE = 1e-4
-_PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
 
 
-class SubspaceTrainStep(nn.Cell):
+class SearchStep(nn.Cell):
     """One search step on one batch: direction in the subspace, step length, residual step.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
@@ -63,7 +58,13 @@ class SubspaceTrainStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
+        basis: of the network's trainable weights.
+        rule: ``bfgs`` with Armijo's line search, or ``sgd`` with a fixed step.
+        n_components: k, how many of the basis' leading rows are used; None for all.
+        rho, sigma, max_trials: see ``ArmijoBacktracking``.
+        max_rejected_steps: steps in a row without an accepted trial, after which the search gives up.
+        gamma, alpha: see ``ResidualMomentum``; an ``alpha`` of 0 for no step outside the subspace.
+        learning_rate, momentum: see ``ProjectedSGD``.
         optimizer: makes the step outside the subspace in place of gamma and alpha; over the network's trainable
             parameters. Its learning rate and their schedule are its own.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
@@ -73,8 +74,6 @@ class SubspaceTrainStep(nn.Cell):
         loss_scale: of the gradient; learns from each step whether it was finite.
         clipping: of the gradient g, before anything is made of it.
         ema: of the network, updated after each training step.
-        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, learning_rate, momentum,
-            max_rejected_steps: see ``SearchOptions``.
 
     Inputs:
         the inputs of ``network``.
@@ -83,7 +82,7 @@ class SubspaceTrainStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: an option is unknown, outside its range, or does not go with the others.
+        ConfigError: there is no such basis, it has fewer components, or the optimizer has other parameters.
         BasisMismatchError: the basis does not fit the network's trainable weights.
         NothingAcceptedError: from a step, before it changes anything: the last ``max_rejected_steps`` were rejected.
         SearchError: from the first step, if the network draws random numbers that can't be repeated.
@@ -92,28 +91,39 @@ class SubspaceTrainStep(nn.Cell):
     def __init__(
         self,
         network: nn.Cell,
-        basis: Basis | str | os.PathLike[str],
+        basis: Basis,
         *,
+        rule: str,
+        n_components: int | None,
+        rho: float,
+        sigma: float,
+        max_trials: int,
+        max_rejected_steps: int,
+        gamma: float,
+        alpha: float,
+        learning_rate: float | Sequence[float] | Callable[[int], float],
+        momentum: float,
         optimizer: nn.Optimizer | None = None,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
         loss_scale: StaticLossScale | None = None,
         clipping: nn.Cell | None = None,
         ema: nn.Cell | None = None,
-        **options: Any,
     ):
         super().__init__(auto_prefix=False)
-        self.options = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
         trainable = network.trainable_params()
-        if isinstance(basis, str | os.PathLike):
-            basis = load_basis(basis, network=network)
-        components = leading_components(basis, trainable, self.options.n_components)
-        self.direction_rule, self.line_search = make_rules(self.options, len(components))
+        components = leading_components(basis, trainable, n_components)
+        self.direction_rule: DirectionRule = InverseBFGS(len(components))
+        self.line_search: ArmijoBacktracking | FixedStep = ArmijoBacktracking(rho, sigma, max_trials)
+        if rule == "sgd":
+            self.direction_rule = ProjectedSGD(len(components), learning_rate, momentum)
+            self.line_search = FixedStep()
+        self._max_rejected_steps = max_rejected_steps
         self._residual = self._cooldown = None
         if optimizer is not None:
             self._cooldown = OptimizerOutside(optimizer, trainable)
-        elif self.options.alpha > 0:
-            self._residual = ResidualMomentum(self.options.gamma, self.options.alpha)
+        elif alpha > 0:
+            self._residual = ResidualMomentum(gamma, alpha)
         self.network = network
         self.loss_scale = loss_scale
         self.optimizer = optimizer
@@ -224,7 +234,7 @@ class SubspaceTrainStep(nn.Cell):
         self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
-        if self.state.n_rejected_in_a_row >= self.options.max_rejected_steps:
+        if self.state.n_rejected_in_a_row >= self._max_rejected_steps:
             raise NothingAcceptedError(
                 f"no step was accepted {self.state.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
                 "start may already be a minimum in this subspace, the batches too small or noisy, or the loss not "
@@ -245,10 +255,3 @@ class SubspaceTrainStep(nn.Cell):
                 "in place of ops.dropout"
             )
         self._forward_is_checked = True
-
-
-def make_rules(options: SearchOptions, n_components: int) -> tuple[DirectionRule, ArmijoBacktracking | FixedStep]:
-    """Make the direction rule and the line search that ``options.rule`` names."""
-    if options.rule == "bfgs":
-        return InverseBFGS(n_components), ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
-    return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()

@@ -7,20 +7,17 @@ from typing import Any
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError, shown
 
 UPDATES = "global_step"  # the count in the state of every optimizer of MindSpore, and in no snapshot
 
 
-def decays(parameter: Parameter, no_decay: Sequence[str] = NO_DECAY_PATTERNS) -> bool:
+def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
     """Decide whether weight decay applies: to every parameter whose name fits none of the patterns."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 
-def decay_groups(
-    parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str] = NO_DECAY_PATTERNS
-) -> list[dict[str, Any]]:
+def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str]) -> list[dict[str, Any]]:
     """Make parameter groups for a MindSpore optimizer: with the decay, without it, and the original order."""
     decayed = [parameter for parameter in parameters if decays(parameter, no_decay)]
     spared = [parameter for parameter in parameters if not decays(parameter, no_decay)]
@@ -105,7 +102,7 @@ def make_optimizer(
     rates: float | Sequence[float],
     *,
     weight_decay: float = 0.0,
-    no_decay: Sequence[str] = NO_DECAY_PATTERNS,
+    no_decay: Sequence[str] = (),
     **options: float | bool | None,
 ) -> nn.Optimizer:
     """Make an optimizer over the parameters, with weight decay on those that decay.
@@ -120,7 +117,7 @@ def make_optimizer(
         parameters: the trainable ones.
         rates: a number, or one for each update.
         weight_decay: of the parameters that decay, 0 <= weight_decay < 1.
-        no_decay: patterns of the names of parameters that don't decay.
+        no_decay: patterns of the names of parameters that don't decay, such as ``*bias``.
         options: ``momentum``; of ``sgd`` ``nesterov`` too; or ``beta1``, ``beta2`` and ``eps``. None stands for the
             default.
 

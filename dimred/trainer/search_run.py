@@ -31,7 +31,7 @@ from dimred.search_step.result import (
     telemetry,
     totals,
 )
-from dimred.search_step.step import SubspaceTrainStep
+from dimred.search_step.step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
@@ -61,14 +61,14 @@ class SearchRun(Finish):
         records: one for each step, as in ``metrics.jsonl``.
     """
 
-    step: SubspaceTrainStep
+    step: SearchStep
 
     def __init__(
         self,
         session: Session,
         settings: StageTwoConfig,
         network: nn.Cell,
-        step: SubspaceTrainStep,
+        step: SearchStep,
         images: Mapping[str, Batches],
         scores: Scores,
         sources: Mapping[str, Path | None],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.search_step.step import SubspaceTrainStep
+from dimred.builders.search import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
 from tests.helpers.resnet18 import PlainGradient, network_and_batches
 

@@ -19,6 +19,7 @@ from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 
 from dimred.averaging.windows import Window
+from dimred.builders.search import SubspaceTrainStep
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Intent, Ranks
@@ -28,7 +29,6 @@ from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.classification import cross_entropy, is_correct
 from dimred.evaluation.scores import mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
 from dimred.trainer.device import set_up

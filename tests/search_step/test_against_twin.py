@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.search_step.step import SubspaceTrainStep
+from dimred.builders.search import SubspaceTrainStep
 from tests.helpers.networks import (
     PlainBasis,
     Quadratic,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
+from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search_step.result import Outcome
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
@@ -30,7 +30,7 @@ REJECT_ALL = {"sigma": 1 - 1e-9, "max_trials": 1}
 
 
 def continued(network: nn.Cell, n_components: int, name: str = "momentum", **options) -> SubspaceTrainStep:
-    optimizer = make_optimizer(name, network.trainable_params(), RATES, weight_decay=0.01)
+    optimizer = make_optimizer(name, network.trainable_params(), RATES, weight_decay=0.01, no_decay=["*bias"])
     return SubspaceTrainStep(network, basis_for(network, n_components), optimizer=optimizer, **options)
 
 
@@ -44,7 +44,7 @@ def test_the_step_is_its_twin(name: str) -> None:
         mlp_function(), rows, weight_vector(network), max_step=0.05,
         optimizer=Optimizer(name, decays, RATES), sizes=[weight.size for weight in weights],
     )  # fmt: skip
-    optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01)
+    optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01, no_decay=["*bias"])
     step = SubspaceTrainStep(network, PlainBasis(rows), optimizer=optimizer)
     step.direction_rule = Shortened(step.direction_rule, 0.05)
     rng, outside, start = np.random.default_rng(4), 0.0, twin.weights
@@ -114,7 +114,9 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def test_the_state_is_neither_rates_nor_weights() -> None:
-    optimizer = make_optimizer("momentum", TanhMLP().trainable_params(), [0.4, 0.2], weight_decay=0.01)
+    optimizer = make_optimizer(
+        "momentum", TanhMLP().trainable_params(), [0.4, 0.2], weight_decay=0.01, no_decay=["*bias"]
+    )
     names = [parameter.name for parameter in state_parameters(optimizer)]
     assert names[0] == "global_step"
     assert sum(name.startswith("moments.") for name in names) == 4

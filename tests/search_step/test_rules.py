@@ -11,9 +11,8 @@ from scipy.optimize import minimize, rosen, rosen_der
 
 from dimred.config import SearchOptions
 from dimred.search_step.bfgs import CurvatureState, InverseBFGS, bfgs_update, condition_number
+from dimred.search_step.direction import ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
-from dimred.search_step.projected_sgd import ProjectedSGD
-from dimred.search_step.step import make_rules
 from tests.helpers.networks import quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine
 
@@ -143,7 +142,7 @@ def solve(function, gradient, start, tolerance, max_steps=2000):
 
     Each step pays one function and one gradient at its start, though the function is known from the trial before.
     """
-    rule, search = make_rules(SearchOptions(rho=0.5, sigma=0.1, max_trials=30), len(start))
+    rule, search = InverseBFGS(len(start)), ArmijoBacktracking(rho=0.5, sigma=0.1, max_trials=30)
     x, state, evaluations = np.array(start, np.float64), rule.initial(), 0
     for _ in range(max_steps):
         loss, grad = function(x), gradient(x)

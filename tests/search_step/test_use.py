@@ -8,9 +8,9 @@ import pytest
 from mindspore import Tensor, dataset, load_checkpoint, nn
 from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
 
+from dimred.builders.search import SubspaceTrainStep
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.subspace.basis import SubspaceBasis
 from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
 

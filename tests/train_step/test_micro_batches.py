@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
+from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore import Parameter, Tensor
 
+from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
@@ -70,7 +71,7 @@ def test_what_an_optimizer_does_not_take_is_named(name, options, said):
 
 def test_the_rule_of_the_decay_groups_is_a_list_of_patterns():
     weight = Parameter(Tensor(np.ones(2, np.float32)), name="blocks.0.conv.weight")
-    assert decays(weight)
+    assert decays(weight, NO_DECAY_PATTERNS)
     assert not decays(weight, ["blocks.*"])
     assert decays(Parameter(Tensor(np.ones(2, np.float32)), name="norm.gamma"), [])
 

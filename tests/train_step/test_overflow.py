@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dimred.builders.search import SubspaceTrainStep
 from dimred.search_step.result import Outcome
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
@@ -23,7 +23,7 @@ SCALE_STATE = {"loss_scale.scale", "loss_scale.good_steps", "loss_scale.overflow
 
 def step_with(level: str, optimizer: str, scale, micro_batch_size: int | None = None) -> TrainStep:
     network = with_precision(BatchNormNet(), level)
-    update = make_optimizer(optimizer, network.trainable_params(), RATES, weight_decay=0.01)
+    update = make_optimizer(optimizer, network.trainable_params(), RATES, weight_decay=0.01, no_decay=["*bias"])
     step = TrainStep(
         network,
         update,

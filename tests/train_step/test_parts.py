@@ -7,6 +7,7 @@ import pytest
 from mindspore import dataset
 from mindspore.train import LossMonitor, Model
 
+from dimred.config import NO_DECAY_PATTERNS
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
@@ -27,7 +28,11 @@ def build(parts: set[str]) -> tuple[TanhMLP, TrainStep]:
     network = TanhMLP()
     used = with_precision(network, "O1") if "precision" in parts else network
     optimizer = make_optimizer(
-        "adamw" if "adamw" in parts else "momentum", used.trainable_params(), RATES, weight_decay=DECAY
+        "adamw" if "adamw" in parts else "momentum",
+        used.trainable_params(),
+        RATES,
+        weight_decay=DECAY,
+        no_decay=NO_DECAY_PATTERNS,
     )
     step = TrainStep(
         used,
@@ -47,7 +52,9 @@ def twin(parts: set[str]) -> tuple[list[float], list[float], np.ndarray, np.ndar
     shapes = [parameter.shape for parameter in parameters]
     ends = np.cumsum([parameter.size for parameter in parameters])[:-1]
     optimizer = Optimizer(
-        "adamw" if "adamw" in parts else "momentum", [DECAY if decays(p) else 0.0 for p in parameters], RATES
+        "adamw" if "adamw" in parts else "momentum",
+        [DECAY if decays(p, NO_DECAY_PATTERNS) else 0.0 for p in parameters],
+        RATES,
     )
     start = w = weight_vector(network).astype(np.float64)
     losses, norms, path = [], [], []

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
 
+from dimred.builders.search import SubspaceTrainStep
+from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
-from dimred.search_step.step import SubspaceTrainStep
 from dimred.train_step.optimizers import decay_groups, decays
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
@@ -45,7 +46,7 @@ def test_the_step_is_momentum_sgd_with_decay_groups_and_schedule() -> None:
     network, x, y = problem()
     rates = make_rates("linear", 0.3, 2, STEPS)
     weight, bias, losses = twin(network.weight.asnumpy(), network.bias.asnumpy(), x, y, rates)
-    groups = decay_groups(network.trainable_params(), DECAY)
+    groups = decay_groups(network.trainable_params(), DECAY, NO_DECAY_PATTERNS)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), nn.Momentum(groups, rates.tolist(), MOMENTUM))
     returned = [step(Tensor(x), Tensor(y)) for _ in range(STEPS)]
     np.testing.assert_allclose([float(result.loss.asnumpy()) for result in returned], losses, rtol=1e-5)
@@ -130,4 +131,7 @@ def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing() -> No
 
 def test_normalisation_and_biases_are_spared_from_decay() -> None:
     network = nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dense(4, 2))
-    assert [weight.name for weight in network.trainable_params() if decays(weight)] == ["0.weight", "2.weight"]
+    assert [weight.name for weight in network.trainable_params() if decays(weight, NO_DECAY_PATTERNS)] == [
+        "0.weight",
+        "2.weight",
+    ]

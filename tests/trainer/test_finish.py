@@ -19,7 +19,7 @@ from dimred.averaging.choice import Measured
 from dimred.builders import build_data
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.checksummed_json import read_checksummed
@@ -74,7 +74,7 @@ def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
     stage_2_run(two, weights)(tmp_path / "two", False)
     begun, plain = read_checkpoint(weights), network(3)
     rates = [first * (8 - step) / 8 for step in range(8)]
-    groups = decay_groups(plain.trainable_params(), 1e-4)
+    groups = decay_groups(plain.trainable_params(), 1e-4, NO_DECAY_PATTERNS)
     optimizer = nn.Momentum(groups, [0.0] * 8 + rates, 0.9)
     from_arrays([*plain.get_parameters(), *state_parameters(optimizer)], begun, "stage 1")
     loss = nn.WithLossCell(plain, nn.CrossEntropyLoss(label_smoothing=two.label_smoothing))
