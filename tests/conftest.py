@@ -34,6 +34,7 @@ QUICK = (
     "test_packages.py",
 )
 LONGER = (
+    "cli/test_doctor.py",
     "comparison/test_compare.py",
     "launch/test_launcher.py",
     "merging/test_average.py",

@@ -8,6 +8,7 @@ import typer
 from dimred import __version__
 from dimred.cli.compare import compare, report
 from dimred.cli.data import data
+from dimred.cli.doctor import doctor
 from dimred.cli.evaluate import evaluate, summary
 from dimred.cli.init import init
 from dimred.cli.merge import merge
@@ -21,9 +22,9 @@ typer_app = typer.Typer(
     Stage 1 trains and keeps snapshots. Stage 2 makes the best network of them: by averages, a cooldown, or a search in
     the directions that a PCA of them gives.
 
-    Exit status: 0 done; 1 a check said no (show --checkpoint, data check), or an error that nobody foresaw; 2 wrong
-    input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143 SIGTERM).
-    train ends with the status of the first rank that failed.
+    Exit status: 0 done; 1 a check said no (doctor, show --checkpoint, data check), or an error that nobody foresaw; 2
+    wrong input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143
+    SIGTERM). train ends with the status of the first rank that failed.
 
     Example: dimred train stage-1 ./imagenet, then dimred pca --ckpt-dir ..., then dimred train stage-2 ...
     """,
@@ -56,7 +57,7 @@ def options(
 
 for group, name in ((data, "data"), (rank_table, "rank-table")):
     typer_app.add_typer(group, name=name)
-for command in (init, train, pca, show, merge, compare, report, summary):
+for command in (init, train, pca, show, merge, compare, report, summary, doctor):
     typer_app.command()(command)
 typer_app.command("eval")(evaluate)
 

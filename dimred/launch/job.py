@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, MissingPackageError
 from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.rank_table import Device, read_rank_table
 
@@ -18,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # of MindSpore's own launcher, too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # ends when all ranks have ended
-_ASCEND_DEVICE = Path("/dev/davinci_manager")
+ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,15 @@ class Job:
         """Refuse what is known to be wrong before any rank is started.
 
         Raises:
+            MissingPackageError: there is no MindSpore.
             ConfigError: the devices or CANN's module are missing, a port is taken, or a folder holds earlier results
                 without ``resume``.
         """
-        if self.device_target == "Ascend" and not _ASCEND_DEVICE.exists():
+        if find_spec("mindspore") is None:
+            raise MissingPackageError("mindspore")
+        if self.device_target == "Ascend" and not ASCEND_DEVICE.exists():
             raise ConfigError(
-                f"--device-target is Ascend, but this host has no Ascend device ({_ASCEND_DEVICE} is missing); use "
+                f"--device-target is Ascend, but this host has no Ascend device ({ASCEND_DEVICE} is missing); use "
                 "--device-target CPU, or --dry-run to see what would run"
             )
         if self.device_target == "Ascend" and self.joins_ranks and find_spec("hccl") is None:

@@ -181,7 +181,7 @@ def test_no_device_no_start(tmp_path):
 
 
 def test_ranks_on_ascend_need_the_collective_library_of_their_python(tmp_path, monkeypatch):
-    monkeypatch.setattr("dimred.launch.job._ASCEND_DEVICE", tmp_path)  # a device is there, its software is not
+    monkeypatch.setattr("dimred.launch.job.ASCEND_DEVICE", tmp_path)  # a device is there, its software is not
     ascend = {"out": tmp_path, "device_target": "Ascend"}
     with pytest.raises(ConfigError, match=r"--devices is 2, but .* has no module 'hccl'.* source CANN's set_env\.sh"):
         launch(make_job("x", "stage_1", [], devices=2, **ascend))

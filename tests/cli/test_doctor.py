@@ -1,0 +1,104 @@
+"""``dimred doctor`` on this machine, and on one where something is missing."""
+
+import importlib.metadata
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import dimred_here
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    with (tmp_path / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(min(4096, 65536 - file.tell()))):
+            pass
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+def wrong(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("WRONG")]
+
+
+def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
+    done = dimred_here("doctor", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("all is well\n")
+    for what in (
+        "versions",
+        "CANN",
+        "memory",
+        "disk",
+        "oneDNN",
+        "one compiled step, 1 rank",
+        "one collective, 2 ranks",
+    ):
+        assert f"\nok     {what}" in f"\n{done.stdout}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_that_is_taken_is_wrong_and_the_step_is_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = dimred_here("doctor", "--master-port", port, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = wrong(done.stdout)
+    assert "one collective, 2 ranks" in line
+    assert f"port {port} of --master-addr" in line
+    assert "name another --master-port" in line
+
+
+def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
+    assert done.returncode == 1
+    device, cann = wrong(done.stdout)
+    assert "/dev/davinci_manager is missing; install the driver" in device
+    assert "source its set_env.sh" in cann
+    assert done.stdout.endswith("2 of 6 need mending\n")  # no job was tried
+
+
+def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "version.cfg").write_text("# comment\ntoolkit_running_version=[8.5.0]\n")
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
+    assert f"ok     CANN                          {tmp_path} (toolkit_running_version=[8.5.0])" in done.stdout
+
+
+def test_a_full_disk(full_disk: Path) -> None:
+    done = dimred_here("doctor", cwd=full_disk)
+    assert done.returncode == 1
+    (line,) = wrong(done.stdout)
+    assert "nothing can be written (No space left on device); make room" in line
+
+
+def test_without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "mindspore":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    done = dimred_here("doctor", cwd=tmp_path)
+    assert done.returncode == 1
+    assert wrong(done.stdout) == [
+        "WRONG  mindspore                     not installed; install what training needs with "
+        "python -m pip install 'dimred[train]'"
+    ]
+
+
+@pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="a host without AVX-512 needs no cap")
+def test_an_instruction_set_that_is_not_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "ALL")
+    done = dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path)
+    assert "WRONG  oneDNN                        instruction set capped at ALL; unset ONEDNN_MAX_CPU_ISA" in done.stdout
