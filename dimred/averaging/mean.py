@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_file
 from dimred.checkpoints.layout import WeightLayout
-from dimred.checkpoints.opened import Checkpoint, open_file
 from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
 from dimred.errors import CheckpointError
 

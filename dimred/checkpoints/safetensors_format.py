@@ -22,7 +22,6 @@ _TYPES: dict[str, np.dtype | str] = {"BOOL": np.dtype("?"), "BF16": BFLOAT16}
 _TYPES |= {f"{dtype.kind.upper()}{8 * dtype.itemsize}": dtype for dtype in NUMBERS}  # F32, I64, U8, ...
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _MARK = {"format": "ms"}  # MindSpore writes this into the metadata
-_NO_TEXTS = ("format", "dimred_crc32")  # the mark, and a checksum that earlier versions wrote
 
 
 def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
@@ -43,7 +42,7 @@ def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict
             f"{path} is not a whole safetensors file ({str(error)[:200]}). It may be truncated, damaged, or of another "
             "kind; save it again."
         ) from None
-    return index, {name: text for name, text in texts.items() if name not in _NO_TEXTS}
+    return index, {name: text for name, text in texts.items() if name != "format"}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

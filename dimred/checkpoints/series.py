@@ -179,27 +179,21 @@ class CheckpointSeries:
         name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
         return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
 
-    def select(
-        self, skip_first: int = 0, last: int | None = None, every: int = 1, until_epoch: int | None = None
-    ) -> "CheckpointSeries":
-        """Select a part for reading: up to an epoch, without the first, then the last, then every n-th from the newest.
+    def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
+        """Select a part for reading: the last ones, of those up to an epoch.
 
         Raises:
-            ConfigError: a number is not allowed.
+            ConfigError: ``last`` is not a whole number above 0.
             SeriesError: nothing is left.
         """
-        for name, value, least in (("skip_first", skip_first, 0), ("last", last, 1), ("every", every, 1)):
-            if value is not None:
-                check_number(name, value, at_least=least, whole=True)
-        early = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
-        chosen = early[skip_first:] if last is None else early[skip_first:][-last:]
+        if last is not None:
+            check_number("last", last, at_least=1, whole=True)
+        chosen = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
         if not chosen:
-            raise SeriesError(
-                f"skip_first = {skip_first}{'' if until_epoch is None else f' and until_epoch = {until_epoch}'} "
-                f"leave none of the {len(self)} snapshots in {self.directory}."
-            )
+            until = "" if until_epoch is None else f" up to epoch {until_epoch}"
+            raise SeriesError(f"{self.directory} has no snapshots{until}.")
         part = copy(self)
-        part.entries, part._writable = chosen[::-1][::every][::-1], False
+        part.entries, part._writable = chosen[-(last or 0) :], False
         return part
 
     def _check_writable(self) -> None:

@@ -41,9 +41,7 @@ def pca(
         Literal["pca", "snapshots"],
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
     ] = "pca",
-    skip_first: Annotated[int, typer.Option(help="Leave out the first N snapshots.")] = 0,
-    last: Annotated[int | None, typer.Option(help="Of these, take the last N only.")] = None,
-    every: Annotated[int, typer.Option(help="Of these, take every N-th, counted back from the newest.")] = 1,
+    last: Annotated[int | None, typer.Option(help="Take the last N snapshots only.")] = None,
     names_from: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +74,7 @@ def pca(
     from dimred.checkpoints.series import CheckpointSeries
     from dimred.subspace.fit import fit_basis, plan_basis
 
-    series = CheckpointSeries.open(ckpt_dir).select(skip_first, last, every)
+    series = CheckpointSeries.open(ckpt_dir).select(last)
     layout = None if names_from is None else _layout_from(names_from)
     # The interpreter and the libraries hold their share of the limit already. Shared are the memory-mapped pages.
     held = psutil.Process().memory_info()

@@ -9,8 +9,7 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
-from dimred.report.html import details, sentences, table
-from dimred.report.page import COMPARISON_PICTURES, Page, Picture
+from dimred.report.page import COMPARISON_PICTURES, Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.verdict import duration, gain_text
 

@@ -16,17 +16,16 @@ from typing import Any
 
 from dimred.console import LiveBar
 from dimred.errors import DimredError
+from dimred.launch.channel import StallDetector
 from dimred.launch.job import Job
 from dimred.launch.logs import RankFolders, show
 from dimred.launch.processes import Child
 from dimred.launch.signals import handled
-from dimred.launch.stall import StallDetector
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks, which often meet the same fault, end with words of their own
 _SECONDS_FOR_RANK_0 = 10.0  # after another rank has refused, perhaps because rank 0 could not go on
-_LARGEST_TOTAL = 2**53  # a bar computes with floats
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
@@ -160,17 +159,16 @@ class _Watch:
         self._failure = self._failure or self._look_for_a_failure()
 
     def _take(self, rank: int, message: Any) -> None:
-        """Take a message of a rank; what no rank would send is dropped."""
+        """Take a message of a rank."""
         match message:
-            case ["at", str(doing), int(step)]:
+            case ["at", doing, step]:
                 self._stalls.heard(rank, doing, step)
             case ["alive"]:
                 self._stalls.alive()
-            case ["bar", str(name), int(total), int(done), str(status)] if 0 <= done <= total < _LARGEST_TOTAL:
-                if rank == self._job.local_ranks[0]:
-                    with suppress(OSError):  # of a terminal that is gone
-                        self._bar.show(name, total, done, status)
-            case ["refused", str(why)]:
+            case ["bar", *progress] if rank == self._job.local_ranks[0]:
+                with suppress(OSError):  # of a terminal that is gone
+                    self._bar.show(*progress)
+            case ["refused", why]:
                 self._refusals[rank] = why
                 self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
 

@@ -71,7 +71,7 @@ class Child:
         return self._socket.fileno()
 
     def messages(self) -> Iterator[Any]:
-        """Yield what has arrived, as JSON; packets that hold none are dropped."""
+        """Yield what has arrived."""
         while self.is_open:
             try:
                 packet = self._socket.recv(_LONGEST_MESSAGE)
@@ -80,7 +80,7 @@ class Child:
             except OSError:
                 packet = b""
             self.is_open = bool(packet)
-            with suppress(ValueError, RecursionError):
+            if packet:
                 yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:

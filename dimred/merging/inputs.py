@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
-from dimred.checkpoints.checkpoint_io import SUFFIXES, open_checkpoint, read_index
-from dimred.checkpoints.opened import Checkpoint, open_file, stamps_of
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_checkpoint, open_file, read_index, stamps_of
 from dimred.checkpoints.series import CheckpointSeries, steps_since_start
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown

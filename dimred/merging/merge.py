@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dimred.averaging.profiles import profile_coefficients
-from dimred.checkpoints.opened import Checkpoint
+from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import remove, remove_leftovers, rename_durably
 from dimred.io.lock import FolderLock

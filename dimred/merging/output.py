@@ -13,9 +13,8 @@ import numpy as np
 from safetensors import safe_open
 
 from dimred.averaging.mean import BLOCK, buffer, stream_mean
-from dimred.checkpoints.checkpoint_io import read_index
+from dimred.checkpoints.checkpoint_io import Checkpoint, read_index
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
-from dimred.checkpoints.opened import Checkpoint
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, shown
@@ -25,7 +24,6 @@ from dimred.merging.inputs import is_folder, read_one
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
-_CHECKSUM = "dimred_crc32"  # of dimred's own files: not the result's
 _COMPANIONS = (".json", ".txt", ".model", ".jinja")  # a model's configuration and tokenizer
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
@@ -121,7 +119,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
     """Read the metadata of a ``.safetensors`` file, or the texts in a ``.ckpt`` file, which become metadata."""
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as opened:
-            return {key: text for key, text in (opened.metadata() or {}).items() if key != _CHECKSUM}
+            return dict(opened.metadata() or {})
     texts = {name: str(place.read(file.fileno(), path)) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.opened import Checkpoint
+from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error

@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dimred.merging.candidates import scores_of
 from dimred.merging.scores import SPLITS, Trial, read_scores
-from dimred.report.html import key_figures, sentences, table
-from dimred.report.page import Page, Picture
+from dimred.report.page import Page, Picture, key_figures, sentences, table
 from dimred.report.plots import AVERAGE, PLAIN, new_figure
 
 PAGE = "merge.html"

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.interpolate import RectBivariateSpline
 
 from dimred.report.plots import AVERAGE, PLAIN, STAGE_2, legend_below, new_figure, whole_numbers
 from dimred.subspace.basis import SubspaceBasis
@@ -81,29 +80,16 @@ def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def refined(surface: Surface) -> Surface:
-    """Interpolate to a grid four times as fine with a cubic spline; keep a surface with a loss that is not finite."""
-    if not np.isfinite(surface.loss).all():
-        return surface
-    order = min(3, len(surface.first) - 1)
-    spline = RectBivariateSpline(surface.second, surface.first, surface.loss, kx=order, ky=order)
-    first, second = (
-        np.linspace(side[0], side[-1], 4 * (len(side) - 1) + 1) for side in (surface.first, surface.second)
-    )
-    return Surface(first, second, spline(second, first))
-
-
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences to its lowest one."""
     figure, axes = new_figure((4.8, 4.9))
-    fine = refined(surface)
-    loss = np.where(np.isfinite(fine.loss), fine.loss, np.nan)
+    loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
     lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
     power = 0 if highest >= 0.1 else 3 * int(np.floor(np.log10(highest) / 3))  # of ten; short numbers that differ
     unit = "" if power == 0 else f", in units of $10^{{{power}}}$"
     # Levels are closer together near the lowest loss.
     levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
-    grid = (fine.first, fine.second, (loss - lowest) / 10**power)
+    grid = (surface.first, surface.second, (loss - lowest) / 10**power)
     drawn = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
     axes.clabel(axes.contour(*grid, levels, colors="#666666", linewidths=0.4), fontsize=7, fmt="%.3g")
     figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3g", label=f"loss above the lowest here, {lowest:.4g}{unit}")

@@ -13,8 +13,17 @@ from dimred.config import StageOneConfig
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
-from dimred.report.html import details, key_figures, preformatted, sentences, table
-from dimred.report.page import COMPARISON_PICTURES, Page, Picture, make_page_folder
+from dimred.report.page import (
+    COMPARISON_PICTURES,
+    Page,
+    Picture,
+    details,
+    key_figures,
+    make_page_folder,
+    preformatted,
+    sentences,
+    table,
+)
 from dimred.report.plane import PlaneView, plot_distances, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of
 from dimred.report.verdict import (

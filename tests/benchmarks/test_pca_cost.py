@@ -1,17 +1,13 @@
 """What a basis costs: at ResNet-50's size beside mere reading and writing, and as N and M grow."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dimred.subspace.fit import fit_basis
 from tests.benchmarks.snapshot_files import forget_cached_pages, resnet_50_shapes, write_random_walk
 from tests.helpers.processes import run_and_watch
 
@@ -76,35 +72,3 @@ def test_60_snapshots_of_resnet_50_within_a_gigabyte(tmp_path, capsys):
         print(plan.stdout)
     assert rows[0][2] <= 1e9
     assert rows[1][2] <= 3e8
-
-
-def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and processor seconds of all threads."""
-    started, cpu_started = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - started, time.process_time() - cpu_started
-
-
-def test_cost_grows_linearly_in_m(tmp_path, capsys):
-    sizes, counts = (1, 2, 4, 8), (20, 40, 80)
-    cells = {}
-    for millions in sizes:
-        shapes = {f"layer{number}.weight": (1_000, 250) for number in range(4 * millions)}
-        series = write_random_walk(tmp_path / "s", shapes, max(counts))
-        for count in counts:
-            times = []
-            for attempt in range(2):
-                out = tmp_path / f"{attempt}.npy"
-                times.append(timed(partial(fit_basis, series.select(last=count), 16, out=out)))
-                out.unlink()
-                out.with_suffix(".h5").unlink()
-            cells[count, millions] = [min(each) for each in zip(*times, strict=True)]
-        shutil.rmtree(tmp_path / "s")
-    with capsys.disabled():
-        for which, name in enumerate(("Seconds", "Processor seconds")):
-            print(f"\n{name}, 16 directions; in brackets per million weights and snapshot, in ms\n")
-            print("| N | " + " | ".join(f"M = {millions} M" for millions in sizes) + " |")
-            print("|---" * (1 + len(sizes)) + "|")
-            for count in counts:
-                row = [(cells[count, millions][which], millions * count) for millions in sizes]
-                print(f"| {count} | " + " | ".join(f"{t:.2f} ({1e3 * t / work:.1f})" for t, work in row) + " |")

@@ -169,19 +169,17 @@ def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
     assert len(CheckpointSeries.open(tmp_path)) == 3
 
 
-def test_select_counts_every_nth_back_from_the_newest(tmp_path):
+def test_the_last_ones_up_to_an_epoch_are_selected(tmp_path):
     series = fill(tmp_path, range(1, 11), keep=None)
-    assert [entry.step for entry in series.select(skip_first=2).entries] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert series.select().entries == series.entries
     assert [entry.step for entry in series.select(last=3).entries] == [8, 9, 10]
     until = series.entries[5].epoch
     early = [entry.step for entry in series.entries if entry.epoch <= until]
     assert [entry.step for entry in series.select(last=3, until_epoch=until).entries] == early[-3:]
-    assert [entry.step for entry in series.select(skip_first=1, last=8, every=3).entries] == [4, 7, 10]
-    with pytest.raises(SeriesError, match="leave none of the 10"):
-        series.select(skip_first=10)
-    for wrong in ({"skip_first": -1}, {"last": 0}, {"every": 0}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            series.select(**wrong)
+    with pytest.raises(SeriesError, match="has no snapshots up to epoch -1"):
+        series.select(until_epoch=-1)
+    with pytest.raises(ConfigError, match="last is 0"):
+        series.select(last=0)
 
 
 def test_a_folder_without_manifest_is_ordered_by_name_never_by_time(tmp_path):

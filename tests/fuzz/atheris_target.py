@@ -26,7 +26,7 @@ def main() -> None:
         from tests.fuzz.test_readers import read
 
         path.write_bytes(data[1:])
-        if data[:1] != b"\0" and reader.forge and name != "pca_mat.h5":  # a forged one can lead HDF5 into a loop
+        if data[:1] != b"\0" and reader.forge:
             reader.forge(path)
         read(reader, path)
 

@@ -17,9 +17,8 @@ from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.subspace.metadata import CHECKSUM_BYTES
 from dimred.trainer.metrics import MetricsLog
-from tests.helpers.planted import forge_checksum, random_walk, write_series
+from tests.helpers.planted import random_walk, write_series
 
 CONFIGS = Path(__file__).parents[2] / "pipelines" / "configs"
 RANK_TABLE = CONFIGS.parents[1] / "rank_tables" / "rank_table_8pcs.json"
@@ -85,11 +84,6 @@ def _reseal_json(path: Path) -> None:
         return
 
 
-def _reseal_h5(path: Path) -> None:
-    if path.stat().st_size >= CHECKSUM_BYTES:
-        forge_checksum(path)
-
-
 def _read_manifest(path: Path) -> None:
     series = CheckpointSeries.open(path.parent)
     for file in series.paths:
@@ -116,7 +110,7 @@ READERS = [
     Reader("a.safetensors", _read_tensors),
     Reader("manifest.json", _read_manifest, _reseal_json),
     Reader("pca_mat.npy", _read_rows),
-    Reader("pca_mat.h5", _read_metadata, _reseal_h5),
+    Reader("pca_mat.h5", _read_metadata),
     Reader("metrics.jsonl", read_metrics),
     Reader("rank_table.json", read_rank_table),
     Reader("stage_1.yaml", lambda path: load_config(StageOneConfig, path)),

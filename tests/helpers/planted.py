@@ -6,7 +6,6 @@ import numpy as np
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.io.digest import CHUNK
-from dimred.subspace.metadata import checksum_of
 
 WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks, several strips, none of them full
 
@@ -51,10 +50,3 @@ def write_series(directory: Path, snapshots: np.ndarray, first_step: int = 1) ->
     for step, vector in enumerate(snapshots, first_step):
         series.append(as_weights(vector), step=step, epoch=step)
     return CheckpointSeries.open(directory)
-
-
-def forge_checksum(path: Path) -> None:
-    """Put the checksum of a changed ``.h5`` file right again, as somebody who means harm would."""
-    content = checksum_of(path)
-    with path.open("r+b") as file:
-        file.write(content)

@@ -11,7 +11,6 @@ It notes its process in FOLDER/../pids, and then ends as the words say:
 - ``wait``
 - ``save STATUS``: waits; on SIGTERM it says so, takes a second to save, and ends with that status
 - ``measure SECONDS``: in its first step it reads batches for so long
-- ``babble``: sends its launcher what no rank would
 - ``inherit``: shows which descriptors and variables of the launcher a program gets that it starts
 - ``log SECONDS``: in its first step it waits for so long, and says so
 - ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
@@ -25,8 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-from dimred.launch.channel import COMPUTING, READING, _launcher, tell_alive, tell_position, tell_refusal
-from tests.launch.packets import NO_MESSAGES
+from dimred.launch.channel import COMPUTING, READING, tell_alive, tell_position, tell_refusal
 
 _INHERITED = """
 import os
@@ -70,11 +68,9 @@ def main(how: str, *rest: str) -> None:
             time.sleep(0.1)
     if how == "stall":
         stall_after(int(rest[1]), reading=rank == rest[0])
-    if how == "babble":
-        babble()
     if how == "inherit":
         subprocess.run([sys.executable, "-c", _INHERITED], close_fds=False, check=True)
-    while how not in ("fine", "measure", "log", "babble", "inherit"):
+    while how not in ("fine", "measure", "log", "inherit"):
         time.sleep(0.05)
 
 
@@ -105,14 +101,6 @@ def measure(seconds: float) -> None:
     while time.monotonic() < end:
         tell_alive()
         time.sleep(0.05)
-
-
-def babble() -> None:
-    tell_position(COMPUTING, 1)
-    for packet in NO_MESSAGES:
-        _launcher.send(packet)
-    print("all was said", flush=True)
-    tell_position(COMPUTING, 2)
 
 
 def stall_after(steps: int, reading: bool) -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dimred.launch.channel import COMPUTING, READING
-from dimred.launch.stall import Stall, StallDetector
+from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector
 
 
 class Clock:

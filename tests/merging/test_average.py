@@ -1,7 +1,6 @@
 """Averages end to end: what goes in comes out in the same layout, and loads where it came from."""
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -71,12 +70,6 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
         ["bn.running_mean", "bn.running_var", "conv.weight"], ["bn.num_batches_tracked", "fc.weight"]
     ]  # fmt: skip
     assert_same(parts[0] | parts[1], expected(written[1:], [1, 1], BITS))
-
-
-def test_a_folder_out_of_single_files(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2)
-    dimred.merge(tmp_path / "run", tmp_path / "avg")
-    assert sorted(path.name for path in (tmp_path / "avg").iterdir()) == ["config.json", "model.safetensors"]
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -177,27 +170,6 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.slow
-def test_more_than_one_system_call_can_copy(tmp_path: Path) -> None:
-    """What is not averaged is copied whole; the kernel reads and writes 2 GiB at a time at most."""
-    size = (2 << 30) + 1
-    entries = {"w": ("F32", [2], [0, 8]), "quantised": ("I8", [size], [8, 8 + size])}
-    header = {
-        name: dict(zip(("dtype", "shape", "data_offsets"), entry, strict=True)) for name, entry in entries.items()
-    }
-    head = json.dumps(header).encode()
-    (tmp_path / "run").mkdir()
-    for number in (1, 2):
-        with (tmp_path / "run" / f"n-{number}.safetensors").open("wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            file.seek(8 + size - 1, os.SEEK_CUR)  # a sparse file
-            file.write(b"7")
-    dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
-    with (tmp_path / "mean.safetensors").open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        assert file.read() == b"7"
-
-
 def interrupted(tmp_path: Path, out: str, number: signal.Signals) -> int:
     """The exit status of a merge that gets a signal while it writes."""
     write_run(tmp_path / "run", 2)
@@ -275,14 +247,6 @@ def test_quantised_weights_are_refused(tmp_path: Path, dtype: type, options: dic
     with pytest.raises(CheckpointError, match=r"'fc\.quantised' has the type (int8|bool) and differs between"):
         dimred.merge(tmp_path / "run", tmp_path / "out.safetensors", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_an_index_with_odd_metadata(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2, sharded=True)
-    for index in (tmp_path / "run").rglob(INDEX):
-        index.write_text(json.dumps({**json.loads(index.read_text()), "metadata": []}))
-    dimred.merge(tmp_path / "run", tmp_path / "mean", dtype="bfloat16")
-    assert json.loads((tmp_path / "mean" / INDEX).read_text())["metadata"] == []
 
 
 def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path) -> None:

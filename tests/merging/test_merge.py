@@ -106,17 +106,6 @@ def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> Non
     np.testing.assert_array_equal(found["bn.running_mean"], found["fc.weight"][:7, 0])
 
 
-def test_without_the_hook_the_record_says_that_statistics_belong_to_no_network(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 3)
-    score = lambda tensors: float(tensors["fc.weight"][0, 0])  # noqa: E731
-    record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", metric=score, maximize=True, budget=9)
-    assert record["batch_norm"].startswith(
-        "2 statistics are averages, which do not belong to these weights: re-estimate them"
-    )
-    assert "dimred eval" in record["batch_norm"]
-    assert "reestimate(candidate)" in record["batch_norm"]
-
-
 def test_all_else_may_come_from_another_checkpoint_with_a_metric_too(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3)
     full = {**read_file(tmp_path / "run" / "checkpoint-3000" / "model.safetensors"), "head": draw((2,), np.float32, 9)}

@@ -1,7 +1,5 @@
 """The user's metric: what it may return, and every way it may fail without ending the search."""
 
-import json
-import signal
 import subprocess
 import sys
 import time
@@ -95,25 +93,6 @@ def test_a_metric_that_never_returns(of_file, candidate: Path, tmp_path: Path, m
         metric.score(candidate, "search")
     metric._timeout_seconds = 60
     assert metric.score(candidate, "search") == Score(1.0)
-
-
-def test_closing_ends_the_process(of_file, candidate: Path) -> None:
-    metric = of_file("number")
-    process = psutil.Process(metric._process.pid)
-    metric.close()
-    assert not process.is_running()
-
-
-def test_what_hangs_ends_with_the_merge(candidate: Path, log: Path) -> None:
-    """However the merge ended, by SIGKILL too: neither the process nor what it started stays behind."""
-    metric = ProcessMetric("--metric-command", f"{sys.executable} -c 'import time; time.sleep(1000)' {{}}", 60, log)
-    metric._connection.send_bytes(json.dumps({"candidate": str(candidate), "split": "search"}).encode())
-    process = psutil.Process(metric._process.pid)
-    while not (started := process.children()):
-        time.sleep(0.01)
-    metric._connection.close()  # the kernel does it for a process that was killed
-    assert metric._process.wait(20) == -signal.SIGKILL
-    assert not psutil.wait_procs(started, timeout=20)[1]
 
 
 @pytest.mark.parametrize("name", ["hangs", "hangs_with_the_lock"])

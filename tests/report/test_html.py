@@ -1,6 +1,6 @@
 """The page's parts: nothing a file says becomes markup, and pictures do not share names."""
 
-from dimred.report.html import details, document, figure, table
+from dimred.report.page import details, document, figure, table
 
 SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'
 

@@ -10,7 +10,6 @@ from dimred.report.plane import (
     plane_point,
     plot_distances,
     plot_plane,
-    refined,
 )
 from dimred.subspace.basis import SubspaceBasis
 
@@ -32,18 +31,6 @@ def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
     assert first[0] < 0
     assert first[-1] > 10
     assert second[0] < 1 < second[-1]
-
-
-def test_a_finer_surface_goes_through_every_point_and_stays_a_parabola() -> None:
-    first, second = np.linspace(0, 3, 4), np.linspace(-1, 1, 4)
-    loss = first**2 + (second[:, None] - 0.3) ** 2 - first * second[:, None]
-    fine = refined(Surface(first, second, loss))
-    assert fine.loss.shape == (13, 13)
-    np.testing.assert_allclose(fine.loss[::4, ::4], loss, atol=1e-12)
-    expected = fine.first**2 + (fine.second[:, None] - 0.3) ** 2 - fine.first * fine.second[:, None]
-    np.testing.assert_allclose(fine.loss, expected, atol=1e-12)
-    loss[1, 2] = np.nan
-    assert refined(Surface(first, second, loss)).loss is loss
 
 
 def view_of(surface: Surface) -> PlaneView:

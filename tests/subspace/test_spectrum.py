@@ -99,13 +99,6 @@ def test_snapshot_directions_are_gram_schmidts():
         snapshot_directions(repeated @ repeated.T, 8)
 
 
-def test_spread_is_the_norm_of_the_centred_coordinates():
-    snapshots = random_walk(6, 40).astype(np.float64)
-    coefficients = np.random.default_rng(0).standard_normal((3, 6))
-    scores = (snapshots - snapshots.mean(axis=0)) @ (coefficients @ snapshots).T
-    assert np.allclose(spread_along(snapshots @ snapshots.T, coefficients), np.linalg.norm(scores, axis=0))
-
-
 def test_the_repair_makes_rows_orthonormal_and_leaves_the_first_alone():
     rng = np.random.default_rng(0)
     rows, _ = np.linalg.qr(rng.standard_normal((50, 6)))
