@@ -33,10 +33,7 @@ def pca(
         Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).", exists=True)
     ],
     out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path(BASIS),
-    n_components: Annotated[
-        str | None,
-        typer.Option(help="How many directions, or the share of variance to explain, such as 0.95; default 32."),
-    ] = None,
+    n_components: Annotated[int | None, typer.Option(min=1, help="How many directions; default 32.")] = None,
     basis: Annotated[
         Literal["pca", "snapshots"],
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
@@ -79,10 +76,9 @@ def pca(
     # The interpreter and the libraries hold their share of the limit already. Shared are the memory-mapped pages.
     held = psutil.Process().memory_info()
     memory = _parse_bytes(max_memory) - (held.rss - held.shared)
-    wanted = _parse_components(n_components)
     if plan:
         n_snapshots, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
-        needs = plan_basis(n_snapshots, n_weights, wanted)
+        needs = plan_basis(n_snapshots, n_weights, n_components)
         if as_json:
             print(json.dumps(needs))
             return
@@ -93,8 +89,8 @@ def pca(
         return
     with _progress(len(series)) as progress:
         made = fit_basis(
-            series, wanted, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, max_memory=memory,
-            progress=progress, note=_log.info,
+            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad,
+            max_memory=memory, progress=progress, note=_log.info,
         )  # fmt: skip
     found = made.in_short(made.n_components)
     if as_json:
@@ -104,18 +100,6 @@ def pca(
         f"{made.path}: {made.n_components} directions of {found['n_snapshots']} snapshots of {made.n_weights:,} "
         f"weights, which explain {found['explained_variance']:.2%} of their variance"
     )
-
-
-def _parse_components(text: str | None) -> int | float | None:
-    """Parse ``--n-components``: a whole number, or a share with a decimal point."""
-    if text is None:
-        return None
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        raise ConfigError(
-            f"--n-components is {text!r}; give a whole number such as 32, or a share of the variance such as 0.95."
-        ) from None
 
 
 def _parse_bytes(text: str) -> int:

@@ -130,9 +130,21 @@ def merge(
         for folder in (work, target.parent):
             remove_leftovers(folder)
         _log.info(_order_of(chosen))
-        maker = _Maker(chosen, template, target, dtype, judge)
-        held.callback(remove, maker.path)
-        scores = Scores(work / "scores.jsonl", about, maker.score, better, budget)
+        candidate = work / f"candidate{target.suffix}"
+        held.callback(remove, candidate)
+
+        def make(average: Average, *, reestimate: bool, durable: bool) -> None:
+            """Write an average to ``candidate``, with statistics of its own if the metric has them."""
+            remove(candidate)
+            write_network(chosen, np.array(average.coefficients), candidate, template, dtype, durable=durable)
+            if reestimate and judge.reestimates:
+                judge.reestimate(candidate)
+
+        def score(average: Average, split: str, reestimate: bool) -> Score:
+            make(average, reestimate=reestimate, durable=False)
+            return judge.score(candidate, split)
+
+        scores = Scores(work / "scores.jsonl", about, score, better, budget)
         held.callback(scores.close)
         try:
             ended = score_candidates(scores, steps, judge.has_splits)
@@ -143,7 +155,8 @@ def merge(
         except KeyboardInterrupt:
             done = f"{len(scores)} scores are in {work}; the same command goes on"
             raise StoppedError(2, f"{done}, and with --budget {len(scores)} it chooses among these") from None
-        maker.write(kept)
+        make(kept, reestimate=True, durable=True)
+        rename_durably(candidate, target)
         record = record_of(chosen, np.array(kept.coefficients), template, order, dtype) | described
         if judge.reestimates:
             record["batch_norm"] = "statistics re-estimated by the metric's hook"
@@ -170,41 +183,3 @@ def _identity(metric: str | Callable[..., Any]) -> str:
         return getattr(metric, "__qualname__", repr(metric))
     path = Path(metric.rpartition(":")[0])
     return f"{metric} ({hashlib.sha256(path.read_bytes()).hexdigest()[:16]})" if path.is_file() else metric
-
-
-class _Maker:
-    """Writes averages, one at a time to ``path``, and has them scored."""
-
-    def __init__(
-        self,
-        checkpoints: Sequence[Checkpoint],
-        template: Checkpoint,
-        out: Path,
-        dtype: str | None,
-        judge: FunctionMetric | ProcessMetric,
-    ) -> None:
-        self._checkpoints, self._template, self._out, self._dtype, self._judge = (
-            checkpoints,
-            template,
-            out,
-            dtype,
-            judge,
-        )
-        self.path = work_folder(out) / f"candidate{out.suffix}"
-
-    def score(self, average: Average, split: str, reestimate: bool) -> Score:
-        """Return what the judge says of an average on a split."""
-        self._make(average, reestimate=reestimate, durable=False)
-        return self._judge.score(self.path, split)
-
-    def write(self, average: Average) -> None:
-        """Write an average as the result."""
-        self._make(average, reestimate=True, durable=True)
-        rename_durably(self.path, self._out)
-
-    def _make(self, average: Average, *, reestimate: bool, durable: bool) -> None:
-        remove(self.path)
-        coefficients = np.array(average.coefficients)
-        write_network(self._checkpoints, coefficients, self.path, self._template, self._dtype, durable=durable)
-        if reestimate and self._judge.reestimates:
-            self._judge.reestimate(self.path)

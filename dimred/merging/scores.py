@@ -82,19 +82,16 @@ class Scores:
             self._earlier = {_key(trial.average, trial.split, trial.reestimated): trial for trial in trials}
             if earlier is None:
                 self._append(about)
-            else:
-                self._check_same(json.loads(json.dumps(about)), earlier)
+                earlier = dict(about)
+            for key, value in about.items():
+                if value != earlier.get(key):
+                    raise RunError(
+                        f"{path} is of a merge with another {key}: {shown(earlier.get(key))}, not {shown(value)}; name "
+                        "another --out, or remove it"
+                    )
         except BaseException:
             self._file.close()
             raise
-
-    def _check_same(self, about: dict[str, Any], earlier: dict[str, Any]) -> None:
-        for key in {**about, **earlier}:
-            if about.get(key) != earlier.get(key):
-                raise RunError(
-                    f"{self._path} is of a merge with another {key}: {shown(earlier.get(key))}, not "
-                    f"{shown(about.get(key))}; name another --out, or remove it"
-                )
 
     def __len__(self) -> int:
         return len(self._asked)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError
+from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError, check_number
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_memory, gram_pass, rows_pass, working_bytes
@@ -37,7 +37,7 @@ _REPAIRS = 3
 
 def fit_basis(
     series: CheckpointSeries | str | os.PathLike[str],
-    n_components: int | float | None = None,
+    n_components: int | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     kind: str = "pca",
@@ -61,7 +61,7 @@ def fit_basis(
 
     Args:
         series: the snapshots, or their folder.
-        n_components: k; a share of variance between 0 and 1; default 32, and for kind "snapshots" all N.
+        n_components: k; default 32, and for kind "snapshots" all N.
         out: the ``.npy`` file; default none, the result then lives in unnamed temporary files.
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters make the columns.
@@ -89,7 +89,10 @@ def fit_basis(
             )  # fmt: skip
             return replace(made, path=None)  # the mappings hold the files after their names are gone
     target = Path(out)
-    _check_arguments(n_components, kind)
+    if kind not in KINDS:
+        raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
+    if n_components is not None:
+        check_number("n_components", n_components, at_least=1, whole=True)
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
     tell = note or (lambda text: None)
@@ -119,19 +122,7 @@ def fit_basis(
             return load_basis(target, layout=matrix.layout, verify=False)
 
 
-def _check_arguments(n_components: int | float | None, kind: str) -> None:
-    if kind not in KINDS:
-        raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
-    share = isinstance(n_components, float) and 0 < n_components < 1 and kind == "pca"
-    number = isinstance(n_components, int) and not isinstance(n_components, bool) and n_components >= 1
-    if n_components is not None and not share and not number:
-        raise ConfigError(
-            f"n_components is {n_components!r}; give a whole number of at least 1, or (for pca) a share of the "
-            "variance between 0 and 1, such as 0.95."
-        )
-
-
-def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int | float) -> bool:
+def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> bool:
     """Return whether ``target`` is the basis of these snapshots, undamaged.
 
     Only a series with a manifest can tell: without one the digests of the snapshots are not known before they are read.
@@ -142,7 +133,7 @@ def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int | 
         basis = load_basis(target, layout=matrix.layout, verify=False)
         made_from = [(source.step, source.digest) for source in basis.snapshots]
         wanted = [(entry.step, entry.digest) for entry in matrix.entries]
-        same = basis.kind == kind and made_from == wanted and _has_size(basis, n_components)
+        same = basis.kind == kind and made_from == wanted and basis.n_components == n_components
         if same:
             load_basis(target)  # reads all rows
     except BasisMismatchError:
@@ -150,18 +141,11 @@ def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int | 
     return same
 
 
-def _has_size(basis: SubspaceBasis, n_components: int | float) -> bool:
-    if isinstance(n_components, int) or basis.explained_variance_ratio is None:
-        return basis.n_components == n_components
-    explained = np.cumsum(basis.explained_variance_ratio)
-    return bool(explained[-1] >= n_components and (len(explained) == 1 or explained[-2] < n_components))
-
-
 def _make(
     target: Path,
     matrix: WeightMatrix,
     kind: str,
-    n_components: int | float,
+    n_components: int,
     max_memory: int,
     progress: Progress,
     *,
@@ -172,10 +156,15 @@ def _make(
     A kill between the two leaves metadata alone, or beside an earlier ``.npy``, whose digest is another.
     """
     n_snapshots, n_weights = matrix.shape
-    is_share, centred = isinstance(n_components, float), kind == "pca"
-    check_memory(n_snapshots, n_weights, n_snapshots - 1 if is_share else int(n_components), max_memory)
+    centred = kind == "pca"
+    check_memory(n_snapshots, n_weights, n_components, max_memory)
     remove_leftovers(target.parent)
-    _check_space(target.parent, result_bytes(n_weights, 1 if is_share else int(n_components)))
+    missing = _result_bytes(n_weights, n_components) - shutil.disk_usage(target.parent).free
+    if missing > 0:
+        raise ConfigError(
+            f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
+            "--out on another disk."
+        )
     with (
         threadpool_limits(1, user_api="blas"),  # a second thread, idle between two strips, would spin on its core
         open_atomic(target) as rows,
@@ -190,7 +179,7 @@ def _make(
         if centred:
             coefficients = principal_directions(gram_centred, n_components)
         else:
-            coefficients = snapshot_directions(gram, int(n_components))
+            coefficients = snapshot_directions(gram, n_components)
         coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
         singular_values = spread_along(gram_centred if centred else gram, coefficients)
         explained = singular_values**2 / max(n_snapshots - 1, 1)
@@ -246,36 +235,27 @@ def _write_rows(
     )
 
 
-def plan_basis(n_snapshots: int, n_weights: int, n_components: int | float | None = None) -> dict[str, int]:
+def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
     """Estimate what a basis takes, before anything is read: bytes by name.
 
     Args:
         n_snapshots, n_weights: N and M.
-        n_components: as ``fit_basis`` takes it; of a share all N - 1 directions are assumed.
+        n_components: as ``fit_basis`` takes it.
 
     Returns:
         ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, while it is made; and
         ``memory_bytes``, the process's own, memory-mapped pages aside.
     """
-    k = n_snapshots - 1 if isinstance(n_components, float) else n_components or 32
+    k = n_components or 32
     return {
         "n_snapshots": n_snapshots,
         "n_weights": n_weights,
         "read_bytes": 4 * n_snapshots * n_weights,
-        "disk_bytes": result_bytes(n_weights, k),
+        "disk_bytes": _result_bytes(n_weights, k),
         "memory_bytes": working_bytes(n_snapshots, n_weights, k),
     }
 
 
-def result_bytes(n_weights: int, n_components: int) -> int:
+def _result_bytes(n_weights: int, n_components: int) -> int:
     """Return the disk space that a result takes while it is made: rows, and the mean twice."""
     return 4 * n_weights * (n_components + 2) + (1 << 20)
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    missing = needed - shutil.disk_usage(folder).free
-    if missing > 0:
-        raise ConfigError(
-            f"{folder} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
-            "--out on another disk."
-        )

@@ -14,13 +14,13 @@ _NOISE = 10 * np.finfo(np.float64).eps
 TOLERANCE = 1e-6
 
 
-def check_enough(n_snapshots: int, n_components: int | float, kind: str, folder: Path, n_bad: int = 0) -> None:
+def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n_bad: int = 0) -> None:
     """Check that there are k snapshots, and for kind "pca" one more, which goes into the mean.
 
     Raises:
         SeriesError: there are fewer.
     """
-    needed = 2 if isinstance(n_components, float) else n_components + (kind == "pca")
+    needed = n_components + (kind == "pca")
     if n_snapshots < needed:
         left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
         raise SeriesError(
@@ -50,7 +50,7 @@ def effective_rank(eigenvalues: np.ndarray) -> int:
     return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest)) if largest > 0 else 0
 
 
-def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndarray:
+def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
     The sign of a direction makes one score positive: that of the earliest snapshot whose score is within 1 % of the
@@ -58,7 +58,7 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndar
 
     Args:
         gram: float64 (N, N), about the mean.
-        n_components: k; or a share of variance between 0 and 1, then k is the least number that explains it.
+        n_components: k.
 
     Returns:
         float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
@@ -74,8 +74,6 @@ def principal_directions(gram: np.ndarray, n_components: int | float) -> np.ndar
             f"The {len(gram)} snapshots are all equal: they span no direction. Check where they came from."
         )
     k = n_components
-    if isinstance(k, float):
-        k = int(np.searchsorted(np.cumsum(values) / values.sum(), k)) + 1
     if k > rank:
         raise SeriesError(
             f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions above rounding (some are "

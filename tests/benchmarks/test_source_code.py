@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor
 
 from dimred.builders import build_data, build_network, build_scores, build_train_step
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from tests.benchmarks import source_code
 from tests.benchmarks.source_code import CONTEXT, dataset
@@ -55,12 +55,6 @@ def test_epochs_and_searches_read_other_windows_and_no_file_is_in_two_splits(
         assert not own & {name for name, where in split_of.items() if where != split}
 
 
-def test_the_labels_are_the_bytes_that_follow(library: Path) -> None:
-    window, labels = dataset(library, "val", None, None)[3]
-    assert window.shape == labels.shape == (CONTEXT,)
-    np.testing.assert_array_equal(window[1:], labels[:-1])
-
-
 def test_it_is_causal_and_learns(library: Path) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(1)
@@ -88,9 +82,3 @@ def test_it_is_causal_and_learns(library: Path) -> None:
     losses = [float(step(text, labels).loss) for _ in range(5)]
     assert losses[0] == pytest.approx(before, rel=1e-5)
     assert mean_score(network, metric, Batch()) < before - 1
-
-
-def test_stage_2_has_the_same_network_and_metric() -> None:
-    two = load_config(StageTwoConfig, HERE / "source_code_2.yaml")
-    for key in ("model", "loss", "metric", "label_smoothing"):
-        assert getattr(two, key) == getattr(ONE, key)

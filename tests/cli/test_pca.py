@@ -35,11 +35,11 @@ def test_the_command_writes_what_fit_basis_gives(series, tmp_path):
 
 def test_selection_and_size(series, tmp_path):
     out = tmp_path / "a b.npy"
-    options = ("--last", 30, "--n-components", "0.5", "--out", out)
+    options = ("--last", 30, "--n-components", 4, "--out", out)
     assert pca_here("--ckpt-dir", series.directory, *options).returncode == 0
     basis = load_basis(out)
     assert [source.step for source in basis.snapshots] == list(range(11, 41))
-    expected = fit_basis(series.select(last=30), 0.5)
+    expected = fit_basis(series.select(last=30), 4)
     assert np.array_equal(basis.components, expected.components)
 
 
@@ -128,8 +128,8 @@ def test_one_snapshot_where_33_are_needed(series, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--n-components", "many"), "--n-components is 'many'"),
-        (("--n-components", "0"), "n_components is 0"),
+        (("--n-components", "many"), "'many'"),
+        (("--n-components", "0"), "--n-components is '0'; it must be at least 1"),
         *((("--max-memory", text), f"--max-memory is {text!r}") for text in ("lots", "1XB", "nan")),
         (("--max-memory", "80MB"), "max_memory leaves"),
         (("--last", "0"), "last is 0"),

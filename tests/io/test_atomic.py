@@ -75,22 +75,6 @@ def test_leftovers_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_left_over_is_removed_whatever_it_is(tmp_path):
-    """Earlier versions wrote two files into a temporary folder; a kill left it behind."""
-    with slow_writer(tmp_path / "target"):
-        (left,) = tmp_path.iterdir()
-    left.unlink()
-    left.mkdir()
-    (left / "rows.npy").write_bytes(b"half")
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    (kept / "file").touch()
-    left.with_name(left.name[:-12] + "01234567.tmp").symlink_to(kept, target_is_directory=True)
-    remove_leftovers(tmp_path)
-    assert list(tmp_path.iterdir()) == [kept]
-    assert (kept / "file").exists()
-
-
 @pytest.mark.parametrize("ends", ["well", "with an error"])
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, ends: str) -> None:
     target = tmp_path / "made"

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from dimred.report.plots import (
-    plot_captured,
     plot_comparison,
     plot_curve,
-    plot_loss,
     plot_metric,
     plot_spectrum,
     plot_steps,
@@ -27,14 +24,6 @@ def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
             np.testing.assert_allclose(line.get_xydata(), [(epoch, factor * value) for epoch, value in values.items()])
         low, high = axes.get_ylim()
         assert low < factor * 0.5 < factor * 0.7 < high
-
-
-def test_the_legend_lies_within_the_picture() -> None:
-    figure = plot_metric("accuracy", {1: 0.2, 2: 0.5}, {2: 0.5, 3: 0.7}, (1, 2), "BatchNorm re-estimated")
-    figure.draw_without_rendering()
-    found, whole = figure.legends[0].get_window_extent(), figure.bbox
-    assert whole.x0 <= found.x0 < found.x1 <= whole.x1
-    assert whole.y0 <= found.y0 < found.y1 <= whole.y1
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
@@ -61,14 +50,6 @@ def test_accepted_and_rejected_steps_are_told_apart() -> None:
     assert [bar.get_height() for bar in lower.patches] == [2, 2, 2]
 
 
-def test_a_skipped_step_without_numbers_is_drawn_around() -> None:
-    steps = [step(1, "accepted"), step(2, "non_finite_gradient", loss=None, loss_after=None, captured_share=None)]
-    line, mean = plot_captured(steps).axes[0].get_lines()
-    assert np.isnan(line.get_ydata()[1])
-    assert mean.get_ydata()[0] == 2.0
-    assert plot_steps(steps).axes
-
-
 def test_each_method_stands_at_its_accuracy_the_first_above() -> None:
     axes = plot_comparison([("last", 0.8, None), ("stage 2", 0.9, 0.01)]).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["stage 2", "last"]
@@ -89,13 +70,6 @@ def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:
     np.testing.assert_allclose([band.ymin, band.ymax], [79, 92])
 
 
-def test_the_epochs_that_gave_snapshots_are_shaded_and_none_where_they_are_not_known() -> None:
-    plain = dict.fromkeys(range(1, 51), 0.5)
-    (shade,) = plot_metric("accuracy", plain, {}, (21, 50), "as trained").axes[0].patches
-    assert (shade.get_x(), shade.get_x() + shade.get_width()) == (21, 50)
-    assert not plot_metric("accuracy", plain, {}, None, "as trained").axes[0].patches
-
-
 def test_a_picture_has_dark_colours_for_who_prefers_them(tmp_path: Path) -> None:
     text = save_figure(plot_spectrum(np.array([0.6, 0.3])), tmp_path, "spectrum")
     dark = text[text.index("@media (prefers-color-scheme: dark)") : text.index("</style>")]
@@ -105,16 +79,3 @@ def test_a_picture_has_dark_colours_for_who_prefers_them(tmp_path: Path) -> None
     drawn = text[text.index("</style>") :]
     assert "fill: #ffffff" in drawn
     assert "stroke: #000000" in drawn
-
-
-@pytest.mark.parametrize("last", [2, 3, 70])
-def test_epochs_and_steps_are_whole_numbers(last: int) -> None:
-    epochs = range(1, last + 1)
-    steps = [step(number, "accepted") for number in epochs]
-    for drawn in (
-        plot_metric("rmse", dict.fromkeys(epochs, 0.5), {}, None, "as trained"),
-        plot_loss(epochs, [1.0] * last),
-        plot_steps(steps),
-    ):
-        *_, axes = drawn.axes
-        assert all(float(tick).is_integer() for tick in axes.get_xticks())

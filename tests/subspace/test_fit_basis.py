@@ -70,14 +70,6 @@ def test_nearly_collinear_snapshots_are_repaired(tmp_path, monkeypatch):
     assert deviation(row_gram(fit_basis(series, 6))) > TOLERANCE, "this case no longer needs the repair"
 
 
-def test_a_share_of_variance_sets_the_number_of_rows(walk):
-    series, snapshots = walk
-    _, _, values = principal_components(snapshots, 1)
-    explained = np.cumsum(values**2) / np.sum(values**2)
-    basis = fit_basis(series, 0.9)
-    assert basis.n_components == int(np.searchsorted(explained, 0.9)) + 1
-
-
 def test_raw_snapshots_are_orthonormalised_in_their_order(walk):
     series, snapshots = walk
     expected = gram_schmidt(snapshots)

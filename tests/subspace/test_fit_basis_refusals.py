@@ -28,7 +28,6 @@ from tests.helpers.planted import random_walk, write_series
         ({"n_components": 0}, ConfigError, "n_components is 0"),
         ({"n_components": True}, ConfigError, "n_components is True"),
         ({"n_components": 1.0}, ConfigError, r"n_components is 1\.0"),
-        ({"n_components": 0.5, "kind": "snapshots"}, ConfigError, r"n_components is 0\.5"),
         ({"n_components": 3, "kind": "ica"}, ConfigError, "kind is 'ica'"),
         ({"n_components": 3, "max_memory": 10_000_000}, ConfigError, "max_memory leaves 10 MB"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
