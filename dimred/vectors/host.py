@@ -1,12 +1,15 @@
 """Weights, vectors and the basis in host memory, where NumPy reads and writes them in place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
 from mindspore import Parameter, Tensor
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
+
+# A sum of several vectors is made in pieces that stay in a core's cache: its temporaries never reach the memory.
+_PIECE = 1 << 15  # weights
 
 
 class HostVectors:
@@ -35,13 +38,13 @@ class HostVectors:
     def put(self, *terms: Term) -> None:
         """Set the parameters to the sum of factor * vector; one vector with the factor 1 is put bit for bit."""
         vectors = _arrays(terms)
-        for weights, place in zip(_flat(self._parameters), self._places, strict=True):
+        for weights, place in self._pieces():
             _sum(vectors, place, weights)
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """Add factor * v to the parameters, where v is the sum of the terms; return v, and v'v."""
         vectors, total = _arrays(terms), np.empty(self._places[-1].stop, np.float32)
-        for weights, place in zip(_flat(self._parameters), self._places, strict=True):
+        for weights, place in self._pieces():
             _sum(vectors, place, total[place])
             weights += total[place] * np.float32(factor)
         return Tensor.from_numpy(total), float(np.dot(total, total))
@@ -50,6 +53,13 @@ class HostVectors:
         """Return v'v."""
         values = vector.asnumpy()
         return float(np.dot(values, values))
+
+    def _pieces(self) -> Iterator[tuple[np.ndarray, slice]]:
+        """Yield the parameters' memory in pieces, each with its place in the vector."""
+        for weights, place in zip(_flat(self._parameters), self._places, strict=True):
+            for first in range(0, len(weights), _PIECE):
+                piece = weights[first : first + _PIECE]
+                yield piece, slice(place.start + first, place.start + first + len(piece))
 
 
 class HostProjection:
@@ -69,9 +79,11 @@ class HostProjection:
             return (self._components @ vector.asnumpy()).astype(np.float64)
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
-        """Return P' z for each z: (k,) -> (M,) float32. Two together read the basis once."""
-        vectors = np.array(coordinates, np.float32) @ self._components
-        return [Tensor.from_numpy(vector) for vector in vectors]
+        """Return P' z for each z: (k,) -> (M,) float32.
+
+        Each is a product of its own: a matrix of two or three rows takes BLAS longer than as many vectors.
+        """
+        return [Tensor.from_numpy(z.astype(np.float32) @ self._components) for z in coordinates]
 
 
 class HostCopies:
