@@ -68,8 +68,6 @@ def build_search_step(
         )
     options = {name: getattr(search, name) for name in SearchOptions.model_fields}
     if search.learning_rate_schedule == "linear":
-        options["learning_rate"] = make_rates(
-            "linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch
-        ).tolist()
+        options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
     return SearchStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)

@@ -96,5 +96,5 @@ def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -
     """Make a function of the step's number, from 0, that returns its rate."""
     if callable(learning_rate):
         return learning_rate
-    rates = learning_rate if isinstance(learning_rate, Sequence) else [learning_rate]
-    return lambda n_steps: rates[min(n_steps, len(rates) - 1)]
+    rates = np.atleast_1d(learning_rate)
+    return lambda n_steps: float(rates[min(n_steps, len(rates) - 1)])
