@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_file
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
 from dimred.errors import CheckpointError
@@ -68,7 +68,7 @@ def stream_mean(
             for example an attention mask, is handed on as it is.
 
     Raises:
-        CheckpointError: a file changed or can't be read, or a mean is not finite.
+        CheckpointError: a file can't be read, or a mean is not finite.
     """
     used = [(checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
     constant = cache(lambda name: is_constant(checkpoints, name))
@@ -88,7 +88,7 @@ def stream_mean(
 
         @cache
         def descriptor_of(number: int, file: int) -> int:
-            return opened.enter_context(used[number][0].open(file)).fileno()
+            return opened.enter_context(open_checkpoint(used[number][0].files[file])).fileno()
 
         parts = []
         for name in names:
@@ -125,7 +125,7 @@ def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, lay
     """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which may not be finite.
 
     Raises:
-        CheckpointError: a file changed or can't be read.
+        CheckpointError: a file can't be read.
     """
     vector = np.empty(layout.size, np.float32)
     offsets = dict(zip(layout.names, layout.offsets, strict=True))
@@ -145,7 +145,8 @@ def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
         sources = []
         for checkpoint in checkpoints:
             file, place = checkpoint.tensors[name]
-            sources.append(_Source(opened.enter_context(checkpoint.open(file)).fileno(), checkpoint, place, 1.0))
+            descriptor = opened.enter_context(open_checkpoint(checkpoint.files[file])).fileno()
+            sources.append(_Source(descriptor, checkpoint, place, 1.0))
         n_bytes = sources[-1].place.n_bytes
         for start in range(0, n_bytes, BLOCK):
             first = None

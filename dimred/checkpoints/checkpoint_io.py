@@ -21,7 +21,6 @@ from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import open_atomic
 
 SUFFIXES = (".ckpt", ".safetensors")
-Stamp = tuple[int, int, int]
 
 
 def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
@@ -76,22 +75,6 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a checkpoint file for reading; CheckpointError if it is missing or can't be opened."""
     with reading(path):
         return Path(path).open("rb")
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    """Return what tells whether a file has changed: its size, the time of its last change, its inode."""
-    return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def open_unchanged(path: Path, stamp: Stamp) -> BinaryIO:
-    """Open a checkpoint file that must be as it was; CheckpointError if it is gone, or was written to."""
-    file = open_checkpoint(path)
-    if stamp_of(os.fstat(file.fileno())) != stamp:
-        file.close()
-        raise CheckpointError(
-            f"{path} changed while it was in use. Nothing may write to the folder meanwhile; run the command again."
-        )
-    return file
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:
@@ -155,14 +138,12 @@ class Checkpoint:
         path: the file, or the folder of the shards.
         files: the file, or the shards.
         tensors: name -> (number of the file, place of the tensor in it).
-        stamps: of the files; they tell whether a file has changed.
         step: of training; 0 where it isn't known.
     """
 
     path: Path
     files: tuple[Path, ...]
     tensors: Mapping[str, tuple[int, StoredTensor]]
-    stamps: tuple[Stamp, ...]
     step: int = 0
 
     @cached_property
@@ -182,33 +163,20 @@ class Checkpoint:
 
     @cached_property
     def integers(self) -> tuple[str, ...]:
-        """Names of the integer and bool tensors that count nothing, such as quantised weights: they have no mean."""
+        """Names of integer and bool tensors that are no counters, such as quantised weights: they have no mean."""
         return tuple(name for name, place in self.places.items() if place.is_integer and not is_counter(name, place))
 
     def names_in(self, number: int) -> tuple[str, ...]:
-        """Return the names of a file's tensors, in the order of their bytes."""
+        """Return the names of the tensors in one of the files, in the order of their bytes."""
         inside = [(place.pieces[:1], name) for name, (file, place) in self.tensors.items() if file == number]
         return tuple(name for _, name in sorted(inside))
 
-    def open(self, number: int) -> BinaryIO:
-        """Open one of the files; CheckpointError if it has changed."""
-        return open_unchanged(self.files[number], self.stamps[number])
-
 
 def open_file(path: Path) -> Checkpoint:
-    """Find the tensors of a single checkpoint file, and compare it with its checksum if it carries one.
+    """Find the tensors of a single checkpoint file, and verify its checksum if it has one.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
     """
     tensors = {name: (0, place) for name, place in read_index(path, verify=True).items()}
-    return Checkpoint(path, (path,), tensors, stamps_of((path,)))
-
-
-def stamps_of(files: tuple[Path, ...]) -> tuple[Stamp, ...]:
-    """Return the stamps of files as they are now; CheckpointError if one can't be read."""
-    found = []
-    for file in files:
-        with reading(file):
-            found.append(stamp_of(file.stat()))
-    return tuple(found)
+    return Checkpoint(path, (path,), tensors)

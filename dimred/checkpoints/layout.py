@@ -1,6 +1,6 @@
-"""The layout of a network's weights in one long vector: their order and shapes.
+"""The order and shapes of a network's weights in one long vector.
 
-Also a guess at which entries of a checkpoint are weights, where neither a network nor a manifest says so.
+``trainable_layout`` guesses which entries of a checkpoint are weights where neither a network nor a manifest says so.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, show
 
 
 def as_array(value: Any) -> np.ndarray:
-    """View an array, a MindSpore tensor or a parameter in NumPy; bfloat16 is not in NumPy, and becomes float32."""
+    """View an array, a MindSpore tensor or a parameter in NumPy; bfloat16, which NumPy lacks, becomes float32."""
     array = value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def as_weight(name: str, value: Any) -> np.ndarray:
-    """View a trainable weight in NumPy.
+    """View a trainable weight in NumPy, and check it.
 
     Raises:
         ConfigError: it is not an array of floats.
@@ -46,9 +46,9 @@ def as_weight(name: str, value: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """The trainable parameters of a network in order, which map M weights to one vector and back.
+    """The trainable parameters of a network in order; maps their M numbers to one vector and back.
 
-    Parameter number i, of shape ``shapes[i]``, has the entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
+    Parameter i has shape ``shapes[i]`` and stands in entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
 
     Args:
         names: the parameters' names, in the order of ``network.trainable_params()``.
@@ -102,7 +102,7 @@ class WeightLayout:
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
     def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
-        """Put the weights one after the other.
+        """Concatenate the weights.
 
         Args:
             weights: name -> array, tensor or parameter; other names are ignored.
@@ -135,20 +135,21 @@ class WeightLayout:
     @classmethod
     def from_json(cls, data: Any) -> "WeightLayout":
         """Make the layout that ``to_json`` wrote; BasisMismatchError for anything else."""
-        names, shapes = (data.get("names"), data.get("shapes")) if isinstance(data, dict) else (None, None)
-        if not (
-            isinstance(names, list)
-            and isinstance(shapes, list)
-            and all(isinstance(name, str) for name in names)
-            and all(isinstance(s, list) and len(s) <= 32 and all(_is_length(n) for n in s) for s in shapes)
-        ):
+        try:
+            names, shapes = tuple(data["names"]), tuple(tuple(shape) for shape in data["shapes"])
+            is_valid = all(type(name) is str for name in names) and all(
+                type(length) is int and 0 <= length < 1 << 63 for shape in shapes for length in shape
+            )
+        except (TypeError, KeyError):
+            is_valid = False
+        if not is_valid:
             raise BasisMismatchError(
                 'A stored layout must be {"names": [texts], "shapes": [lists of whole numbers >= 0]}.'
             )
-        return cls(tuple(names), tuple(tuple(shape) for shape in shapes))
+        return cls(names, shapes)
 
     def misfit(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-        """Say why a checkpoint with parameters of these ``shapes`` does not hold these weights; None if it does."""
+        """Explain why a checkpoint with parameters of these ``shapes`` can't hold these weights; None if it can."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in shapes:
                 return f"it has no parameter {name!r} {shape}"
@@ -157,7 +158,7 @@ class WeightLayout:
         return None
 
     def first_difference(self, other: "WeightLayout") -> str | None:
-        """Say in which way ``other`` first differs from this layout; None if they are equal."""
+        """Describe the first difference to another layout; None if they are equal."""
         if self == other:
             return None
         pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
@@ -177,10 +178,6 @@ class WeightLayout:
 
 def _plain(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(length) for length in shape)
-
-
-def _is_length(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 # The running statistics of a normalisation as PyTorch names them, with their count, and as MindSpore and Keras do.
@@ -203,7 +200,7 @@ def is_statistic(name: str) -> bool:
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:
-    """Return whether an entry of a checkpoint counts steps, epochs or batches, or is a single number."""
+    """Return whether a checkpoint's entry is a count of steps, epochs or batches, or any single number."""
     return name in _COUNTERS or is_statistic(name) or math.prod(tensor.shape) <= 1
 
 

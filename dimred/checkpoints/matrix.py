@@ -1,50 +1,45 @@
 """The snapshots of a series as the rows of one N x M matrix, read in blocks of columns."""
 
-import os
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Stamp, open_checkpoint, open_unchanged, read_index, stamp_of
+from dimred.checkpoints.checkpoint_io import open_checkpoint, read_index
 from dimred.checkpoints.layout import WeightLayout, trainable_layout
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
-from dimred.checkpoints.stored_tensor import StoredTensor
+from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, SeriesError
 from dimred.io.digest import CHUNK, chunk_digests
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A snapshot's file; the stamp tells whether it is still the same."""
-
     entry: SnapshotEntry
     path: Path
-    stamp: Stamp
     index: Mapping[str, StoredTensor]
 
 
 class WeightMatrix:
     """N snapshots of M weights, streamed: no more than two blocks of columns are in memory.
 
-    A snapshot's tensors stand uncompressed in its file, so a block is read from all files directly, without a copy of
-    the matrix on the disk.
+    A snapshot's tensors are stored uncompressed, so blocks are read directly from all files.
 
     Args:
         series: the snapshots; each becomes a row, oldest first.
-        layout: which parameters, in which order. Default: the series' own; and for a folder without a manifest what
+        layout: which parameters, in which order. Default: the series' own; for a folder without a manifest, what
             ``trainable_layout`` takes for weights in the snapshot that has most of them.
-        skip_bad: leave out snapshots that can't be used, instead of raising.
+        skip_bad: leave out snapshots that can't be used, with a warning in the log, instead of raising.
 
     Attributes:
         layout: of every row.
-        skipped: why each snapshot was left out that was.
-        ignored: names of entries that ``trainable_layout`` left out.
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape.
@@ -52,41 +47,41 @@ class WeightMatrix:
     """
 
     def __init__(self, series: CheckpointSeries, layout: WeightLayout | None = None, *, skip_bad: bool = False) -> None:
-        self.directory = series.directory
-        self.skipped: tuple[str, ...] = ()
-        self.ignored: tuple[str, ...] = ()
+        self._skip_bad = skip_bad
+        self._rows: list[_Row] = []
         opened: list[_Row] = []
-        for entry, path in zip(series.entries, series.paths, strict=True):
-            with self._leaving_out(skip_bad):
-                opened.append(_open(entry, path))
         none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
+        for entry, path in zip(series.entries, series.paths, strict=True):
+            with self._leaving_out():
+                opened.append(_open(entry, path))
         if not opened:
             raise none_left
         chosen = layout or series.layout
         if chosen is None:
-            # Of the snapshot with most weights: one that was cut between two tensors has fewer, and is found below.
+            # A snapshot that was cut between two tensors has fewer of them, and is refused below.
             guesses = [trainable_layout(row.index, row.path) for row in opened]
-            chosen, self.ignored = max(guesses, key=lambda guess: guess[0].size)
-        rows: list[_Row] = []
+            chosen, left_out = max(guesses, key=lambda guess: guess[0].size)
+            if left_out:
+                first = ", ".join(map(repr, left_out[:2]))
+                _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
         for row in opened:
-            with self._leaving_out(skip_bad):
+            with self._leaving_out():
                 _check_fit(row, chosen)
-                rows.append(row)
-        if not rows:
+                # The digests in a manifest are of the weights in the manifest's order.
+                known = row.entry.digest if chosen == series.layout else ""
+                self._rows.append(replace(row, entry=replace(row.entry, digest=known)))
+        if not self._rows:
             raise none_left
-        if chosen != series.layout:  # the manifest's digests are of the weights in the manifest's order
-            rows = [replace(row, entry=replace(row.entry, digest="")) for row in rows]
         self.layout = chosen
-        self._rows = tuple(rows)
 
     @contextmanager
-    def _leaving_out(self, skip_bad: bool) -> Iterator[None]:
+    def _leaving_out(self) -> Iterator[None]:
         try:
             yield
         except CheckpointError as error:
-            if not skip_bad:
+            if not self._skip_bad:
                 raise
-            self.skipped += (str(error),)
+            _log.warning(f"left out: {error}")
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
@@ -103,21 +98,18 @@ class WeightMatrix:
         """(N, M)."""
         return len(self._rows), self.layout.size
 
-    def without(self, number: int, reason: str) -> "WeightMatrix":
-        """Return the same matrix without row ``number``, with the ``reason`` in ``skipped``."""
-        other = copy(self)
-        other.skipped = (*self.skipped, reason)
-        other._rows = (*self._rows[:number], *self._rows[number + 1 :])
-        return other
+    def leave_out(self, number: int) -> None:
+        """Remove a row."""
+        del self._rows[number]
 
     def read(self, start: int, out: np.ndarray) -> None:
         """Fill ``out``, float32 (N, width), with the columns from ``start`` on.
 
         Raises:
-            CheckpointError: a file is gone, or is not the one it was.
+            CheckpointError: a file is gone, or too short.
         """
         for row, target in zip(self._rows, out, strict=True):
-            with open_unchanged(row.path, row.stamp) as file:
+            with open_checkpoint(row.path) as file:
                 self._read_row(file.fileno(), row, start, target)
 
     def _read_row(self, descriptor: int, row: _Row, start: int, out: np.ndarray) -> None:
@@ -136,12 +128,12 @@ class WeightMatrix:
     def blocks(self, digests: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield all columns as (first column, float32 (N, up to ``CHUNK``)) blocks.
 
-        The next block is read while the caller works on this one, into a second buffer: a block is valid until the
+        The next block is read into a second buffer while the caller works on this one: a block is valid until the
         next one is asked for.
 
         Args:
-            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks meanwhile; complete up to a
-                block when the next one is there.
+            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks; complete up to a block when
+                the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(CHUNK, n_columns)), np.float32) for _ in range(2)]
@@ -168,15 +160,15 @@ class WeightMatrix:
 
 
 def _open(entry: SnapshotEntry, path: Path) -> _Row:
-    with open_checkpoint(path) as file:
-        stamp = stamp_of(os.fstat(file.fileno()))
-    if stamp[0] != entry.bytes:
+    with reading(path):
+        size = path.stat().st_size
+    if size != entry.bytes:
         raise CheckpointError(
-            f"{path} has {stamp[0]} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, "
-            "or leave it out with --skip-bad."
+            f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
+            "leave it out with --skip-bad."
         )
-    # Where no manifest tells the digest of the weights, the file may carry a checksum of its own.
-    return _Row(entry, path, stamp, read_index(path, verify=not entry.digest))
+    # Without a digest of the weights in a manifest, the file may have a checksum of its own.
+    return _Row(entry, path, read_index(path, verify=not entry.digest))
 
 
 def _check_fit(row: _Row, layout: WeightLayout) -> None:

@@ -101,11 +101,6 @@ class CheckpointSeries:
             series.layout, series.entries = None, _scan_names(folder)
         return series
 
-    def __repr__(self) -> str:
-        """Describe the series in one line."""
-        steps = f", steps {self.entries[0].step} to {self.entries[-1].step}" if self.entries else ""
-        return f"CheckpointSeries({len(self)} snapshots in {self.directory}{steps})"
-
     @property
     def paths(self) -> tuple[Path, ...]:
         """The snapshots' files, oldest first."""
@@ -113,7 +108,7 @@ class CheckpointSeries:
 
     @property
     def steps(self) -> list[int]:
-        """The step that each snapshot was taken after, oldest first."""
+        """The number of updates before each snapshot, oldest first."""
         return [entry.step for entry in self.entries]
 
     def __len__(self) -> int:
@@ -217,37 +212,30 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     """Read the layout and the entries of a ``manifest.json``.
 
     Raises:
-        SeriesError: it is damaged, of an unknown version, names a file outside its folder, or is out of order.
+        SeriesError: it is damaged, of another version, or names a file outside its folder.
     """
     try:
         content = read_checksummed(path)
-        if content.get("format") != _FORMAT:
-            raise ValueError(f"it is not a {_FORMAT!r}")
-        if content.get("version") != _VERSION:
-            raise SeriesError(
-                f"{path} has version {shown(content.get('version'))}; this dimred reads version {_VERSION}. Update "
-                "dimred, or remove the file to have the folder read by file names."
-            )
+        if (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
+            raise ValueError(f"it is no {_FORMAT!r} of version {_VERSION}")
         layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
-        entries = tuple(_entry(path, item) for item in (listed if isinstance(listed, list) else [None]))
+        entries = tuple(_entry(item) for item in (listed if isinstance(listed, list) else [None]))
         for before, after in pairwise(entries):
             if after.step <= before.step:
                 raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
-        if len({entry.file for entry in entries}) < len(entries):
-            raise ValueError("it lists a file twice")
     except (OSError, ValueError, BasisMismatchError) as error:
         why = "Restore it, or remove it to have the folder read by file names"
         raise SeriesError(f"{path} can't be used: {error}. {why}.") from None
     return layout, entries
 
 
-def _entry(path: Path, item: Any) -> SnapshotEntry:
+def _entry(item: Any) -> SnapshotEntry:
     expected = {field.name: field.type for field in fields(SnapshotEntry)}
     if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
         raise ValueError(f"an entry is {shown(item)}")
     name = item["file"]
-    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0") or Path(name).suffix not in SUFFIXES:
-        raise SeriesError(f"{path} lists {shown(name)}, which is not the name of a snapshot in the same folder.")
+    if any(sign in name for sign in "/\0") or Path(name).suffix not in SUFFIXES:
+        raise ValueError(f"it lists {shown(name)}, which is not the name of a snapshot in the same folder")
     return SnapshotEntry(**item)
 
 
@@ -274,10 +262,10 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
 
 
 def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
-    """Compute the step since the start of training from the epoch and step in each name.
+    """Compute steps since the start of training from the (epoch, step) in each file name.
 
-    MindSpore counts steps within the epoch, others through all epochs. Where the numbers don't grow with the epochs,
-    they are taken as within, with the largest as the epoch's length.
+    MindSpore counts steps within an epoch, other frameworks through all epochs. If the steps don't grow with the
+    epochs they are counted within, and the largest one is the length of an epoch.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):

@@ -11,9 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import psutil
 import typer
-from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
@@ -52,9 +50,6 @@ def pca(
         bool,
         typer.Option("--force", help="Replace another basis in --out; without it an existing one is never touched."),
     ] = False,
-    max_memory: Annotated[
-        str, typer.Option(help="The process's own memory, such as 500MB; memory-mapped pages are not counted.")
-    ] = "1GB",
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Print the memory and disk space that it will take, and stop."),
@@ -73,9 +68,6 @@ def pca(
 
     series = CheckpointSeries.open(ckpt_dir).select(last)
     layout = None if names_from is None else _layout_from(names_from)
-    # The interpreter and the libraries hold their share of the limit already. Shared are the memory-mapped pages.
-    held = psutil.Process().memory_info()
-    memory = _parse_bytes(max_memory) - (held.rss - held.shared)
     if plan:
         n_snapshots, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
         needs = plan_basis(n_snapshots, n_weights, n_components)
@@ -90,7 +82,7 @@ def pca(
     with _progress(len(series)) as progress:
         made = fit_basis(
             series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad,
-            max_memory=memory, progress=progress, note=_log.info,
+            progress=progress,
         )  # fmt: skip
     found = made.in_short(made.n_components)
     if as_json:
@@ -100,14 +92,6 @@ def pca(
         f"{made.path}: {made.n_components} directions of {found['n_snapshots']} snapshots of {made.n_weights:,} "
         f"weights, which explain {found['explained_variance']:.2%} of their variance"
     )
-
-
-def _parse_bytes(text: str) -> int:
-    """Parse ``--max-memory``: a number with an optional unit, B to TB (1000s) or KiB to TiB (1024s)."""
-    try:
-        return TypeAdapter(ByteSize).validate_python(text)
-    except ValidationError:
-        raise ConfigError(f"--max-memory is {text!r}; give a number with a unit, such as 500MB or 2GiB.") from None
 
 
 @contextmanager

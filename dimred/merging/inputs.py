@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dimred.averaging.mean import is_constant
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_checkpoint, open_file, read_index, stamps_of
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_checkpoint, open_file, read_index
 from dimred.checkpoints.series import CheckpointSeries, steps_since_start
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
@@ -67,7 +67,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     if order == "name":
         found.sort(key=lambda checkpoint: str(checkpoint.path))
     elif order == "mtime":
-        found.sort(key=lambda checkpoint: max(modified for _, modified, _ in checkpoint.stamps))
+        found.sort(key=lambda checkpoint: max(file.stat().st_mtime_ns for file in checkpoint.files))
     if order != "step":
         steps = list(range(1, len(found) + 1))
     numbered = zip(found, steps or _steps([checkpoint.path for checkpoint in found]), strict=True)
@@ -228,7 +228,7 @@ def _sharded(index: Path) -> Checkpoint:
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
         raise CheckpointError(f"{index} says {shown(missing)} is in {weight_map[missing]}, which does not have it")
-    return Checkpoint(index.parent, files, tensors, stamps_of(files))
+    return Checkpoint(index.parent, files, tensors)
 
 
 def _begins_like_a_pickle(path: Path) -> bool:

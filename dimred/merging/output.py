@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import safe_open
 
 from dimred.averaging.mean import BLOCK, buffer, stream_mean
-from dimred.checkpoints.checkpoint_io import Checkpoint, read_index
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, read_index
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
@@ -76,7 +76,7 @@ def write_network(
 
     def write_file(number: int, target: Path) -> None:
         places = {name: template.tensors[name][1] for name in template.names_in(number)}
-        with template.open(number) as source, open_atomic(target, durable=durable) as file:
+        with open_checkpoint(template.files[number]) as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}

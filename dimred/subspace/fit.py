@@ -1,10 +1,8 @@
-"""fit_basis computes the exact principal directions of a series of snapshots within a memory limit."""
+"""``fit_basis`` computes the exact principal directions of a series of snapshots."""
 
+import logging
 import os
-import shutil
 import tempfile
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +16,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError, check_number
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, check_memory, gram_pass, rows_pass, working_bytes
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, gram_pass, rows_pass, working_bytes
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -31,7 +29,7 @@ from dimred.subspace.spectrum import (
     spread_along,
 )
 
-DEFAULT_MEMORY = 1_000_000_000  # bytes
+_log = logging.getLogger(__name__)
 _REPAIRS = 3
 
 
@@ -45,9 +43,7 @@ def fit_basis(
     layout: WeightLayout | None = None,
     overwrite: bool = False,
     skip_bad: bool = False,
-    max_memory: int = DEFAULT_MEMORY,
-    progress: Progress | None = None,
-    note: Callable[[str], None] | None = None,
+    progress: Progress = lambda *_: None,
 ) -> SubspaceBasis:
     """Fit the orthonormal basis of the subspace in which the snapshots of a series lie.
 
@@ -56,25 +52,22 @@ def fit_basis(
     P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows of nearly collinear snapshots may not be orthonormal to
     float32 accuracy; they are then orthonormalised and written again.
 
-    The result is ``out`` (rows, float32) and beside it ``.h5`` (mean, spectrum, layout, sources), each written whole or
-    not at all. Where ``out`` is this very basis already, nothing is written.
+    The rows go to ``out``, and mean, spectrum, layout and sources to an ``.h5`` file beside it, each whole or not at
+    all. If ``out`` is this very basis already, nothing is written.
 
     Args:
         series: the snapshots, or their folder.
         n_components: k; default 32, and for kind "snapshots" all N.
-        out: the ``.npy`` file; default none, the result then lives in unnamed temporary files.
+        out: the ``.npy`` file; by default the result lives in unnamed temporary files.
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters make the columns.
         layout: the same, without a network; default the series' manifest, or what its first file suggests.
         overwrite: replace an ``out`` that is another basis.
-        skip_bad: leave out damaged snapshots instead of raising.
-        max_memory: bytes this call may take, memory-mapped pages aside.
+        skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
         progress: called often, from several threads.
-        note: called with what a person should know, such as what is left out. Without it, snapshots left out by
-            ``skip_bad`` are a warning.
 
     Raises:
-        ConfigError: an argument is not allowed, ``out`` exists, or memory or disk space do not suffice.
+        ConfigError: an argument is not allowed, or ``out`` exists.
         SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
@@ -85,7 +78,7 @@ def fit_basis(
         with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
             made = fit_basis(
                 series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
-                skip_bad=skip_bad, max_memory=max_memory, progress=progress, note=note,
+                skip_bad=skip_bad, progress=progress,
             )  # fmt: skip
             return replace(made, path=None)  # the mappings hold the files after their names are gone
     target = Path(out)
@@ -95,37 +88,31 @@ def fit_basis(
         check_number("n_components", n_components, at_least=1, whole=True)
     wanted = layout if layout or network is None else WeightLayout.from_network(network)
     matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
-    tell = note or (lambda text: None)
-    if matrix.ignored:
-        first = ", ".join(repr(name) for name in matrix.ignored[:2])
-        tell(f"{len(matrix.ignored)} entries of each snapshot are not weights and are left out: {first} and the like.")
     if n_components is None:
         n_components = 32 if kind == "pca" else matrix.shape[0]
     while True:
-        check_enough(matrix.shape[0], n_components, kind, matrix.directory, len(matrix.skipped))
+        check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
         if _is_made(target, matrix, kind, n_components):
-            tell(f"{target} is this very basis already; nothing to do.")
-            return load_basis(target, layout=matrix.layout, verify=False)
-        check_out(target, overwrite=overwrite)
-        try:
-            report = progress or (lambda phase, done, total: None)
-            _make(target, matrix, kind, n_components, max_memory, report, overwrite=overwrite)
-        except BadSnapshotError as bad:
-            if not skip_bad:
-                raise
-            matrix = matrix.without(bad.row, bad.reason)
-        except OSError as error:
-            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+            _log.info(f"{target} is this very basis already; nothing to do.")
         else:
-            for reason in matrix.skipped:
-                (note or warnings.warn)(f"Left out: {reason}")
-            return load_basis(target, layout=matrix.layout, verify=False)
+            check_out(target, overwrite=overwrite)
+            try:
+                _make(target, matrix, kind, n_components, progress, overwrite=overwrite)
+            except BadSnapshotError as bad:
+                if not skip_bad:
+                    raise
+                _log.warning(f"left out: {bad}")
+                matrix.leave_out(bad.row)
+                continue
+            except OSError as error:
+                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+        return load_basis(target, layout=matrix.layout, verify=False)
 
 
 def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> bool:
     """Return whether ``target`` is the basis of these snapshots, undamaged.
 
-    Only a series with a manifest can tell: without one the digests of the snapshots are not known before they are read.
+    Always false for a folder without a manifest, because the digests of its snapshots are not known yet.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False
@@ -146,25 +133,17 @@ def _make(
     matrix: WeightMatrix,
     kind: str,
     n_components: int,
-    max_memory: int,
     progress: Progress,
     *,
     overwrite: bool,
 ) -> None:
     """Compute the basis, and put both files in place, the metadata first.
 
-    A kill between the two leaves metadata alone, or beside an earlier ``.npy``, whose digest is another.
+    A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with another digest.
     """
     n_snapshots, n_weights = matrix.shape
     centred = kind == "pca"
-    check_memory(n_snapshots, n_weights, n_components, max_memory)
     remove_leftovers(target.parent)
-    missing = _result_bytes(n_weights, n_components) - shutil.disk_usage(target.parent).free
-    if missing > 0:
-        raise ConfigError(
-            f"{target.parent} has {missing / 1e6:,.0f} MB too little free space for the basis. Free some, or give an "
-            "--out on another disk."
-        )
     with (
         threadpool_limits(1, user_api="blas"),  # a second thread, idle between two strips, would spin on its core
         open_atomic(target) as rows,
@@ -173,7 +152,7 @@ def _make(
         gram, digests = gram_pass(matrix, progress, centred=centred)
         for row, (entry, digest) in enumerate(zip(matrix.entries, digests, strict=True)):
             if entry.digest not in ("", digest):
-                why = "its weights have another digest than the one recorded for it"
+                why = "its weights have another digest than the manifest records"
                 raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
         gram_centred = centre_gram(gram)
         if centred:
@@ -211,10 +190,10 @@ def _write_rows(
     *,
     centred: bool,
 ) -> tuple[np.ndarray, float, str]:
-    """Write the rows; where they are not orthonormal, correct the coefficients and write them again.
+    """Write the rows; if they are not orthonormal, correct the coefficients and write them again.
 
     Returns:
-        The coefficients of the rows as written, float64 (k, N); how far they are from orthonormal; their digest.
+        The coefficients of the rows as written, float64 (k, N); their deviation from orthonormal; their digest.
 
     Raises:
         SeriesError: they can't be made orthonormal.
@@ -236,26 +215,21 @@ def _write_rows(
 
 
 def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
-    """Estimate what a basis takes, before anything is read: bytes by name.
+    """Estimate the memory and disk space that a basis takes.
 
     Args:
         n_snapshots, n_weights: N and M.
         n_components: as ``fit_basis`` takes it.
 
     Returns:
-        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, while it is made; and
-        ``memory_bytes``, the process's own, memory-mapped pages aside.
+        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
+        the mean; and ``memory_bytes``, of the process's own without memory-mapped pages.
     """
     k = n_components or 32
     return {
         "n_snapshots": n_snapshots,
         "n_weights": n_weights,
         "read_bytes": 4 * n_snapshots * n_weights,
-        "disk_bytes": _result_bytes(n_weights, k),
+        "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
         "memory_bytes": working_bytes(n_snapshots, n_weights, k),
     }
-
-
-def _result_bytes(n_weights: int, n_components: int) -> int:
-    """Return the disk space that a result takes while it is made: rows, and the mean twice."""
-    return 4 * n_weights * (n_components + 2) + (1 << 20)

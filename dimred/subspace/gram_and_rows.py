@@ -1,7 +1,6 @@
 """The two passes over the columns of the snapshots: the Gram matrix, then the rows of the basis.
 
-The arithmetic has a thread of its own; beside it blocks are read ahead, hashed and written. The README says what that
-gains, and what float64 costs.
+Other threads read ahead, hash and write meanwhile. The README says what that gains, and what float64 costs.
 """
 
 import os
@@ -13,7 +12,7 @@ import numpy as np
 
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
-from dimred.errors import CheckpointError, ConfigError
+from dimred.errors import CheckpointError
 from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
 
 STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
@@ -23,11 +22,11 @@ Progress = Callable[[str, int, int], None]
 
 
 class BadSnapshotError(CheckpointError):
-    """Row ``row`` of the matrix can't be used, for ``reason``."""
+    """Row ``row`` of the matrix can't be used."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} Restore it, or leave it out with --skip-bad.")
-        self.row, self.reason = row, reason
+        self.row = row
 
 
 def working_bytes(n_snapshots: int, n_weights: int, n_components: int) -> int:
@@ -36,21 +35,6 @@ def working_bytes(n_snapshots: int, n_weights: int, n_components: int) -> int:
     strips = 8 * STRIP * (3 * n_snapshots + 2 * n_components + 2)
     digests = 2 * 32 * (n_snapshots + 1) * (n_weights // CHUNK + 1)
     return blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20)
-
-
-def check_memory(n_snapshots: int, n_weights: int, n_components: int, max_memory: int) -> None:
-    """Check that the two passes stay within ``max_memory`` bytes.
-
-    Raises:
-        ConfigError: they don't.
-    """
-    needed = working_bytes(n_snapshots, n_weights, n_components)
-    if needed > max_memory:
-        raise ConfigError(
-            f"max_memory leaves {max_memory / 1e6:.0f} MB; {n_snapshots} snapshots of {n_weights:,} weights need "
-            f"{needed / 1e6:.0f} MB. Give at least {(needed - max_memory) / 1e6:.0f} MB more, or select fewer "
-            "snapshots."
-        )
 
 
 def gram_pass(

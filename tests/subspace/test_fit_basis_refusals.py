@@ -1,5 +1,6 @@
 """What fit_basis refuses, or leaves out when told to: arguments, snapshots, networks, disks."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,6 @@ from tests.helpers.planted import random_walk, write_series
         ({"n_components": True}, ConfigError, "n_components is True"),
         ({"n_components": 1.0}, ConfigError, r"n_components is 1\.0"),
         ({"n_components": 3, "kind": "ica"}, ConfigError, "kind is 'ica'"),
-        ({"n_components": 3, "max_memory": 10_000_000}, ConfigError, "max_memory leaves 10 MB"),
         ({"n_components": 3, "name": "a.txt"}, ConfigError, r"must end in \.npy"),
         ({"n_components": 3, "name": "no/a.npy"}, ConfigError, "there is no folder"),
     ],
@@ -67,7 +67,7 @@ def spoil(series, number, how):
         ("bit", r"net-4_4\.ckpt is not what was written"),
     ],
 )
-def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words):
+def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words, caplog):
     snapshots = random_walk(8, 107)
     series = write_series(tmp_path / "s", snapshots)
     spoil(series, 3, how)
@@ -75,8 +75,8 @@ def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words):
     with pytest.raises(CheckpointError, match=words):
         fit_basis(series, 3, out=out)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
-    with pytest.warns(UserWarning, match=words):
-        basis = fit_basis(series, 3, out=out, skip_bad=True)
+    basis = fit_basis(series, 3, out=out, skip_bad=True)
+    assert re.search(words, caplog.text)
     clean = fit_basis(write_series(tmp_path / "clean", np.delete(snapshots, 3, axis=0)), 3)
     assert np.array_equal(basis.components, clean.components)
     with pytest.raises(SeriesError, match=r"at least 8 snapshots; .* gives 7 \(1 bad ones left out\)"):
@@ -90,14 +90,6 @@ def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp
     with pytest.raises(SeriesError, match="span only 3 directions"):
         fit_basis(series, 5, out=tmp_path / "a.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
-
-
-def test_a_full_disk_is_said_before_anything_is_read(walk, tmp_path, monkeypatch):
-    usage = type("Usage", (), {"free": 1_000})
-    monkeypatch.setattr("dimred.subspace.fit.shutil.disk_usage", lambda path: usage)
-    with pytest.raises(ConfigError, match="MB too little free space"):
-        fit_basis(walk[0], 3, out=tmp_path / "a.npy")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
