@@ -1,4 +1,4 @@
-"""``dimred merge``: the best one network out of a folder of checkpoints, by any metric."""
+"""``dimred merge``: average checkpoints, or choose the best of many averages by a metric."""
 
 import json
 from pathlib import Path
@@ -69,11 +69,6 @@ def merge(
         rest=rest, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize, budget=budget,
         timeout=timeout,
     )  # fmt: skip
-    if "table" in record:
-        from dimred.merging.record import work_folder
-        from dimred.report.merge_page import write_merge_page
-
-        write_merge_page(record, work_folder(out))
     if as_json:
         print(json.dumps(record))
         return
@@ -81,7 +76,7 @@ def merge(
 
 
 def _print(record: dict[str, Any], out: Path) -> None:
-    """Print the inputs in order with their coefficients, the best candidates, and what was kept."""
+    """Print the checkpoints with their coefficients, the best candidates, and the one that was kept."""
     listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
     print_table(("checkpoint", "step", "coefficient"), listed)
     if "table" in record:
@@ -94,4 +89,4 @@ def _print(record: dict[str, Any], out: Path) -> None:
             f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
         )
     print(f"BatchNorm: {record['batch_norm']}.")
-    print(f"{out}, {out}.json" + (f", {out}.merge/merge.html" if "table" in record else ""))
+    print(f"{out}, {out}.json" + (f", {out}.merge/scores.jsonl" if "table" in record else ""))

@@ -1,4 +1,4 @@
-"""The candidates of a merge, in the order in which they are scored; and which of them is kept."""
+"""The candidates of a merge in the order in which they are scored, and the choice among them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,11 @@ import numpy as np
 from dimred.averaging.choice import choose, lowest
 from dimred.averaging.windows import Window, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import SearchError
-from dimred.merging.metric import FunctionMetric, Score
-from dimred.merging.metric_process import ProcessMetric
+from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.scores import SPLITS, Average, BudgetSpentError, Scores
 
-_FINALISTS = 3  # windows and profiles that are scored again
-_SOUP = 16  # checkpoints that a soup is made of, at most
+_FINALISTS = 3  # windows and profiles that are scored on ``select`` too
+_SOUP = 16  # most checkpoints that a soup is made of
 _NO_SPLITS = (
     "no greedy soup was tried, as it could only be judged by what it was made from; give the metric a second "
     "parameter, split"
@@ -54,7 +53,7 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
 
 
 def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
-    """Score the greedy soup of all checkpoints; of more than 16, of 16 evenly spread ones with the newest."""
+    """Score the greedy soup of all checkpoints, or of 16 evenly spread ones with the newest."""
     n = len(steps)
     members = list(range(n)) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist()
 
@@ -71,13 +70,13 @@ def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
 
 
 def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tuple[Average, list[Average], str]:
-    """Choose among the scored averages by the one rule of ``dimred.averaging.choice``.
+    """Choose among the scored averages by the rule of ``dimred.averaging.choice``.
 
     With splits, the best few windows and profiles, the soup and the last checkpoint are scored on ``select``, which
-    decides. Without, ``search`` decides between all.
+    decides. Without splits, all are compared on ``search``.
 
     Returns:
-        The one to keep; those to show beside it; and the reason.
+        The average to keep; those to show beside it; and the reason for the choice.
 
     Raises:
         SearchError: the metric failed on every one of them.
@@ -108,10 +107,10 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
 def table(
     scores: Scores, kept: Average, shown: Sequence[Average], judge: FunctionMetric | ProcessMetric
 ) -> list[dict[str, Any]]:
-    """Make the rows of the record's table; scores are [value, standard error] by split.
+    """Make the rows of the record's table, with [value, standard error] for each split.
 
-    With splits, what is kept and the last of ``shown`` are scored on ``test`` too; with re-estimated statistics, what
-    is kept also without.
+    With splits, the kept average and the last of ``shown`` are also scored on ``test``. If the metric re-estimates
+    statistics, the kept average is also scored without that.
     """
     splits = [split for split in SPLITS if judge.has_splits or split == "search"]
 
@@ -127,5 +126,5 @@ def table(
 
 
 def scores_of(row: Mapping[str, Any]) -> list[str]:
-    """Return the scores in a row of the record's table as texts, one a split; empty where there is none."""
+    """Format the scores in a row of the record's table, one text a split; empty without a score."""
     return [str(Score(*row[split])) if split in row else "" for split in SPLITS]

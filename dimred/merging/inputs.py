@@ -1,4 +1,4 @@
-"""The checkpoints to merge: found in a folder, files or a glob, put in the order of training, and compared."""
+"""Find the checkpoints to merge in folders, files or globs, order them by training step, and compare them."""
 
 import json
 import logging
@@ -36,11 +36,11 @@ _NUMBERS = (
 
 
 def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
-    """Find the checkpoints that ``sources`` mean, and check that they are of one network.
+    """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
         sources: a folder of checkpoints, or files, folders of shards, globs.
-        order: ``step``: by the number in the name of the file or folder; ``name``; or ``mtime``.
+        order: by ``step``, the number in the name of the file or folder; by ``name``; or by ``mtime``.
 
     Returns:
         At least two, the oldest first.
@@ -48,20 +48,21 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     Raises:
         ConfigError: nothing is there, or the names don't tell the order.
         SeriesError: there is only one.
-        CheckpointError: a file is damaged, a pickle, or of another network than the last.
+        CheckpointError: a file can't be read, is damaged, a pickle, or of another network than the last.
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
     given = [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
-    paths = [path for source in given for path in _matches(source)]
     steps: list[int] | None = None
-    if len(paths) == 1 and paths[0].is_dir() and not _index_files(paths[0]):
-        if (paths[0] / MANIFEST).exists():
-            series = CheckpointSeries.open(paths[0])
-            paths, steps = list(series.paths), [entry.step for entry in series.entries]
-        else:
-            paths = _inside(paths[0])
-    found = [read_one(path) for path in dict.fromkeys(paths)]
+    with reading(given[0]):
+        paths = [path for source in given for path in _matches(source)]
+        if len(paths) == 1 and paths[0].is_dir() and not _index_files(paths[0]):
+            if (paths[0] / MANIFEST).exists():
+                series = CheckpointSeries.open(paths[0])
+                paths, steps = list(series.paths), series.steps
+            else:
+                paths = _inside(paths[0])
+        found = [read_one(path) for path in dict.fromkeys(paths)]
     if len(found) < 2:
         raise SeriesError(f"CHECKPOINTS is {given[0]!r}, which is one checkpoint; give two or more")
     if order == "name":
@@ -86,8 +87,8 @@ def select(
 
     Args:
         checkpoints: in order.
-        last: only so many of the others, the newest; None for all.
-        from_step, to_step: only those from a step to a step, both included; None for the first or last.
+        last: how many to keep of the others, the newest; None for all.
+        from_step, to_step: first and last step to keep; None for the first or last there is.
 
     Raises:
         ConfigError: ``last`` is below 1.
@@ -124,7 +125,7 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
 
 
 def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
-    """Check that tensors that have no mean are equal in all checkpoints, as they are copied from one of them.
+    """Check that tensors without a mean are equal in all checkpoints, because they are copied from one of them.
 
     Raises:
         CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
@@ -144,7 +145,7 @@ def label(checkpoint: Checkpoint) -> str:
 
 
 def is_folder(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint is a folder to those who load it, with a configuration beside the weights."""
+    """Return whether frameworks load the checkpoint as a folder, with a configuration beside the weights."""
     return checkpoint.path.is_dir() or checkpoint.path.stem == "model"
 
 
@@ -159,7 +160,7 @@ def _matches(source: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """List the checkpoints in a folder: numbered folders as trainers leave them, else files; no results of merges."""
+    """List the checkpoints in a folder: numbered folders, or else files; results of merges are left out."""
     if where := snapshots_below(folder):
         raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not _is_result(path))
@@ -186,7 +187,7 @@ def _index_files(folder: Path) -> list[Path]:
 
 
 def read_one(path: Path) -> Checkpoint:
-    """Open a checkpoint: a file, a folder with one, or shards. Its step is not known yet.
+    """Open a checkpoint: a file, a folder with one, or shards; its step is left at 0.
 
     Raises:
         CheckpointError: it is damaged, a pickle, or not one checkpoint.
@@ -241,7 +242,11 @@ def _pickle(path: Path) -> CheckpointError:
 
 
 def _steps(paths: Sequence[Path]) -> list[int]:
-    """Read the step of each checkpoint from the numbers in the names of files or folders; ConfigError if none tell."""
+    """Read the step of each checkpoint from the numbers in its file's or folder's name.
+
+    Raises:
+        ConfigError: no kind of number is in all names and different in each.
+    """
     names = [path.name.removesuffix(_INDEX).removesuffix(path.suffix if path.is_file() else "") for path in paths]
     pairs = [_EPOCH_AND_STEP.search(name) for name in names]
     if all(pairs):

@@ -1,7 +1,7 @@
-"""``dimred.merge``: one network out of the checkpoints of a training run: an average, or the one that a metric chooses.
+"""``dimred.merge``: an average of the checkpoints of a training run, given by a profile or chosen by a metric.
 
-Candidates are listed and scored on the split ``search``; the best few are scored again on ``select``, where the rule
-chooses; what is kept is scored on ``test``.
+Candidates are scored on the split ``search``, the best few again on ``select``, where one is chosen, and that one on
+``test``.
 """
 
 import contextlib
@@ -20,8 +20,7 @@ from dimred.io.atomic import remove, remove_leftovers, rename_durably
 from dimred.io.lock import FolderLock
 from dimred.merging.candidates import choose_average, score_candidates, table
 from dimred.merging.inputs import Sources, check_integers, label, open_checkpoints, read_one, select
-from dimred.merging.metric import FunctionMetric, Score
-from dimred.merging.metric_process import ProcessMetric
+from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, name_faults, record_of, sample_digest, work_folder, write_record
 from dimred.merging.scores import Average, Scores
@@ -47,25 +46,25 @@ def merge(
     dtype: str | None = None,
     rest: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Make one network out of checkpoints: with a metric, the average that it chooses; else the one of a profile.
+    """Average checkpoints: by a profile, or by the one of many averages that scores best by a metric.
 
-    The result has the format and layout of the checkpoints. Beside ``out`` comes its record, ``OUT.json``, and with a
-    metric the folder ``OUT.merge`` with all scores. The same call goes on where one was stopped or killed.
+    The result has the format and layout of the checkpoints. Its record is ``OUT.json``; with a metric, all scores are
+    in the folder ``OUT.merge``. A call that was stopped or killed is continued by the same call.
 
     Args:
         checkpoints: a folder, or files, folders of shards, globs.
         out: the file, or for shards the folder, to write; must not exist.
         metric: ``FILE.py:NAME``; or a function, which runs in this process, without a timeout. See ``FunctionMetric``.
         metric_command: a command instead; see ``command_metric``.
-        minimize, maximize: which is better, lower or higher; one of them.
-        budget: most evaluations on ``search``; default all candidates.
+        minimize, maximize: whether a lower or a higher score is better.
+        budget: most evaluations on ``search``; by default all candidates are scored.
         timeout: seconds for one evaluation.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
-        last: only so many checkpoints, the newest.
-        from_step, to_step: only those from a step to a step, both included.
+        last: take only the newest so many checkpoints.
+        from_step, to_step: take only those from a step to a step, both included.
         order: ``step``, ``name`` or ``mtime``.
         dtype: of the weights written, such as ``float32``; default the checkpoints' own.
-        rest: the checkpoint that gives all that isn't averaged; default the last one.
+        rest: the checkpoint to copy all else from; default the last one.
 
     Returns:
         The record.
@@ -74,7 +73,7 @@ def merge(
         ConfigError: an argument is not allowed.
         CheckpointError: a checkpoint is damaged, or of another network.
         SeriesError: with a metric, fewer than two checkpoints are left.
-        SearchError: the metric fails on everything.
+        SearchError: the metric fails on every candidate.
         FaultError: a file can't be written.
         StoppedError: ctrl-C.
     """
@@ -145,7 +144,6 @@ def merge(
             return judge.score(candidate, split)
 
         scores = Scores(work / "scores.jsonl", about, score, better, budget)
-        held.callback(scores.close)
         try:
             ended = score_candidates(scores, steps, judge.has_splits)
             kept, shown, why = choose_average(scores, steps, judge.has_splits)
@@ -166,7 +164,7 @@ def merge(
 
 
 def _order_of(checkpoints: Sequence[Checkpoint]) -> str:
-    """Name the checkpoints in order, with their steps, for people."""
+    """List the checkpoints in order, with their steps."""
     listed = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in checkpoints)
     return f"{len(checkpoints)} checkpoints, the oldest first: {listed}"
 
@@ -178,7 +176,7 @@ def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def _identity(metric: str | Callable[..., Any]) -> str:
-    """Return what tells one metric from another: the command, the file's name and digest, or the function's name."""
+    """Identify a metric: the command, the file's name and digest, or the function's name."""
     if not isinstance(metric, str):
         return getattr(metric, "__qualname__", repr(metric))
     path = Path(metric.rpartition(":")[0])

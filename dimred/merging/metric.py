@@ -1,34 +1,50 @@
-"""The user's metric: a function or a command that scores a candidate."""
+"""The user's metric: a function of this process; or a function of a file, or a command, in a process of its own.
+
+``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]`` is that process: it loads NAME of the file SOURCE, or takes
+the command SOURCE, and answers questions in JSON over a socket.
+"""
 
 import contextlib
+import ctypes
+import importlib.util
 import inspect
+import json
 import math
+import os
+import select
 import shlex
+import signal
+import socket
 import subprocess
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.errors import DimredError, shown
+from dimred.errors import ConfigError, DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
 
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
 
 class MetricError(DimredError):
-    """One evaluation failed; the search goes on."""
+    """One evaluation failed; the merge goes on without it."""
 
 
 class Score(NamedTuple):
-    """What a metric gave for one candidate.
+    """What a metric returned for one candidate.
 
     Attributes:
         value: the score.
-        error: its standard error; None where the metric gives none.
-        samples: one number for each sample, with ``value`` as mean; None where the metric gives one number.
+        error: its standard error; None if the metric gives none.
+        samples: one number for each sample, with ``value`` as mean; None if the metric gives one number.
     """
 
     value: float
@@ -42,13 +58,13 @@ class Score(NamedTuple):
 class FunctionMetric:
     """A Python function: ``score(candidate)`` or ``score(candidate, split)``, of a path.
 
-    A function whose first parameter is called ``tensors`` gets name -> array in place of the path. It returns a number;
+    A function whose first parameter is called ``tensors`` gets name -> array instead of the path. It returns a number;
     a tuple (number, standard error); or a list of one number a sample. The splits are ``search``, ``select``, ``test``.
 
     ``hook``, ``reestimate(candidate)``, returns name -> array of new statistics, which are written into the candidate.
 
     Attributes:
-        has_splits: whether it tells the splits apart.
+        has_splits: whether it takes the split.
         reestimates: whether it has the hook.
     """
 
@@ -78,15 +94,14 @@ def command_metric(command: str) -> FunctionMetric:
     """Make a metric of a command whose last line of output is the score.
 
     Args:
-        command: ``{}`` in it stands for the candidate's path, and ``{split}`` for the split.
+        command: ``{}`` in it is replaced by the candidate's path, and ``{split}`` by the split.
     """
     words = shlex.split(command)
 
     def with_split(candidate: str, split: str) -> float:
         filled = [word.replace("{}", candidate).replace("{split}", split) for word in words]
         done = subprocess.run(filled, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-        lines = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1] if lines else ""
+        last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2].strip()
         if done.returncode != 0:
             raise MetricError(f"it ended with status {done.returncode}; its last line was {shown(last)}")
         try:
@@ -97,9 +112,94 @@ def command_metric(command: str) -> FunctionMetric:
     return FunctionMetric(with_split if "{split}" in command else lambda candidate: with_split(candidate, ""))
 
 
+class ProcessMetric:
+    """A metric in a process that may fail, hang or die, and is then started again.
+
+    Args:
+        option: ``--metric`` or ``--metric-command``.
+        source: ``FILE.py:NAME``, whose hook is the file's function ``reestimate``, if it has one; or the command.
+        timeout_seconds: for one evaluation; a process that takes longer is ended.
+        log: file for what the process prints.
+
+    Raises:
+        ConfigError: there is no such file, no such function in it, or no place for the candidate in the command.
+    """
+
+    def __init__(self, option: str, source: str, timeout_seconds: float, log: Path) -> None:
+        self._timeout_seconds, self._log = timeout_seconds, log
+        self._process: subprocess.Popen[bytes] | None = None
+        file, _, name = source.rpartition(":")
+        if option == "--metric" and not (file and Path(file).is_file()):
+            where = f", but there is no file {file!r}" if file else ""
+            raise ConfigError(
+                f"--metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
+            )
+        if option == "--metric-command" and "{}" not in source:
+            raise ConfigError(f"--metric-command is {source!r}; put {{}} where the candidate's path is to stand")
+        self._words = [file, name] if option == "--metric" else [source]
+        try:
+            self.has_splits, self.reestimates = self._start()
+        except MetricError as error:
+            self.close()
+            raise ConfigError(f"{option} is {source!r}, which can't be used: {error} (see {log})") from None
+
+    def reestimate(self, candidate: Path) -> None:
+        """Do as ``FunctionMetric``; MetricError also if the process hangs or dies."""
+        self._ask(str(candidate), None)
+
+    def score(self, candidate: Path, split: str) -> Score:
+        """Score as ``FunctionMetric``; MetricError also if the process hangs or dies."""
+        value, error, samples = self._ask(str(candidate), split)
+        return Score(value, error, samples and tuple(samples))
+
+    def close(self) -> None:
+        """End the process, and all it started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._connection.close()
+            self._process = None
+
+    def _start(self) -> Any:
+        here, there = socket.socketpair()
+        command = [sys.executable, "-m", "dimred.merging.metric", str(there.fileno()), *self._words]
+        with there, self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
+                start_new_session=True,
+            )  # fmt: skip
+        self._connection = Connection(here.detach())
+        return self._answer()
+
+    def _ask(self, *question: str | None) -> Any:
+        if self._process is None:
+            self._start()
+        with contextlib.suppress(BrokenPipeError):  # it has died: there will be no answer either
+            self._connection.send_bytes(json.dumps(question).encode())
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            if not self._connection.poll(self._timeout_seconds):
+                raise MetricError(f"it took longer than --timeout {self._timeout_seconds:g} s")
+            failed, found = json.loads(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            status = self._process.wait() if self._process else 0
+            self.close()
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            raise MetricError(f"its process died ({how})") from None
+        except BaseException:
+            self.close()
+            raise
+        if failed is not None:
+            raise MetricError(failed)
+        return found
+
+
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Turn any error of the user's code into a MetricError; its traceback goes where the code's output goes."""
+    """Turn any error of the user's code into a MetricError; its traceback goes to the code's own output."""
     try:
         yield
     except MetricError:
@@ -132,3 +232,58 @@ def _as_score(returned: Any) -> Score:
         return Score(float(array[0]), abs(float(array[1])))
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))
+
+
+def _load(file: Path, name: str) -> FunctionMetric:
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise MetricError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise MetricError(f"{file} has no function {name!r}")
+    return FunctionMetric(function, getattr(module, "reestimate", None))
+
+
+def _end_with(connection: Connection) -> None:
+    """Wait until the merge has ended, then end this process and all that it started."""
+    merge = select.poll()
+    merge.register(connection.fileno(), 0)  # a hang-up is always reported
+    merge.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _serve(connection: Connection, source: str, name: str = "") -> None:
+    """Load the metric, send what it can do, and answer questions until the merge ends.
+
+    An answer is [why it failed, None] or [None, result].
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never frees the interpreter's lock
+    threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+
+    def answer(failed: str | None, found: Any = None) -> None:
+        connection.send_bytes(json.dumps([failed, found]).encode())
+
+    try:
+        metric = _load(Path(source), name) if name else command_metric(source)
+    except BaseException as error:
+        traceback.print_exc()
+        answer(str(error) if isinstance(error, DimredError) else f"{type(error).__name__}: {error}")
+        return
+    answer(None, [metric.has_splits, metric.reestimates])
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            candidate, split = json.loads(connection.recv_bytes())
+            try:
+                if split is None:
+                    metric.reestimate(Path(candidate))
+                answer(None, None if split is None else metric.score(Path(candidate), split))
+            except MetricError as error:
+                answer(str(error))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])), *sys.argv[2:])

@@ -1,6 +1,6 @@
-"""A merged network in the layout of its inputs: format, names, types, shards and metadata are those of the last one.
+"""Write a merged network with the format, names, types, shards and metadata of the last input.
 
-Single files appear whole or not at all; so does a folder of shards, which is filled under a temporary name.
+A file appears whole or not at all, and so does a folder of shards.
 """
 
 import json
@@ -58,7 +58,7 @@ def write_network(
     *,
     durable: bool = True,
 ) -> None:
-    """Write sum(c_i x_i) / sum(c_i) in place of the template's weights, and its other entries as they are.
+    """Write the template's entries, with sum(c_i x_i) / sum(c_i) in place of its weights.
 
     Args:
         checkpoints: of one network.
@@ -116,7 +116,7 @@ def write_network(
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Read the metadata of a ``.safetensors`` file, or the texts in a ``.ckpt`` file, which become metadata."""
+    """Read the metadata of a ``.safetensors`` file, or the texts of a ``.ckpt`` file to write as metadata."""
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as opened:
             return dict(opened.metadata() or {})
@@ -125,7 +125,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
 
 
 def _copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Copy configuration, tokenizer and index, which a framework needs to load the folder."""
+    """Copy the configuration, tokenizer and index that a framework needs to load the folder."""
     for file in sorted(template.files[0].parent.iterdir()):
         if file.is_file() and file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS:
             with reading(file):
@@ -143,7 +143,7 @@ def _copy_companions(template: Checkpoint, folder: Path) -> None:
 
 
 def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
-    """Copy the rest of an input; an error in reading it names its ``path``."""
+    """Copy an input; a read error names its ``path``."""
     while True:
         with reading(path):
             piece = source.read(_COPY_BYTES)
@@ -153,7 +153,7 @@ def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
 
 
 class _Target(NamedTuple):
-    """Where a mean is written: the descriptor of the file, and the tensor's place and type in it."""
+    """A tensor to be written: the descriptor of its file, its place and type."""
 
     descriptor: int
     place: StoredTensor
@@ -167,7 +167,7 @@ class _Target(NamedTuple):
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
-    """Round float64 values once, to nearest and ties to even, to a type; bfloat16 comes as its bits (uint16)."""
+    """Round float64 values once, to nearest and ties to even; bfloat16 is returned as its bits (uint16)."""
     if isinstance(dtype, np.dtype):
         with np.errstate(over="ignore"):
             return values.astype(dtype)

@@ -1,4 +1,4 @@
-"""The record of a merge, ``OUT.json``: what it was made from; and where the files of a merge are."""
+"""The record of a merge, ``OUT.json``, says what the result was made from."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 
-WORK_FOLDER = ".merge"  # ends the name of the folder of a search
+WORK_FOLDER = ".merge"  # ends the name of the folder with the scores
 _FORMAT, _VERSION = "dimred merge", 2
 _LIBRARIES = ("dimred", "numpy", "safetensors")
 _REMEDY = (
@@ -28,12 +28,12 @@ _SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
 
 
 def record_path(out: Path) -> Path:
-    """Return where the record of a result is."""
+    """Return the path of a result's record."""
     return out.with_name(out.name + ".json")
 
 
 def work_folder(out: Path) -> Path:
-    """Return the folder of the scores that a result was chosen by."""
+    """Return the folder with the scores that a result was chosen by."""
     return out.with_name(out.name + WORK_FOLDER)
 
 
@@ -62,9 +62,9 @@ def record_of(
 
     Args:
         checkpoints: in order.
-        coefficients: of the checkpoints, float64 (N,), of any sum.
-        template: gave all that isn't averaged.
-        order: by which the checkpoints were ordered.
+        coefficients: float64 (N,), with any sum.
+        template: the checkpoint that all else was copied from.
+        order: what the checkpoints were ordered by.
         dtype: of the weights, as the user gave it.
 
     Raises:
@@ -110,7 +110,7 @@ def has_record(out: Path) -> bool:
 def sample_digest(path: Path) -> str:
     """Compute the SHA-256 of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
 
-    It tells two checkpoints apart, which differ nearly everywhere, without reading terabytes again.
+    Two checkpoints differ nearly everywhere, so this tells them apart without reading terabytes again.
 
     Raises:
         CheckpointError: the file can't be read.

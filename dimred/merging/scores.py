@@ -1,8 +1,9 @@
-"""The scores of a merge's candidates: each is a line in ``scores.jsonl``, and is not measured again by a later call."""
+"""The scores of a merge's candidates: a line each in ``scores.jsonl``, where a later call finds them."""
 
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from dimred.merging.metric import MetricError, Score
 
 _log = logging.getLogger(__name__)
 SPLITS = ("search", "select", "test")
-_FAILURES = 3  # of the first candidates: that many are no accident
+_FAILURES = 3  # if so many of the first candidates fail, it is no accident
 
 
 class BudgetSpentError(Exception):
@@ -39,7 +40,7 @@ class Average(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An evaluation of an average on a split; ``failed`` says why there is no score."""
+    """An evaluation of an average on a split; either ``score`` or the reason why it ``failed`` is None."""
 
     average: Average
     split: str
@@ -50,11 +51,11 @@ class Trial(NamedTuple):
 
 
 class Scores:
-    """The scores of one merge; its folder is held by one process at a time.
+    """The scores of one merge.
 
     Args:
         path: of the file.
-        about: what is scored and how; must be the same when a call goes on.
+        about: what is scored and how; must be the same when a later call goes on.
         evaluate: scores an average on a split, with or without re-estimated statistics.
         better: ``lower`` or ``higher``.
         budget: most evaluations on ``search``; None for no limit.
@@ -75,37 +76,37 @@ class Scores:
         self._path, self._evaluate, self._budget = path, evaluate, budget
         self._sign = 1 if better == "lower" else -1
         self._asked: dict[tuple[Any, ...], Trial] = {}
-        self._file = path.open("a+b")
+        path.touch()
+        *lines, half = path.read_bytes().split(b"\n")
+        os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
         try:
-            earlier, trials, whole = read_scores(path)
-            self._file.truncate(whole)
-            self._earlier = {_key(trial.average, trial.split, trial.reestimated): trial for trial in trials}
-            if earlier is None:
-                self._append(about)
-                earlier = dict(about)
-            for key, value in about.items():
-                if value != earlier.get(key):
-                    raise RunError(
-                        f"{path} is of a merge with another {key}: {shown(earlier.get(key))}, not {shown(value)}; name "
-                        "another --out, or remove it"
-                    )
-        except BaseException:
-            self._file.close()
-            raise
+            earlier, *contents = [json.loads(line) for line in lines] or [None]
+            trials = map(_trial, contents)
+            self._earlier = {(one.average.coefficients, one.split, one.reestimated): one for one in trials}
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
+        if earlier is None:
+            self._append(about)
+        for key, value in about.items() if earlier else ():
+            if value != earlier.get(key):
+                raise RunError(
+                    f"{path} is of a merge with another {key}: {shown(earlier.get(key))}, not {shown(value)}; name "
+                    "another --out, or remove it"
+                )
 
     def __len__(self) -> int:
         return len(self._asked)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Score an average on a split; a failure is a trial too.
+        """Score an average on a split, unless it has been; a failure is a trial too.
 
         Raises:
             BudgetSpentError: it would be one too many on ``search``.
-            SearchError: the first trials all failed; then their file is removed, so that the next call begins anew.
+            SearchError: the first trials all failed; their file is removed, so that the next call begins anew.
             CheckpointError: the average can't be made.
             OSError: the disk is full, or fails.
         """
-        key = _key(average, split, reestimate)
+        key = (average.coefficients, split, reestimate)
         if key not in self._asked:
             if split == "search" and reestimate and len(self._on(split)) == self._budget:
                 raise BudgetSpentError
@@ -134,8 +135,8 @@ class Scores:
         return trial
 
     def _append(self, content: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        with self._path.open("ab") as file:
+            file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
 
     def scored(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return the averages that have a score on a split, each as a candidate, the best first."""
@@ -143,38 +144,11 @@ class Scores:
         return sorted(found, key=lambda pair: pair[1].loss)
 
     def candidate(self, trial: Trial) -> Candidate:
-        """Return a trial as a candidate, whose loss is better where it is lower; of a failed trial it is infinite."""
+        """Return a trial as a candidate of a choice; a failed one has an infinite loss."""
         value, error, samples = trial.score or Score(self._sign * math.inf)
         size = effective_size(np.array(trial.average.coefficients))
         losses = self._sign * np.array(samples or [value], np.float64)
         return Candidate(trial.average.name, size, losses, error=None if samples else error)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _key(average: Average, split: str, reestimated: bool) -> tuple[Any, ...]:
-    return average.coefficients, split, reestimated
-
-
-def read_scores(path: Path) -> tuple[dict[str, Any] | None, list[Trial], int]:
-    """Read a file of scores.
-
-    Returns:
-        What was scored and how; the trials; the number of bytes of whole lines, as a killed process may leave half a
-        line.
-
-    Raises:
-        RunError: the file is damaged.
-    """
-    *lines, rest = path.read_bytes().split(b"\n")
-    try:
-        contents = [json.loads(line) for line in lines]
-        trials = [_trial(content) for content in contents[1:]]
-        return contents[0] if contents else None, trials, path.stat().st_size - len(rest)
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
 
 
 def _trial(content: dict[str, Any]) -> Trial:

@@ -228,3 +228,8 @@ def test_the_checksum_of_our_own_files_is_compared(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged"):
         open_checkpoints([tmp_path])
+
+
+def test_a_path_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"n+ can't be read: File name too long\.$"):
+        open_checkpoints(tmp_path / ("n" * 300))

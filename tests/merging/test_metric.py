@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.merging.metric import FunctionMetric, MetricError, Score, command_metric
-from dimred.merging.metric_process import ProcessMetric
+from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
 from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
 from tests.helpers.commands import REPOSITORY
 
