@@ -1,4 +1,4 @@
-"""``dimred data``: make data sets that need no download, and check the images of any."""
+"""``dimred data``: make a data set that needs no download, and check the images of any."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,16 +6,13 @@ from typing import Annotated
 
 import typer
 
-data = typer.Typer(help="Make data sets that need no download, and check the images of any.", no_args_is_help=True)
-
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same bytes.")]
+data = typer.Typer(help="Make a data set that needs no download, and check the images of any.", no_args_is_help=True)
 
 
 @data.command()
 def digits(
-    out: Out,
-    seed: Seed = 1,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
+    seed: Annotated[int, typer.Option(help="Same seed, same bytes.")] = 1,
     label_noise: Annotated[float, typer.Option(help="Share of the training images put into a random class.")] = 0.0,
 ) -> None:
     """Write handwritten digits, shifted and noisy: 10 classes of 16 x 16 PNG files.
@@ -24,21 +21,7 @@ def digits(
     """
     from dimred.data.digits import write_digits
 
-    _report(out, write_digits(out, seed, label_noise=label_noise))
-
-
-@data.command()
-def photos(out: Out, seed: Seed = 1) -> None:
-    """Write patches of two photographs, blurred, sharpened, ...: 8 classes by what was done, as 16 x 16 PNG files.
-
-    Example: dimred data photos ./photos --seed 1
-    """
-    from dimred.data.photos import write_photos
-
-    _report(out, write_photos(out, seed))
-
-
-def _report(out: Path, counts: dict[str, int]) -> None:
+    counts = write_digits(out, seed, label_noise=label_noise)
     print(f"{out}: " + ", ".join(f"{count} {split} images" for split, count in counts.items()))
 
 

@@ -1,6 +1,6 @@
 """Read an ImageFolder tree (``<split>/<class>/<image>``) through MindSpore's own data engine.
 
-The same code reads ImageNet and the built-in tasks.
+The same code reads ImageNet and the built-in digits.
 """
 
 from collections.abc import Sequence

@@ -22,9 +22,9 @@ import numpy as np
 from dimred.comparison.summary import TITLES, collect
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.data.digits import write_digits
-from dimred.data.photos import write_photos
 from dimred.io.metrics_file import ACCURACY
 from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
+from tests.benchmarks.photos import write_photos
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "pipelines" / "configs"
@@ -32,7 +32,7 @@ METHODS = ("last", "average", "stage_2", "plain_for_total")
 TASKS: dict[str, Callable[[Path, int], Any]] = {
     "digits": lambda out, seed: write_digits(out, seed),
     "noisy": lambda out, seed: write_digits(out, seed, label_noise=0.4),
-    "photos": lambda out, seed: write_photos(out, seed),
+    "photos": write_photos,
 }
 OPTIONS = {"photos": ["model.n_classes=8"]}
 LIBRARY = Path(sysconfig.get_path("stdlib"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data import photos as photos_module
-from dimred.data.photos import CHANGES, PATCH, SPLITS, write_photos
 from dimred.errors import DataError
+from tests.benchmarks import photos as photos_module
+from tests.benchmarks.photos import CHANGES, PATCH, SPLITS, write_photos
 
 
 @pytest.fixture(scope="module")

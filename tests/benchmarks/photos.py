@@ -1,4 +1,6 @@
-"""A second real image task without a download: what was done to a small patch of a photograph.
+"""An image task of the studies, without a download: what was done to a small patch of a photograph.
+
+python -c "from pathlib import Path; from tests.benchmarks.photos import write_photos; write_photos(Path('photos'))"
 
 The two photographs that ship with scikit-learn (a Chinese temple, a flower) are cut into blocks, and the *blocks* are
 split, so that no pixel is in two splits. A patch is drawn inside its block, halved in size, changed in one of eight
@@ -13,7 +15,6 @@ import numpy as np
 from sklearn.datasets import load_sample_images
 
 from dimred.data.image_tree import write_image_tree
-from dimred.errors import check_number
 
 PATCH = 16
 _BLOCK = 40
@@ -24,7 +25,6 @@ SPLITS = {"train": (100, 24), "val": (20, 25), "test": (40, 50)}
 
 def write_photos(out: Path, seed: int = 1) -> dict[str, int]:
     """Write ``train/<change>/*.png``, ``val/...`` and ``test/...``, as ``write_digits`` does."""
-    check_number("--seed", seed, at_least=0, whole=True)
     return write_image_tree(out, _images(seed))
 
 
