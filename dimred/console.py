@@ -39,6 +39,9 @@ Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last
 DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="What to compute on.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
+FastDevRun = Annotated[
+    bool, typer.Option("--fast-dev-run", help="Only one step, and all that surrounds it, to see whether the run works.")
+]
 AllowChange = Annotated[
     list[str] | None, typer.Option(metavar="KEY", help="With --resume: this key may differ from before.")
 ]

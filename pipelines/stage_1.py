@@ -11,10 +11,17 @@ import typer
 
 from dimred.builders import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, run_program
+from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
-from dimred.trainer.preflight import check_stage_1, snapshots_in_the_end, splits_trained_with
+from dimred.trainer.fast_dev_run import shortened
+from dimred.trainer.preflight import (
+    check_stage_1,
+    disk_of_stage_1,
+    say_plan,
+    snapshots_in_the_end,
+    splits_trained_with,
+)
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
 
@@ -31,6 +38,7 @@ def stage_1(
     resume: Resume = False,
     allow_change: AllowChange = None,
     device_target: DeviceTarget = "CPU",
+    fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
 ) -> None:
     """Train, and keep a rolling series of weight snapshots for the PCA."""
@@ -46,6 +54,7 @@ def stage_1(
     check_ranks(ranks, settings, images["train"])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
+    say_plan(settings, settings.epochs, images["train"].steps_per_epoch, disk_of_stage_1(settings, network))
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     if 0 < n_snapshots <= N_COMPONENTS:
         needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
@@ -54,7 +63,9 @@ def stage_1(
         list(network.get_parameters())
     )  # somebody's own network may draw its weights from another generator
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
-    with open_session(out, settings, ranks, resume=resume) as session:
+    if fast_dev_run:
+        settings, images = shortened(settings, images)
+    with open_session(out, settings, ranks, resume=resume, is_kept=not fast_dev_run) as session:
         stage_2 = options_of_stage_2(config_file(StageOneConfig, config), overrides or [])
         training = Training(session, settings, network, step, images, scores, data, stage_2)
         training.restore(first, allow_change or [])

@@ -12,12 +12,13 @@ import typer
 from dimred.builders import build_cooldown_step, build_data, build_network, build_scores, check_ranks, check_scores
 from dimred.builders.handover import share_handover, with_parts_of_stage_1
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import AllowChange, Data, DeviceTarget, Overrides, Resume, Weights, run_program
+from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
 from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
+from dimred.trainer.fast_dev_run import shortened
 from dimred.trainer.finish import Finish
-from dimred.trainer.preflight import check_stage_2, splits_read
+from dimred.trainer.preflight import check_stage_2, disk_of_stage_2, say_plan, splits_read
 from dimred.trainer.session import open_session
 from dimred.vectors.parameters import from_arrays
 
@@ -39,6 +40,7 @@ def stage_2(
     resume: Resume = False,
     allow_change: AllowChange = None,
     device_target: DeviceTarget = "CPU",
+    fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring stage 1's training to its end, or search in the subspace of its snapshots; keep the best network.
@@ -58,8 +60,12 @@ def stage_2(
     check_ranks(ranks, settings, images[settings.trained_split])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
+    n_steps = images[settings.trained_split].steps_per_epoch
+    say_plan(settings, settings.n_epochs, n_steps, disk_of_stage_2(settings, network, pca_mat))
+    if fast_dev_run:
+        settings, images = shortened(settings, images)
     sources = {"data": data, "weights": weights, "basis": None}
-    with open_session(out, settings, ranks, resume=resume) as session:
+    with open_session(out, settings, ranks, resume=resume, is_kept=not fast_dev_run) as session:
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))

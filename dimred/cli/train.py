@@ -2,14 +2,20 @@
 
 import json
 import sys
+import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, Overrides, Resume, check_new_file
+from dimred.console import AllowChange, AsJson, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
+
+if TYPE_CHECKING:
+    from dimred.launch.job import Job
 
 
 def train(
@@ -50,6 +56,7 @@ def train(
     resume: Resume = False,
     allow_change: AllowChange = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
+    fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="Hosts; start the same command on each.")] = None,
     node_rank: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
@@ -78,6 +85,10 @@ def train(
 
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
+    if fast_dev_run and resume:
+        raise ConfigError(
+            "--fast-dev-run begins in a folder of its own, which has nothing to resume; leave --resume out"
+        )
     if stage == "stage-2" and weights is None:
         raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
     name = stage.replace("-", "_")
@@ -105,12 +116,38 @@ def train(
     arguments += ["--device-target", device_target, *(["--resume"] if resume else [])]
     arguments += [f"--set={override}" for override in overrides]
     arguments += [f"--allow-change={key}" for key in allow_change or []]
+    arguments += ["--fast-dev-run"] if fast_dev_run else []
     job = make_job(
         f"dimred.pipelines.{name}", name, arguments,
         out=out, devices=devices, device_target=device_target, rank_table=rank_table,
         nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
     )  # fmt: skip
-    sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
+    if not fast_dev_run or dry_run:
+        sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
+    sys.exit(_try_out(job, stall_timeout))
+
+
+_PHASES = {
+    "stage_1": "a step, a snapshot, an evaluation, a state and a full checkpoint",
+    "stage_2": "the start, a step, an evaluation, a choice, a state and the network that is kept",
+}
+
+
+def _try_out(job: "Job", stall_timeout: float) -> int:
+    """Launch a job in a folder that goes afterwards, on the disk that the run would use; say that it worked."""
+    from dimred.launch.launcher import launch
+
+    disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
+    with tempfile.TemporaryDirectory(prefix=".dimred-fast-dev-run-", dir=disk) as folder:
+        started = time.perf_counter()
+        status = launch(replace(job, out=Path(folder)), stall_timeout_seconds=stall_timeout)
+    if status == 0:
+        seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
+        print(
+            f"fast dev run: {_PHASES[job.stage]} went well on {ranks} in {seconds:.0f} s, and were removed; without "
+            "--fast-dev-run the same command makes the whole run"
+        )
+    return status
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")

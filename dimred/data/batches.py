@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -110,6 +111,12 @@ class Batches:
         """Yield training micro-batches without end, in orders that no epoch uses; none if not one can be filled."""
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
             yield from read_batches(partial(self.training_epoch, seed, epoch, self.batch_size))
+
+    def shortened(self, n_steps: int) -> "Batches":
+        """Return the first samples of the split, as many as so many training steps take, and two at least."""
+        part = copy(self)
+        part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
+        return part
 
     @property
     def size_in_words(self) -> str:

@@ -101,8 +101,8 @@ class OwnDataset(Batches):
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)), epoch)
-        if len(source) != self.n_images:
-            raise ConfigError(f"data.dataset gave {self.n_images} samples without a seed, and {len(source)} with one")
+        if len(source) != (n_given := len(self._evaluated)):
+            raise ConfigError(f"data.dataset gave {n_given} samples without a seed, and {len(source)} with one")
         return self._read(source, order)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:

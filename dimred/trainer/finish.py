@@ -253,4 +253,5 @@ class Finish(StageRun):
             retry(lambda: write_checksummed(self.session.out / RESULT, finite(self.result)))
         _log.info(metric_line(self.metric, self.result[self.metric]))
         told = f"{self.metric} on {split!r}{how}: {metric_text(self.metric, value)}"
-        say_end(told, warning, self.points.path("final"), ["dimred", "report", str(self.session.out)])
+        if self.session.is_kept:
+            say_end(told, warning, self.points.path("final"), ["dimred", "report", str(self.session.out)])

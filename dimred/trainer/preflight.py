@@ -50,7 +50,7 @@ def check_stage_1(
     """
     splits = splits_trained_with(settings)
     first, problems = None, _problems_of_run(settings, data, splits, out, resume)
-    problems.collect(lambda: check_space(out, _stage_1_disk(settings, network), "stage 1"))
+    problems.collect(lambda: check_space(out, disk_of_stage_1(settings, network), "stage 1"))
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
@@ -97,20 +97,19 @@ def check_stage_2(
     problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
     problems.collect(lambda: ranks.run_on_rank_zero(read_start))
     of_weights = problems.collect(lambda: ranks.run_on_rank_zero(read_weights) or (None, None))
-    basis, disk = None, _stage_2_disk(settings, network)
+    basis = None
     if settings.search is None:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
-        from dimred.trainer.search_run import basis_disk, check_search_memory, find_basis
+        from dimred.trainer.search_run import check_search_memory, find_basis
 
         search = settings.search
         basis = problems.collect(
             lambda: ranks.run_on_rank_zero(lambda: find_basis(search, network, weights, pca_mat, out, resume=resume))
         )
         problems.collect(lambda: check_search_memory(settings, network, ranks.group_size))
-        disk += basis_disk(search, network) if pca_mat is None else 0
     snapshots = problems.collect(lambda: ranks.run_on_rank_zero(read_snapshots))
-    problems.collect(lambda: check_space(out, disk, "stage 2"))
+    problems.collect(lambda: check_space(out, disk_of_stage_2(settings, network, pca_mat), "stage 2"))
     problems.refuse()
     return StageTwoInputs(*(of_weights or (None, None)), snapshots, basis)
 
@@ -186,7 +185,16 @@ _FLOAT = 4
 _STATES = 3  # the newest two, and the one being written
 
 
-def _stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
+def say_plan(config: StageConfig, n_epochs: int, steps_per_epoch: int, disk: int) -> None:
+    """Say how many steps a whole run makes, and how much of the disk it takes, before the first step is compiled."""
+    ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
+    _log.info(
+        f"{ends}{n_epochs} epochs of {steps_per_epoch:,} steps, {n_epochs * steps_per_epoch:,} in all; snapshots, "
+        f"checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
+    )
+
+
+def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
     """Estimate the bytes of a stage 1: its snapshots, full checkpoints and states, with one more of each."""
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
@@ -195,11 +203,12 @@ def _stage_1_disk(config: StageOneConfig, network: nn.Cell) -> int:
     return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
 
 
-def _stage_2_disk(config: StageTwoConfig, network: nn.Cell) -> int:
-    """Return the bytes of a whole stage 2: checkpoints of start, average, epochs and end, and states."""
+def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
+    """Return the bytes of a whole stage 2: checkpoints of start, average, epochs and end, states, a basis."""
     weights, everything = _sizes(network)
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # LAMB keeps two moments
-    return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state)
+    basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
+    return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

@@ -211,11 +211,6 @@ def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> 
     return _FLOAT * (-(-n_components // group_size) + vectors) * sum(one.size for one in network.trainable_params())
 
 
-def basis_disk(search: SearchConfig, network: nn.Cell) -> int:
-    """Return the bytes of a basis that is fitted."""
-    return _FLOAT * (search.n_components + 2) * sum(weight.size for weight in network.trainable_params())
-
-
 def build_search_run(
     session: Session,
     settings: StageTwoConfig,

@@ -41,13 +41,23 @@ class Session:
         ranks: all of them make a session; rank 0's states count, and rank 0 alone saves.
         signals: entered by the caller.
         profiler: likewise.
+        is_kept: whether somebody will use what the run leaves; otherwise no next command is named.
 
     Attributes:
         identity: what a run that is resumed must have in common with the one that began. A program adds its data.
     """
 
-    def __init__(self, out: Path, settings: StageConfig, ranks: Ranks, signals: StopSignals, profiler: StepProfiler):
+    def __init__(
+        self,
+        out: Path,
+        settings: StageConfig,
+        ranks: Ranks,
+        signals: StopSignals,
+        profiler: StepProfiler,
+        is_kept: bool = True,
+    ):
         self.out, self.settings, self.ranks, self.signals, self.profiler = out, settings, ranks, signals, profiler
+        self.is_kept = is_kept
         self.states = RunStates(out)
         self.metrics_file = out / METRICS
         self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile"}) | {
@@ -140,8 +150,15 @@ class Session:
 
 
 @contextmanager
-def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool) -> Iterator[Session]:
+def open_session(
+    out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool, is_kept: bool = True
+) -> Iterator[Session]:
     """Make or reopen the folder of a run, hold its lock, and translate the run's faults into errors with a remedy.
+
+    Args:
+        out: the folder.
+        settings, ranks, is_kept: see ``Session``.
+        resume: a run that was begun there may be gone on with.
 
     Raises:
         ConfigError: the folder holds something already; RunError: another process is at work there.
@@ -155,4 +172,4 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool
         StepProfiler(settings.profile, out / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")
-        yield Session(out, settings, ranks, signals, profiler)
+        yield Session(out, settings, ranks, signals, profiler, is_kept)

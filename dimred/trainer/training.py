@@ -117,7 +117,8 @@ class Training(StageRun):
         text, warning = self.measured_text(2), self.settings.eval_split_warning
         told = text and f"{self.metric} on {self.settings.data.eval_split!r}{how}: {text}"
         _log.info(metric_line(self.metric, self.measured.get(self.metric)))
-        say_end(told, warning, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
+        if self.session.is_kept:
+            say_end(told, warning, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
 
     @property
     def has_ended(self) -> bool:

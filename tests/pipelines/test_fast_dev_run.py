@@ -1,0 +1,67 @@
+"""``dimred train --fast-dev-run``: a step and all that surrounds it, on the user's own data and network."""
+
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+import yaml
+
+from tests.helpers.commands import REPOSITORY, TWO_RANKS, run
+from tests.helpers.tiny_task import TASK
+
+ONE_RANK = ("--devices", "1", "--device-target", "CPU")
+
+
+def dimred(*arguments: object, cwd: Path) -> CompletedProcess[str]:
+    """The command, with the own network and data of ``TASK`` on its path."""
+    command = Path(sys.executable).with_name("dimred")
+    return run(command, *arguments, cwd=cwd, environment={"PYTHONPATH": str(REPOSITORY)})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"epochs": 70, "stop": "averaged"}))
+    return tmp_path / "one.yaml"
+
+
+def test_two_ranks_of_stage_1_go_through_every_phase_and_leave_nothing(tmp_path: Path, config: Path) -> None:
+    done = dimred("train", "stage-1", ".", "--config", config, *TWO_RANKS, "--fast-dev-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\nup to 70 epochs of 2 steps, 140 in all; snapshots, checkpoints and states take up to " in done.stdout
+    assert "averaged: uniform of 2 snapshots, steps 1 to 2: loss" in done.stdout
+    assert "epoch 2/2  step 1  loss" in done.stdout
+    assert "{'Accuracy': 0." in done.stdout
+    assert "went well on 2 ranks in" in done.stdout.splitlines()[-1]
+    assert "next: " not in done.stdout  # of a network that is gone
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_stage_2_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, config: Path) -> None:
+    made = dimred(
+        "train", "stage-1", ".", "--config", config, *ONE_RANK, "--set=stop=null", "--set=epochs=4", cwd=tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"start": "best", "search": {"n_components": 2}}))
+    before = sorted(tmp_path.rglob("*"))
+    weights = tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
+    command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *ONE_RANK, "--fast-dev-run")
+    done = dimred(*command, "--set=epochs=9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\n9 epochs of 4 steps, 36 in all; snapshots, checkpoints and states take up to " in f"\n{done.stdout}"
+    assert "epoch 1/1  step 1" in done.stdout
+    assert "\nkept: " in done.stdout
+    assert "a choice, a state and the network that is kept went well on 1 rank in" in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_would_fail_fails_at_once_and_leaves_nothing(tmp_path: Path, config: Path) -> None:
+    command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, "--fast-dev-run")
+    done = dimred(*command, "--loss", "tests.helpers.scoring:nothing_there", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "tests.helpers.scoring:nothing_there" in done.stderr
+    assert "went well" not in done.stdout
+    assert list(tmp_path.iterdir()) == [config]
+    refused = dimred(*command, "--resume", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--fast-dev-run begins in a folder of its own" in refused.stderr
