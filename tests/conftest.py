@@ -8,31 +8,8 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
-# Folders and files that start no training run and no job, but for those that take ten seconds of processor time.
-QUICK = (
-    "averaging",
-    "builders",
-    "cli",
-    "comparison",
-    "config",
-    "data",
-    "evaluation",
-    "io",
-    "launch",
-    "merging",
-    "models",
-    "report",
-    "trainer",
-    "search_step",
-    "subspace",
-    "vectors",
-    "checkpoints",
-    "test_console.py",
-    "test_errors.py",
-    "test_installed.py",
-    "test_onednn.py",
-    "test_packages.py",
-)
+# Folders that start training runs or jobs, or compile much; files elsewhere that take ten seconds of processor time.
+LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "train_step")
 LONGER = (
     "cli/test_doctor.py",
     "comparison/test_compare.py",
@@ -62,5 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them, before ``-m`` chooses."""
     for item in items:
         file, marks = item.path.relative_to(TESTS), {mark.name for mark in item.iter_markers()}
-        if file.parts[0] in QUICK and file.as_posix() not in LONGER and not marks & NOT_QUICK:
+        is_longer = file.parts[0] in LONGER_FOLDERS or file.as_posix() in LONGER
+        if not is_longer and not marks & NOT_QUICK:
             item.add_marker("quick")

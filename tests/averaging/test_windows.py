@@ -48,7 +48,7 @@ def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_f
     assert profiles_around(Window(0, 2)) == []
 
 
-def test_what_a_window_is() -> None:
+def test_coefficients_name_and_size_of_a_window() -> None:
     window = Window(4, 9, "linear")
     np.testing.assert_array_equal(window.coefficients(STEPS), [0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0])
     assert window.name(STEPS) == "linear of 5 snapshots, steps 500 to 900"

@@ -106,12 +106,12 @@ def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, caplog: p
         caplog.clear()
 
 
-def test_it_is_the_same_after_it_was_told(weights: Path) -> None:
+def test_a_handover_is_the_same_after_it_was_shared(weights: Path) -> None:
     found = read(weights)
     assert share_handover(found, CooldownConfig(), ALONE) == found
 
 
-def test_the_configuration_comes_first(weights: Path) -> None:
+def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
     assert read(weights, rate=0.25).rate == 0.25
     found = read(weights, optimizer={"name": "momentum", "momentum": 0.5})
     assert (found.optimizer.momentum, found.n_updates, found.rate) == (0.5, 12, pytest.approx(0.2))
@@ -125,7 +125,7 @@ def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: 
         assert "its state begins anew" in found.source
 
 
-def test_what_is_not_there_is_refused_with_what_to_do(weights: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weights: Path, tmp_path: Path) -> None:
     foreign, renamed = tmp_path / "foreign.ckpt", weights.with_name("best.ckpt")
     for copy in (foreign, renamed):
         shutil.copy(weights, copy)

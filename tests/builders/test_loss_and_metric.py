@@ -24,7 +24,7 @@ def check(**options: Any) -> None:
     check_scores(settings, NETWORK, build_scores(settings), images)
 
 
-def test_minspores_own_losses_go_as_they_are() -> None:
+def test_mindspores_own_losses_are_accepted() -> None:
     check()
     check(loss="mindspore.nn:L1Loss", metric=f"{HERE}:absolute_error")
 

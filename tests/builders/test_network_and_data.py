@@ -29,7 +29,9 @@ def test_images_that_would_be_blown_up_are_named(data: Path, caplog: pytest.LogC
 @pytest.mark.parametrize(
     "changed", [{"image_size": 32}, {"image_size": 224, "resize": False, "augmentation": "pad_crop"}]
 )
-def test_others_are_not(data: Path, changed: dict, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_that_are_not_blown_up_are_not_mentioned(
+    data: Path, changed: dict, caplog: pytest.LogCaptureFixture
+) -> None:
     check_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert not caplog.messages
 

@@ -92,13 +92,6 @@ def test_first_difference_in_words(other, words):
     assert layout.first_difference(WeightLayout(("a", "b"), ((2,), (3,)))) is None
 
 
-def test_misfit_says_why_a_checkpoint_does_not_hold_the_weights():
-    layout = WeightLayout(("a", "b"), ((2,), (3,)))
-    assert layout.misfit({"b": (3,), "x": (), "a": (2,)}) is None
-    assert "no parameter 'b'" in layout.misfit({"a": (2,)})
-    assert "shape (4,) instead of (3,)" in layout.misfit({"a": (2,), "b": (4,)})
-
-
 @pytest.mark.parametrize(
     ("name", "claim"),
     [

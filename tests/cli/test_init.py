@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from dimred.cli.init import commented_configuration
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, load_config
@@ -47,23 +46,6 @@ def test_values_and_ranges_allowed_are_named() -> None:
     assert re.search(r"# .*\[linear, sqrt\]\n  schedule: linear\n", text)
     assert re.search(r"# .*\[>= 0 and < 1\]\nlabel_smoothing: 0.1\n", text)
     assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
-
-
-def test_a_meaning_belongs_to_its_own_key() -> None:
-    class Small(BaseModel, use_attribute_docstrings=True):
-        a: int = 1
-        """First."""
-        b: float | None = None
-        """Second."""
-
-    assert _body(Small) == ["# First.", "a: 1", "# Second.", "b: null"]
-
-
-def _body(model: type[BaseModel]) -> list[str]:
-    from dimred.cli.init import _lines
-
-    schema, values = model.model_json_schema(), model().model_dump()
-    return [line for line in _lines(schema, {}, values, values, "") if line]
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_the_commands_are_those_promised() -> None:
     assert promised <= {words[0] for words in COMMANDS if words}
 
 
-def test_no_help_loads_mindspore() -> None:
+def test_help_of_every_command_works_without_loading_mindspore() -> None:
     """Nor does it end otherwise than well."""
     done = run(sys.executable, "-m", "tests.cli.help_of_everything")
     assert done.stderr == "False\n"
@@ -109,7 +109,7 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
     assert (missing in " ".join(done.stderr.split())) == (host == 0)
 
 
-def test_debug_shows_where(tmp_path: Path) -> None:
+def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr

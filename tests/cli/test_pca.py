@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.series import CheckpointSeries
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.commands import dimred, dimred_here
@@ -40,6 +39,9 @@ def test_selection_and_size(series, tmp_path):
     assert [source.step for source in basis.snapshots] == list(range(11, 41))
     expected = fit_basis(series.select(last=30), 4)
     assert np.array_equal(basis.components, expected.components)
+    raw = tmp_path / "raw.npy"
+    assert pca_here("--ckpt-dir", series.directory, "--basis", "snapshots", "--out", raw).returncode == 0
+    assert (load_basis(raw).kind, load_basis(raw).n_components) == ("snapshots", 40)
 
 
 def test_plan_and_result_for_programs(series, tmp_path):
@@ -47,13 +49,15 @@ def test_plan_and_result_for_programs(series, tmp_path):
     planned = json.loads(pca_here(*common, "--plan").stdout)
     assert (planned["n_snapshots"], planned["n_weights"], planned["read_bytes"]) == (40, M, 4 * 40 * M)
     assert planned["disk_bytes"] >= 4 * M * 7
+    lines = pca_here(*common[:-1], "--plan").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["snapshots", "reading", "disk", "memory"]
     assert not (tmp_path / "a.npy").exists()
     made = json.loads(pca_here(*common).stdout)
     assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)
     assert made["explained_variance"] == load_basis(tmp_path / "a.npy").explained_variance_ratio.sum()
 
 
-def test_force_and_refusal(series, tmp_path):
+def test_a_result_is_replaced_only_with_force(series, tmp_path):
     out = tmp_path / "pca_mat.npy"
     common = ("--ckpt-dir", series.directory, "--out", out)
     assert pca_here(*common, "--last", 36).returncode == 0
@@ -100,36 +104,13 @@ def test_names_come_from_a_file_when_asked(series, tmp_path):
         assert load_basis(out).layout == series.layout
 
 
-def test_raw_snapshots(series, tmp_path):
-    done = pca_here("--ckpt-dir", series.directory, "--basis", "snapshots", "--out", tmp_path / "a.npy")
-    assert done.returncode == 0, done.stderr
-    assert load_basis(tmp_path / "a.npy").kind == "snapshots"
-    assert load_basis(tmp_path / "a.npy").n_components == 40
-
-
-def test_the_plan_writes_nothing_and_says_what_is_needed(series, tmp_path):
-    done = pca_here("--ckpt-dir", series.directory, "--plan", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "snapshots   40 of 5,000 weights"
-    assert [line.split()[0] for line in lines[1:]] == ["reading", "disk", "memory"]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_snapshot_where_33_are_needed(series, tmp_path):
-    done = pca_here("--ckpt-dir", series.directory, "--last", 1, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "needs at least 33 snapshots" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--n-components", "many"), "'many'"),
         (("--n-components", "0"), "--n-components is '0'; it must be at least 1"),
         (("--last", "0"), "last is 0"),
+        (("--last", "1"), "needs at least 33 snapshots"),
         (("--basis", "ica"), "--basis is 'ica'; allowed: 'pca', 'snapshots'"),
         (("--out", "a.txt"), "must end in .npy"),
     ],
@@ -140,32 +121,3 @@ def test_wrong_options_are_one_clear_line(series, tmp_path, options, words):
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    done = pca_here("--ckpt-dir", tmp_path / "gone", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "gone' does not exist" in done.stderr
-
-
-def test_snapshots_of_mindspore_itself(tmp_path):
-    """A folder as mindspore.train.ModelCheckpoint leaves it: optimizer state, statistics, read-only files."""
-    mindspore = pytest.importorskip("mindspore")
-    nn = mindspore.nn
-    network = nn.SequentialCell(nn.Dense(20, 10), nn.BatchNorm1d(10), nn.Dense(10, 3))
-    cell = nn.TrainOneStepCell(
-        nn.WithLossCell(network, nn.MSELoss()), nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    )
-    images, labels = mindspore.ops.standard_normal((8, 20)), mindspore.ops.standard_normal((8, 3))
-    cell.set_train()
-    for epoch in range(1, 7):
-        cell(images, labels)
-        mindspore.save_checkpoint(cell, str(tmp_path / f"mlp-{epoch}_1.ckpt"))
-    done = pca_here("--ckpt-dir", tmp_path, "--n-components", 4, "--out", tmp_path / "pca_mat.npy")
-    assert done.returncode == 0, done.stderr
-    basis = load_basis(tmp_path / "pca_mat.npy", network=network)
-    last = basis.layout.flatten({p.name: p for p in network.get_parameters()})
-    centred = last.astype(np.float64) - basis.mean
-    inside = basis.back_project(basis.project(centred))
-    assert np.linalg.norm(centred - inside) < 0.2 * np.linalg.norm(centred)
-    assert len(CheckpointSeries.open(tmp_path)) == 6

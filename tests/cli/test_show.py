@@ -35,7 +35,7 @@ def test_a_basis_is_described(made, suffix):
         assert f"{entry.file}  {entry.digest[:16]}" in done.stdout
 
 
-def test_whether_it_fits_a_checkpoint(made, tmp_path):
+def test_a_basis_is_compared_with_a_checkpoint(made, tmp_path):
     basis, series = made
     done = dimred_here("show", basis.path, "--checkpoint", series.paths[0])
     assert done.returncode == 0
@@ -46,7 +46,7 @@ def test_whether_it_fits_a_checkpoint(made, tmp_path):
     assert "no, its parameter 'fc' has shape (3,) instead of (1995,)" in done.stdout
 
 
-def test_the_same_for_programs(made, tmp_path):
+def test_the_description_as_json(made, tmp_path):
     basis, series = made
     write_checkpoint(tmp_path / "other.ckpt", as_weights(np.zeros(M + 1)))
     for checkpoint, fits in ((series.paths[0], True), (tmp_path / "other.ckpt", False)):
@@ -71,12 +71,3 @@ def test_a_bare_matrix(tmp_path):
     done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "not.ckpt")
     assert done.returncode == 1
     assert "3,001 weights instead of 3,000" in done.stdout
-
-
-def test_what_is_no_basis_is_one_clear_line(made, tmp_path):
-    (tmp_path / "a.npy").write_text(json.dumps({}))
-    for path in (tmp_path / "a.npy", tmp_path / "gone.npy"):
-        done = dimred_here("show", path)
-        assert done.returncode == 2
-        assert str(path) in done.stderr
-        assert len(done.stderr.splitlines()) == 1

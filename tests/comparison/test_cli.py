@@ -1,20 +1,13 @@
-"""What ``dimred compare`` checks before anything is trained, and how it ends the stage 1 that it started."""
+"""What ``dimred compare`` checks before anything is trained."""
 
-import os
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dimred.cli.compare import compare
-from dimred.comparison.methods import run_logged
 from dimred.config import StageOneConfig, config_text, load_config
-from dimred.errors import ConfigError, StoppedError
-from dimred.launch.signals import StopSignals
+from dimred.errors import ConfigError
 from tests.helpers.commands import STAGE_1, STAGE_2
 
 
@@ -39,17 +32,3 @@ def test_a_run_that_has_no_checkpoint_yet_is_to_be_finished_first(tmp_path: Path
     (tmp_path / "run" / "config.yaml").write_text(config_text(settings))
     with pytest.raises(ConfigError, match=r"no full checkpoint of epoch 0 .*; finish stage 1 first"):
         compare("data", STAGE_2, [tmp_path / "run"], out=tmp_path / "out")
-
-
-def test_ctrl_c_waits_until_the_stage_1_has_saved_its_state(tmp_path: Path) -> None:
-    log, saved = tmp_path / "stage_1.log", tmp_path / "saved"
-
-    def interrupt() -> None:
-        while not (log.exists() and "ready" in log.read_text()):
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(StoppedError), StopSignals():
-        run_logged([sys.executable, str(Path(__file__).with_name("slow_to_save.py")), str(saved)], log)
-    assert saved.read_text() == "saved"

@@ -26,6 +26,7 @@ from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
 from dimred.trainer.device import set_up
+from tests.helpers.processes import nothing_is_left, soon
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK
 
@@ -43,11 +44,12 @@ AT, PASSES = 4, 1  # 20 % of all passes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two stage 1 runs with different seeds, and the configurations of stage 2."""
+    """Two stage 1 runs with different seeds, the second with few snapshots; and the configurations of stage 2."""
     folder = tmp_path_factory.mktemp("compared")
-    for seed in (3, 4):
+    for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
         set_up(seed)
-        stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed}))(folder / f"run_{seed}", False)
+        settings = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
+        stage_1_run(settings)(folder / f"run_{seed}", False)
     for name, settings in (("two", STAGE_TWO), ("search", SEARCH)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | settings))
     return folder
@@ -75,7 +77,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert compared == json.loads((folder / "out" / "compare.json").read_text())
 
 
-def test_figures_are_the_runs_own(folder: Path, compared: dict[str, Any]) -> None:
+def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any]) -> None:
     """By default both stages report on val."""
     rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
     result = read_checksummed(place / "stage_2" / "result.json")
@@ -96,7 +98,7 @@ def test_plain_training_to_the_end_is_stage_1_uninterrupted(
     assert {name for name in expected if not np.array_equal(found[name], expected[name])} == set()
 
 
-def test_what_is_there_is_not_run_again(
+def test_finished_methods_are_not_run_again(
     folder: Path, compared: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     place = folder / "out" / "seed_3" / f"at_{AT}"
@@ -108,7 +110,9 @@ def test_what_is_there_is_not_run_again(
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_a_curve_over_epochs(folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_curve_over_epochs_tells_who_lacks_the_snapshots_of_a_budget(
+    folder: Path, compared: dict[str, Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     runs = [folder / f"run_{seed}" for seed in (3, 4)]
     compare("nowhere", folder / "two.yaml", runs, folder / "out", at="4,2", methods="last", as_json=True)
     printed = capsys.readouterr().out
@@ -123,6 +127,7 @@ def test_a_curve_over_epochs(folder: Path, compared: dict[str, Any], capsys: pyt
     assert (folder / "out" / "curve.png").exists()
     text = (folder / "out" / "compare.md").read_text()
     assert text.index("Stage 1 to epoch 2:") < text.index("Stage 1 to epoch 4:")
+    assert caplog.text.count("has 1 of the 4 snapshots that it would have had, had it ended at epoch 2") == 1
 
 
 @pytest.mark.slow
@@ -215,15 +220,6 @@ def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path:
         compare("nowhere", folder / "two.yaml", [folder / "run_3"], overrides=["epochs=2"], **options)
 
 
-def test_a_run_without_the_snapshots_of_a_budget_is_told(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    set_up(3)
-    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | FEW_SNAPSHOTS))(tmp_path / "run", False)
-    compare("nowhere", folder / "two.yaml", [tmp_path / "run"], tmp_path / "its_own", methods="last", at="2")
-    assert "has 1 of the 4 snapshots that it would have had, had it ended at epoch 2" in caplog.text
-
-
 def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
     """MindSpore would end the process without a word, as by SIGTERM, whichever came."""
     out = tmp_path / "out"
@@ -238,6 +234,7 @@ def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
         compare("nowhere", folder / "two.yaml", [folder / "run_3"], out, methods="stage_2")
     assert str(stopped.value) == f"stopped by SIGTERM; what is finished is in {out}; the same command goes on"
     assert stopped.value.exit_status == 143
+    assert soon(lambda: nothing_is_left(out))
 
 
 @pytest.mark.slow

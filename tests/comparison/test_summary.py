@@ -9,17 +9,6 @@ from dimred.errors import ConfigError
 from tests.helpers.run_files import write_compared
 
 
-def test_mean_and_spread_over_the_seeds(tmp_path: Path) -> None:
-    for seed, test in ((1, 0.80), (2, 0.90), (10, 0.85)):
-        write_compared(tmp_path, seed, "average", test)
-    summary = collect(tmp_path)
-    (row,) = summary["rows"]
-    assert summary["seeds"] == [1, 2, 10]
-    assert row["test_reestimated"] == {"mean": pytest.approx(0.85), "spread": pytest.approx(0.05)}
-    assert row["passes"] == 72
-    assert row["n_seeds"] == 3
-
-
 def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_path: Path) -> None:
     write_compared(tmp_path, 1, "plain_to_the_end", 0.91, passes=90)
     write_compared(tmp_path, 1, "last", 0.80, passes=70)
@@ -43,12 +32,6 @@ def test_epochs_have_tables_and_methods_have_curves(tmp_path: Path) -> None:
     assert markdown(summary).count("Stage 1 to epoch") == 2
     found = {name: [row["passes"] for row in rows] for name, rows in curves(summary).items()}
     assert found == {TITLES["last"]: [20.0], TITLES["stage_2"].replace("**", ""): [22.0, 47.0]}
-
-
-def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    write_compared(tmp_path, 1, "last", 0.80)
-    assert collect(tmp_path)["rows"][0]["test"] == {"mean": 0.25, "spread": None}
-    assert "±" not in markdown(collect(tmp_path))
 
 
 def test_a_folder_without_results_is_explained(tmp_path: Path) -> None:

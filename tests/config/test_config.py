@@ -1,11 +1,8 @@
 """Configuration: what is refused, and how it is said."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dimred.config import (
     ModelConfig,
@@ -52,18 +49,11 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
         ("search.rho=1", "search.rho is 1; it must be a number above 0 and below 1 (0.55 is the default)"),
-        ("search.sigma=0", "search.sigma is 0; it must be a number above 0"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
-        ("epochs=0", "epochs is 0; it must be a whole number of at least 1, or a share"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("search.n_components=0", "search.n_components is 0; it must be a whole number of at least 1"),
         ("residual=off", "residual has a new place: cooldown (residual continued), or cooldown: null with search.gam"),
-        ("residual_rate=1", "residual_rate has a new place: cooldown.rate"),
-        ("residual_factor=1", "residual_factor has a new place: cooldown.factor"),
-        ("residual_schedule=sqrt", "residual_schedule has a new place: cooldown.schedule"),
         ("n_components=32", "n_components has a new place: search.n_components"),
-        ("search_split=val", "search_split has a new place: search.split"),
-        ("rho=0.5", "rho has a new place: search.rho"),
         ("search=sgd", "search is 'sgd'; it is a section now: search: {rule: sgd}, or null for none"),
         ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
         ("search.alpha=.nan", "search.alpha is nan; it must be a number of at least 0"),
@@ -74,14 +64,10 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a number above 0"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; it must be a list of 3 numbers"),
         ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers of at least 1"),
-        (
-            "precision.casts={a: int8}",
-            "precision.casts is {'a': 'int8'}; it must be a section of names, each",
-        ),
+        ("precision.casts={a: int8}", "precision.casts is {'a': 'int8'}; it must be a section of names, each"),
         ("seed.low=3", "'seed' is a value"),
         ("rho", "expected key=value"),
         ("rho=[1", "not valid YAML"),
-        ("rho=!!python/object/apply:os.getcwd []", "not valid YAML"),
     ],
 )
 def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
@@ -174,14 +160,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(StageOneConfig, tmp_path / "none.yaml")
 
 
-@given(text=st.text(max_size=200))
-def test_any_text_is_a_configuration_or_our_own_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.yaml"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with contextlib.suppress(ConfigError):
-        load_config(StageTwoConfig, path)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -208,12 +186,9 @@ def test_the_length_of_stage_2_is_a_number_or_a_share_of_all_passes() -> None:
     assert [epochs("12.5%", 70), epochs("1%", 3), epochs("3", None)] == [10, 1, 3]
     with pytest.raises(ConfigError, match="epochs is '10%' of all passes, but the name of WEIGHTS does not say"):
         epochs("10%", None)
-
-
-def test_a_share_of_no_passes_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"epochs is '10%' of all passes, but WEIGHTS are of epoch 0.*set epochs"):
-        StageTwoConfig().with_epochs_after(0)
-    assert StageTwoConfig(epochs=3).with_epochs_after(0).epochs == 3
+        epochs("10%", 0)
+    assert epochs("3", 0) == 3
 
 
 @pytest.mark.parametrize("stage", [StageOneConfig, StageTwoConfig])

@@ -123,12 +123,3 @@ def test_a_write_cut_off_midway_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_digits(tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_empty_folder_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits_module, "SPLITS", {"train": (50, 1)})
-    out = tmp_path / "empty"
-    out.mkdir()
-    write_digits(out)
-    assert (out / "train" / "0").is_dir()
-    assert [p.name for p in tmp_path.iterdir()] == ["empty"]

@@ -65,12 +65,6 @@ def test_a_training_epoch_depends_on_seed_and_epoch_only(root):
     assert len({tuple(sorted(numbers)) for numbers in dropped}) > 1
 
 
-def test_another_batch_size_covers_the_whole_split(root):
-    pairs, sizes = read(folder(root).training_epoch(seed=1, epoch=1, batch_size=N_IMAGES))
-    assert sizes == [N_IMAGES]
-    assert sorted(number for number, _ in pairs) == list(range(N_IMAGES))
-
-
 @pytest.mark.parametrize("augmentation", ["pad_crop", "random_resized_crop"])
 def test_augmentation_can_be_replayed_and_differs_between_epochs(root, augmentation):
     def pixels(epoch):

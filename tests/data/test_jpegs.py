@@ -3,11 +3,9 @@
 import io
 from collections import Counter
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.batches import epoch_order
 from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import check_data, check_images, split_folder
 from dimred.errors import DataError
@@ -62,15 +60,6 @@ def test_the_command_names_damaged_images(tree):
     path.write_bytes(b"")
     bad = dimred("data", "check", tree, "--workers", 2, cwd=tree)
     assert (bad.returncode, bad.stdout.splitlines()[0]) == (1, str(path))
-
-
-@pytest.mark.parametrize("group_size", [1, 2, 3])
-def test_ranks_share_out_every_batch(group_size):
-    """Rank r's part of batch s, put together, is batch s of one rank with the R-fold batch."""
-    whole = epoch_order(100, 1, 3, 4 * group_size, 0, 1).reshape(-1, 4 * group_size)
-    parts = [epoch_order(100, 1, 3, 4, rank, group_size).reshape(-1, 4) for rank in range(group_size)]
-    np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
-    assert len(whole) == 100 // (4 * group_size)
 
 
 def test_ranks_evaluate_every_image_once(tree):

@@ -81,7 +81,7 @@ class Attention(nn.Cell):
         return self.norm(ops.dropout(x, p=0.5, training=self.training))
 
 
-def test_nothing_is_dropped_by_a_function_either() -> None:
+def test_ops_dropout_is_off_while_statistics_are_reestimated() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     network = nn.SequentialCell(Attention()).set_train(True)
     images = batches(1)[0][0]
@@ -111,7 +111,7 @@ def test_three_dimensions_have_statistics_too() -> None:
     np.testing.assert_allclose(variance.asnumpy(), x.var((0, 2, 3, 4), ddof=1), rtol=1e-3)
 
 
-def test_those_of_mint_are_refused() -> None:
+def test_the_batch_norm_of_mint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'0' of the network is a mint\.nn\.BatchNorm2d.*; use nn\.BatchNorm2d"):
         reestimate_batch_norm(nn.SequentialCell(mint.nn.BatchNorm2d(3), nn.ReLU()), batches(1))
 

@@ -1,6 +1,7 @@
 """Accuracy against a count by hand, cross entropy against scikit-learn's; what they can't count, they say."""
 
-import mindspore as ms
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
@@ -10,10 +11,28 @@ from sklearn.metrics import log_loss
 from dimred.errors import DataError
 from dimred.evaluation.classification import IGNORED, cross_entropy, is_correct
 from dimred.evaluation.scores import Score
-from tests.helpers.labelled import Labelled
 from tests.helpers.scoring import mean_score, sample_scores
 
 B, V, L = 7, 4, 5  # texts, words that there are, places in a text
+
+
+class Labelled(NamedTuple):
+    """A network that drops nearly everything in training, 23 inputs in uneven batches, and what it should say."""
+
+    network: nn.Cell
+    batches: dataset.Dataset
+    logits: np.ndarray
+    labels: np.ndarray
+
+
+@pytest.fixture
+def labelled() -> Labelled:
+    rng = np.random.default_rng(3)
+    images, labels = rng.normal(size=(23, 6)).astype(np.float32), rng.integers(0, 4, 23).astype(np.int32)
+    network = nn.SequentialCell(nn.Dense(6, 4), nn.Dropout(p=0.9)).set_train(True)
+    batches = dataset.NumpySlicesDataset((images, labels), shuffle=False).batch(5)
+    logits = images @ network[0].weight.asnumpy().T + network[0].bias.asnumpy()
+    return Labelled(network, batches, logits, labels)
 
 
 def test_accuracy_counts_every_label_once_the_uneven_last_batch_too(labelled: Labelled) -> None:
@@ -47,26 +66,16 @@ def texts(labels: np.ndarray) -> tuple[np.ndarray, dataset.Dataset]:
     return logits, dataset.NumpySlicesDataset((logits, labels), shuffle=False).batch(3)
 
 
-def test_a_label_for_each_place_of_a_text_counts_for_itself() -> None:
+@pytest.mark.parametrize("counted", [L, 3])
+def test_each_place_of_a_text_counts_for_itself_unless_it_is_to_be_ignored(counted: int) -> None:
     labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
+    labels[:, counted:] = IGNORED
     logits, batches = texts(labels)
-    assert mean_score(nn.Identity(), is_correct, batches) == pytest.approx(np.mean(logits.argmax(1) == labels))
+    logits, kept = logits[:, :, :counted], labels[:, :counted]
+    assert mean_score(nn.Identity(), is_correct, batches) == pytest.approx(np.mean(logits.argmax(1) == kept))
     probabilities = softmax(logits.astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
-    assert mean_score(nn.Identity(), cross_entropy, batches) == pytest.approx(
-        log_loss(labels.ravel(), probabilities), rel=1e-5
-    )
-
-
-def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
-    labels = np.random.default_rng(2).integers(0, V, (B, L)).astype(np.int32)
-    labels[:, 3:] = IGNORED
-    logits, batches = texts(labels)
-    kept = labels[:, :3]
-    assert mean_score(nn.Identity(), is_correct, batches) == pytest.approx(np.mean(logits.argmax(1)[:, :3] == kept))
-    probabilities = softmax(logits[:, :, :3].astype(np.float64), axis=1).transpose(0, 2, 1).reshape(-1, V)
-    assert mean_score(nn.Identity(), cross_entropy, batches) == pytest.approx(
-        log_loss(kept.ravel(), probabilities), rel=1e-5
-    )
+    expected = log_loss(kept.ravel(), probabilities)
+    assert mean_score(nn.Identity(), cross_entropy, batches) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("score", [is_correct, cross_entropy])
@@ -81,7 +90,6 @@ def test_labels_that_are_to_be_ignored_are_not_counted() -> None:
     ],
 )
 def test_what_can_not_be_classified_is_said(score: Score, labels: np.ndarray, said: str) -> None:
-    ms.set_context(mode=ms.GRAPH_MODE)
     network = nn.SequentialCell(nn.Identity())
     network.set_train(True)
     with pytest.raises(DataError, match=said):

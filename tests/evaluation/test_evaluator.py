@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn
@@ -39,7 +38,6 @@ class Split:
 
 @pytest.fixture
 def network() -> nn.Cell:
-    ms.set_context(mode=ms.GRAPH_MODE)
     return nn.SequentialCell(nn.BatchNorm1d(3))
 
 

@@ -1,7 +1,5 @@
 """One process in a folder at a time, and nothing to clean up after a crash."""
 
-import fcntl
-import shutil
 import signal
 import subprocess
 import sys
@@ -42,31 +40,6 @@ def test_a_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
         first.remove()
         with FolderLock(tmp_path, "a"):
             assert (tmp_path / LOCK).exists()
-
-
-@pytest.mark.parametrize("what", ["file", "folder"])
-@pytest.mark.parametrize("when", ["mkdir", "flock"])
-def test_what_the_last_holder_removed_meanwhile_is_made_again(tmp_path, monkeypatch, what, when) -> None:
-    """Between a process's making of the folder, its opening of the file, and its locking of it."""
-    folder = tmp_path / "a"
-    owner, name = {"mkdir": (Path, "mkdir"), "flock": (fcntl, "flock")}[when]
-    real, calls = getattr(owner, name), []
-
-    def removed_before(*arguments, **options):
-        if when == "mkdir":
-            real(*arguments, **options)
-        if not calls:
-            shutil.rmtree(folder) if what == "folder" else (folder / LOCK).unlink(missing_ok=True)
-        calls.append(arguments)
-        if when != "mkdir":
-            real(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, removed_before)
-    with FolderLock(folder, "a"):
-        monkeypatch.undo()
-        with pytest.raises(RunError), FolderLock(folder, "a"):
-            pass
-    assert len(calls) == (1 if (when, what) == ("mkdir", "file") else 2)
 
 
 def test_a_folder_with_a_result_stays(tmp_path: Path) -> None:

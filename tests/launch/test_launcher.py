@@ -81,7 +81,7 @@ def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["measure", "log"])
-def test_who_reads_one_batch_after_the_other_or_waits_for_room_does_not_stall(tmp_path, how):
+def test_a_rank_that_reads_batches_or_waits_for_disk_space_is_not_stalled(tmp_path, how):
     assert launch(job(tmp_path, how, "1.5"), stall_timeout_seconds=0.6) == 0
 
 
@@ -173,7 +173,7 @@ def test_wrong_numbers(tmp_path, options, message):
         job(tmp_path, "fine", **options)
 
 
-def test_no_device_no_start(tmp_path):
+def test_a_missing_ascend_device_is_refused(tmp_path):
     ascend = make_job("x", "stage_1", [], out=tmp_path, devices=2, device_target="Ascend")
     with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
         launch(ascend)

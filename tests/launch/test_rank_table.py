@@ -59,36 +59,15 @@ DEVICE = ("server_list", 1, "device", 0)
     [
         (set_field(["version"], None), "the field 'version' is missing"),
         (set_field(["version"], "2.0"), "version is '2.0'; it must be '1.0'"),
-        (set_field(["status"], "initializing"), "status is 'initializing'"),
         (set_field(["server_count"], "3"), "server_count is '3'; it must be '2'"),
-        (set_field(["server_list"], None), "'server_list' is missing"),
-        (
-            set_field(["server_list", 0, "device"], None),
-            "'server_list[0].device' is missing",
-        ),
+        (set_field(["server_list", 0, "device"], None), "'server_list[0].device' is missing"),
         (set_field(["server_list", 0, "server_id"], "10.0.0.2"), "server_id 10.0.0.2 is there 2 times"),
-        (
-            set_field(["server_list", 0, "server_id"], "node"),
-            ".server_id is 'node': value is not a valid IPv4",
-        ),
-        (
-            set_field([*DEVICE, "device_ip"], None),
-            "'server_list[1].device[0].device_ip' is missing",
-        ),
+        (set_field(["server_list", 0, "server_id"], "node"), ".server_id is 'node': value is not a valid IPv4"),
         (set_field([*DEVICE, "device_ip"], "192.168.0.0"), "device_ip 192.168.0.0 is there 2 times"),
-        (
-            set_field([*DEVICE, "rank_id"], None),
-            "'server_list[1].device[0].rank_id' is missing",
-        ),
         (set_field([*DEVICE, "rank_id"], "-1"), "rank_id is '-1': String should match"),
-        (set_field([*DEVICE, "rank_id"], "1"), "server_list[1] has the ranks 1, 3; it must have 2 to 3, because"),
         (set_field([*DEVICE, "rank_id"], "7"), "server_list[1] has the ranks 3, 7; it must have 2 to 3, because"),
-        (set_field([*DEVICE, "rank_id"], True), "rank_id is True: Input should be"),
         (set_field([*DEVICE, "device_id"], "1"), "server_list[1]: device_id 1 is there 2 times"),
-        (
-            lambda table: table["server_list"][1]["device"].pop(),
-            "server_list[1] has the ranks 2; it must have 2 to 3",
-        ),
+        (lambda table: table["server_list"][1]["device"].pop(), "server_list[1] has the ranks 2; it must have 2 to 3"),
         (
             lambda table: table["server_list"].reverse(),
             "server_list[0] has the ranks 2, 3; it must have 0 to 1, because",

@@ -58,7 +58,7 @@ def test_the_rank_that_is_least_far_is_named(
     assert f"no rank has moved for 61 s (--stall-timeout): {words}" in found.words
 
 
-def test_one_that_moves_is_enough_and_0_is_never() -> None:
+def test_one_moving_rank_is_enough_and_a_timeout_of_0_is_never_reached() -> None:
     clock = Clock()
     positions, never = StallDetector([0, 1], 60, clock), StallDetector([0, 1], 0, clock)
     for rank in (0, 1):

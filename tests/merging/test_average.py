@@ -73,7 +73,7 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_another_type(tmp_path: Path, sharded: bool) -> None:
+def test_the_output_can_have_another_type(tmp_path: Path, sharded: bool) -> None:
     written = write_run(tmp_path / "run", 2, BITS, sharded=sharded)
     out = tmp_path / "avg"
     dimred.merge(tmp_path / "run", out, dtype="float32")

@@ -207,7 +207,7 @@ def test_what_is_refused(tmp_path: Path, make, said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_missing_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file or folder, and nothing matches it"):
         open_checkpoints([tmp_path / "gone-*"])
 

@@ -121,7 +121,7 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
         (f"{METRICS}:not_a_function", "has no function 'not_a_function'"),
     ],
 )
-def test_a_file_that_is_none(spec: str, said: str, log: Path) -> None:
+def test_a_file_without_a_metric_is_refused(spec: str, said: str, log: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         ProcessMetric("--metric", spec, 60, log)
     assert said in str(refused.value)

@@ -1,129 +1,109 @@
-"""Both stages on a few digits with every part of the step on at once."""
+"""Both stages with every part of the step on at once."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.config import StageTwoConfig, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.io.metrics_file import read_metrics
-from tests.helpers.commands import CONFIGS, STAGE_1, STAGE_2, program
+from dimred.pipelines.stage_1 import stage_1
+from dimred.pipelines.stage_2 import stage_2
+from tests.helpers.tiny_task import TASK
 
-PARTS = [
-    f"--set={option}"
-    for option in (
-        "data.batch_size=8",
-        "accumulation=2",
-        "precision.level=O2",
-        "precision.casts.classifier=float32",
-        "loss_scale.name=dynamic",
-        "loss_scale.scale=1.0e+30",
-        "loss_scale.largest=1.0e+30",
-        "loss_scale.factor=1048576.0",
-        "clipping.norm=1.0",
-        "clipping.value=0.5",
-        "ema.decay=0.9",
-    )
-]
-ONE = [
-    f"--set={option}"
-    for option in (
-        "epochs=2",
-        "snapshots.per_epoch=5",
-        "snapshots.first_epoch=1",
-        "checkpoints.every_epochs=1",
-        "optimizer.name=adamw",
-        "schedule.name=cosine",
-        "schedule.peak=0.02",
-        "schedule.warmup_epochs=1",
-    )
-]
-STEPS = 13  # 25 micro-batches of 8, in groups of two; the last group has one
+STEPS = 3  # 8 micro-batches of 3, in groups of three; the last group has two
+EPOCHS = 4
+PARTS: dict[str, Any] = {
+    "accumulation": 3,
+    "precision": {"level": "O2", "casts": {"3": "float32"}},
+    "loss_scale": {"name": "dynamic", "scale": 1e30, "largest": 1e30, "factor": 2.0**20},
+    "clipping": {"norm": 1.0, "value": 0.5},
+    "ema": {"decay": 0.9},
+}
+DATA = {"data": TASK["data"] | {"batch_size": 3}}
+ONE = {
+    "epochs": EPOCHS, "snapshots": {"per_epoch": 3}, "checkpoints": {"every_epochs": 2, "keep": 9},
+    "optimizer": {"name": "adamw"}, "schedule": {"name": "cosine", "peak": 0.02, "warmup_epochs": 1},
+}  # fmt: skip
+SEARCH = {"epochs": 2, "start": "last", "cooldown": None, "reestimate_batches": 2, "search": {"n_components": 4}}
+
+
+def configuration(file: Path, *parts: dict[str, Any]) -> Path:
+    file.write_text(yaml.safe_dump({key: value for part in (TASK, *parts) for key, value in part.items()}))
+    return file
 
 
 @pytest.fixture(scope="module")
-def stage_1(few_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stage 1; ``one.yaml`` is its configuration."""
     folder = tmp_path_factory.mktemp("all_parts")
-    done = program("stage_1", few_digits, "--config", STAGE_1, "--out", folder / "one", *ONE, *PARTS, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "with the average of the weights (EMA)" in done.stdout
-    return folder / "one"
+    stage_1(folder, configuration(folder / "one.yaml", DATA, PARTS, ONE), folder / "one")
+    return folder
 
 
-def test_stage_1_reports_what_its_parts_did(stage_1: Path) -> None:
-    records = read_metrics(stage_1 / "metrics.jsonl")
-    assert [record["step"] for record in records] == [STEPS, 2 * STEPS]
+def checkpoint(run: Path, epoch: int = EPOCHS) -> Path:
+    return run / "one" / "checkpoint_stage_1" / f"network-{epoch}_{STEPS}.ckpt"
+
+
+def test_stage_1_reports_what_its_parts_did(run: Path) -> None:
+    records = read_metrics(run / "one" / "metrics.jsonl")
+    assert [record["step"] for record in records] == [epoch * STEPS for epoch in range(1, EPOCHS + 1)]
     last = records[-1]
     assert last["n_overflows"] > 0  # the scale began far too large
     assert last["loss_scale"] < 1e30
     assert last["grad_norm"] > 0
     assert 0 <= last["accuracy"] <= 1
     assert 0 <= last["ema_accuracy"] <= 1
-    saved = read_checkpoint(stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt")
-    assert int(saved["ema.updates"]) == 2 * STEPS - last["n_overflows"] == int(saved["global_step"].item())
+    saved = read_checkpoint(checkpoint(run))
+    assert int(saved["ema.updates"]) == EPOCHS * STEPS - last["n_overflows"] == int(saved["global_step"].item())
     assert saved["loss_scale.overflows"] == last["n_overflows"]
     assert all(np.isfinite(value).all() for value in saved.values())
 
 
-def test_stage_1_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
-    stage_1: Path, few_digits: Path, tmp_path: Path
-) -> None:
-    folder = stage_1 / "checkpoint_stage_1"
-    done = program(
-        "stage_1", few_digits, "--config", STAGE_1, "--out", tmp_path / "rest",
-        "--from", folder / f"resnet_small-1_{STEPS}.ckpt", *ONE, *PARTS, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    name = f"resnet_small-2_{STEPS}.ckpt"
-    resumed = read_checkpoint(tmp_path / "rest" / "checkpoint_stage_1" / name)
-    uninterrupted = read_checkpoint(folder / name)
-    assert resumed.keys() == uninterrupted.keys()
-    for key, value in uninterrupted.items():
-        np.testing.assert_array_equal(resumed[key], value, key)
+def test_stage_1_begun_with_a_checkpoint_goes_on_as_if_it_had_not_stopped(run: Path, tmp_path: Path) -> None:
+    stage_1(run, run / "one.yaml", tmp_path, checkpoint(run, 2))
+    found = read_checkpoint(tmp_path / "checkpoint_stage_1" / checkpoint(run).name)
+    expected = read_checkpoint(checkpoint(run))
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value, key)
 
 
-def test_stage_2_runs_with_all_parts_and_evaluates_the_average_beside_the_raw_weights(
-    stage_1: Path, few_digits: Path, tmp_path: Path
-) -> None:
-    weights = stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt"
-    options = ["--set=epochs=1", "--set=search.n_components=8", "--set=start=last", "--set=reestimate_batches=2"]
-    done = program(
-        "stage_2", few_digits, weights, "--config", STAGE_2, "--out", tmp_path / "two", *options, *PARTS, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(run: Path, tmp_path: Path) -> None:
+    stage_2(run, checkpoint(run), configuration(tmp_path / "two.yaml", DATA, PARTS, SEARCH), out=tmp_path / "two")
     result = json.loads((tmp_path / "two" / "result.json").read_text())
-    assert list(result["ema_accuracy_by_point"]) == ["start", "1"]
+    assert list(result["ema_accuracy_by_point"]) == ["start", "1", "2"]
     assert result["ema_accuracy_by_point"]["start"] == pytest.approx(result["accuracy_start"])
     records = read_metrics(tmp_path / "two" / "metrics.jsonl")
-    assert len(records) == STEPS
+    assert len(records) == 2 * STEPS
     assert records[-1]["n_overflows"] > 0
-    assert any(record["outcome"] == "accepted" for record in records)
-    for record in records:
-        if record["outcome"] == "accepted":
-            assert record["loss_after"] < record["loss"] + 0.4 * record["step_size"] * record["slope"]
-    saved = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / f"resnet_small-1_{STEPS}.ckpt")
+    accepted = [record for record in records if record["outcome"] == "accepted"]
+    assert accepted
+    for record in accepted:
+        assert record["loss_after"] < record["loss"] + 0.4 * record["step_size"] * record["slope"]
+    saved = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / f"network-2_{STEPS}.ckpt")
     assert int(saved["loss_scale.overflows"]) == records[-1]["n_overflows"]
-    assert int(saved["ema.updates"]) == sum(record["outcome"] == "accepted" for record in records)
+    assert int(saved["ema.updates"]) == len(accepted)
 
 
 def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
-    stage_1: Path, few_digits: Path, tmp_path: Path
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    weights, config = stage_1 / "checkpoint_stage_1" / f"resnet_small-2_{STEPS}.ckpt", tmp_path / "bare.yaml"
-    lines = (CONFIGS / "digits_anytime_2.yaml").read_text().splitlines()
-    config.write_text("\n".join(line for line in lines if "batch_size" not in line))
-    out, options = tmp_path / "two", ["--set=reestimate_batches=2", "--set=data.eval_split=val"]
-    done = program("stage_2", few_digits, weights, "--config", config, "--out", out, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    settings = load_config(StageTwoConfig, out / "config.yaml")
-    assert (settings.data.batch_size, settings.accumulation) == (8, 2)
-    assert (settings.clipping.norm, settings.clipping.value) == (1.0, 0.5)
-    assert (settings.precision.level, settings.loss_scale.name, settings.ema.decay) == ("O2", "dynamic", 0.9)
-    assert json.loads((out / "result.json").read_text())["steps"] == STEPS
-    begun = read_checkpoint(weights)
-    saved = read_checkpoint(next((out / "checkpoint_stage_2").glob(f"*-1_{STEPS}.ckpt")))
+    bare = {"data": {key: value for key, value in DATA["data"].items() if key != "batch_size"}}
+    config = configuration(tmp_path / "two.yaml", bare, {"epochs": 1, "reestimate_batches": 2})
+    stage_2(run, checkpoint(run, 2), config, out=tmp_path / "two")
+    settings = load_config(StageTwoConfig, tmp_path / "two" / "config.yaml")
+    assert settings.data.batch_size == 3
+    assert settings.model_dump(include={*PARTS}) == load_config(StageOneConfig, run / "one.yaml").model_dump(
+        include={*PARTS}
+    )
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["steps"] == STEPS
+    begun = read_checkpoint(checkpoint(run, 2))
+    saved = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / f"network-1_{STEPS}.ckpt")
     assert int(saved["ema.updates"]) > int(begun["ema.updates"])  # it goes on from stage 1's
     assert int(saved["loss_scale.overflows"]) >= int(begun["loss_scale.overflows"]) > 0
-    assert "warning: stage 1 made" not in done.stderr
+    assert "stage 1 made" not in caplog.text

@@ -34,7 +34,7 @@ def test_a_program_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_what_every_rank_finds(devices: int, digits: Path, tmp_path: Path) -> None:
+def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Path, tmp_path: Path) -> None:
     command = ("train", "stage-1", digits, "--config", STAGE_1, "--device-target", "CPU", "--devices", devices)
     for n_classes in ("8", "9"):  # the second attempt speaks of itself only
         done = dimred(*command, f"--set=model.n_classes={n_classes}", "--out", "new/out", cwd=tmp_path)
@@ -42,7 +42,7 @@ def test_what_every_rank_finds(devices: int, digits: Path, tmp_path: Path) -> No
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_rank_0_alone_finds(two_stages: TwoStages, tmp_path: Path) -> None:
+def test_an_error_that_only_rank_0_finds_is_printed_once(two_stages: TwoStages, tmp_path: Path) -> None:
     np.save(tmp_path / "wrong.npy", np.zeros((32, 19953), np.float32))
     before = files_below(tmp_path)
     done = dimred(

@@ -170,17 +170,3 @@ def test_another_configuration_is_refused_with_the_difference_or_accepted_key_by
     assert done.returncode == 0, done.stderr
     records = read_metrics(tmp_path / "run" / "stage_1" / "metrics.jsonl")
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
-
-
-def test_a_damaged_state_is_passed_over_by_name(stage_1: tuple[Phase, Path], tmp_path: Path) -> None:
-    phase, finished = stage_1
-    shutil.copytree(finished, tmp_path / "run" / "stage_1")
-    newest = RunStates(tmp_path / "run" / "stage_1").newest(pytest.fail)
-    assert newest is not None
-    damaged = bytearray(newest.path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    newest.path.write_bytes(damaged)
-    done, _ = killed(phase, tmp_path, 0, 0, resumed=True)
-    assert done.returncode == 0, done.stderr
-    assert f"{newest.path} is damaged" in done.stdout
-    assert not differences(results(tmp_path / "run"), phase.results)

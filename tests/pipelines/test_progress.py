@@ -58,14 +58,6 @@ def check_terminal(shown: str, name: str, n_steps: int, run: Path) -> None:
     assert b"loss" in events.read_bytes()
 
 
-@pytest.mark.slow
-def test_stage_1_in_a_terminal(digits: Path, tmp_path: Path) -> None:
-    options = ("--set=epochs=1", "--set=snapshots.per_epoch=34", "--set=snapshots.first_epoch=1", BOARD)
-    program = (sys.executable, "-m", "dimred.pipelines.stage_1", digits, "--config", STAGE_1)
-    shown = in_a_terminal(*program, "--out", tmp_path / "one", *options, cwd=tmp_path, environment=LOUD)
-    check_terminal(shown, "stage 1", 74, tmp_path / "one")
-
-
 def test_stage_2_in_a_terminal(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
     options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", "--set=data.batch_size=10", BOARD)
     files = (few_digits, two_stages.weights, two_stages.matrix)

@@ -165,12 +165,6 @@ def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFil
     assert "where stage 2 began" not in page
 
 
-def test_an_unfinished_stage_2_is_told_from_another_folder(run: RunFiles) -> None:
-    (run.stage_2 / "result.json").unlink()
-    with pytest.raises(ConfigError, match=r"which has no result\.json; finish stage 2 by its --resume"):
-        read_stage_2(run.stage_2)
-
-
 def test_every_candidate_is_shown_with_what_choosing_cost(run: RunFiles, tmp_path: Path) -> None:
     make_report_folder(tmp_path / "out")
     page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED).read_text()

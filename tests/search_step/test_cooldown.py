@@ -111,13 +111,3 @@ def test_what_does_not_go_together_is_refused() -> None:
     for arguments, said in wrong:
         with pytest.raises(ConfigError, match=said):
             SubspaceTrainStep(network, **arguments)
-
-
-def test_the_state_is_neither_rates_nor_weights() -> None:
-    optimizer = make_optimizer(
-        "momentum", TanhMLP().trainable_params(), [0.4, 0.2], weight_decay=0.01, no_decay=["*bias"]
-    )
-    names = [parameter.name for parameter in state_parameters(optimizer)]
-    assert names[0] == "global_step"
-    assert sum(name.startswith("moments.") for name in names) == 4
-    assert not {"learning_rate", "hidden.weight"} & set(names)

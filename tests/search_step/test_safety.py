@@ -2,7 +2,6 @@
 
 import math
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
@@ -144,14 +143,6 @@ def test_a_rejected_step_still_moves_outside_and_the_state_stays():
     assert np.linalg.norm(moved) > 1e-3
 
 
-def test_alpha_0_stays_in_the_subspace_and_start_plus_steps_is_the_end():
-    network, step = quadratic(alpha=0.0)
-    start, components = weight_vector(network), basis_for(network, 6).components
-    travelled = sum(step(linear(number)).subspace_step for number in range(10))
-    np.testing.assert_allclose(weight_vector(network), start + travelled @ components, atol=1e-5)
-    assert step.state.residual_momentum is None
-
-
 def test_captured_share_and_distances():
     network, step = quadratic(k=12, alpha=0.1)
     found = step(linear(0))
@@ -201,26 +192,17 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step(poison, mode):
     assert step.state.n_rejected_in_a_row == 0
 
 
-def test_a_run_in_which_nothing_is_accepted_stops_and_says_why():
-    network, step = quadratic(alpha=0.0, max_rejected_steps=3, **REJECT_ALL)
-    before = state_bytes(network)
-    assert [step(linear(number)).accepted for number in range(3)] == [False] * 3
-    with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
-        step(linear(3))
-    assert state_bytes(network) == before
-    assert step.state.n_steps == 3
-
-
-def test_every_step_that_moved_the_weights_is_reported_before_the_search_gives_up():
+def test_a_run_in_which_nothing_is_accepted_tells_every_move_stops_and_says_why():
     network, step = quadratic(alpha=0.01, max_rejected_steps=3, **REJECT_ALL)
     start = weight_vector(network)
     found = [step(linear(number)) for number in range(3)]
     end = weight_vector(network)
+    assert not any(result.accepted for result in found)
     assert sum(result.moved_outside for result in found) >= np.linalg.norm(end - start) > 1e-3
-    assert found[2].moved_outside > 1e-3
-    with pytest.raises(NothingAcceptedError):
+    with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
         step(linear(3))
     np.testing.assert_array_equal(weight_vector(network), end)
+    assert step.state.n_steps == 3
 
 
 def test_skipped_steps_count_towards_the_stop():
@@ -303,11 +285,3 @@ def test_random_numbers_the_search_cannot_repeat_are_found_at_the_first_step(mod
     with pytest.raises(SearchError, match=r"ops\.dropout"):
         step(Tensor(np.random.default_rng(0).standard_normal((64, 40)).astype(np.float32)))
     assert state_bytes(network) == before
-
-
-def test_parameters_of_half_precision_are_written_back_in_it():
-    network = Quadratic(quadratic_matrix(12, 10), np.linspace(-1, 1, 12))
-    network.second.set_dtype(ms.float16)
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0)
-    step(linear(0))
-    assert network.second.dtype == ms.float16

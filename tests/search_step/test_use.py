@@ -12,7 +12,7 @@ from dimred.builders.search import SubspaceTrainStep
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.basis import SubspaceBasis
-from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, orthonormal_rows, weight_vector
+from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, weight_vector
 
 
 class Record(Callback):
@@ -82,15 +82,6 @@ def test_a_basis_may_be_the_path_of_one(tmp_path, pynative):
         SubspaceTrainStep(with_loss, tmp_path / "gone.npy")
 
 
-def test_the_result_is_a_named_tuple_that_begins_with_the_loss(pynative):
-    network, with_loss = network_and_loss()
-    step = SubspaceTrainStep(with_loss, basis_for(network, 5))
-    found = step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
-    assert found._fields[0] == "loss"
-    assert found[0] is found.loss
-    assert (found.loss.shape, str(found.loss.dtype)) == ((), "Float32")
-
-
 def test_weights_outside_the_leading_components_do_not_move(pynative):
     network, with_loss = network_and_loss()
     basis = basis_for(network, 5)
@@ -103,30 +94,13 @@ def test_weights_outside_the_leading_components_do_not_move(pynative):
     assert np.abs(coordinates[2:]).max() < 1e-6
 
 
-def test_a_read_only_memory_mapped_basis_is_used_as_it_lies(tmp_path, pynative):
-    network, with_loss = network_and_loss()
-    rows = orthonormal_rows(5, weight_vector(network).size)
-    np.save(tmp_path / "pca_mat.npy", rows)
-    mapped = np.load(tmp_path / "pca_mat.npy", mmap_mode="r")
-    step = SubspaceTrainStep(with_loss, PlainBasis(mapped))
-    assert np.shares_memory(step._subspace._components, mapped)
-    step(Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32)))
-    np.testing.assert_array_equal(np.load(tmp_path / "pca_mat.npy"), rows)
-
-
 OPTIONS = [
     ({"rho": 1.0}, "rho is 1.0; it must be a number above 0 and below 1"),
-    ({"rho": "0.5"}, "rho is '0.5'"),
-    ({"sigma": 0.0}, "sigma is 0.0"),
     ({"gamma": 1.0}, "gamma is 1.0; it must be a number of at least 0 and below 1"),
     ({"alpha": -0.1}, "alpha is -0.1; it must be a number of at least 0"),
-    ({"alpha": np.nan}, "alpha is nan"),
-    ({"max_trials": 0}, "max_trials is 0; it must be a whole number of at least 1"),
     ({"max_trials": 2.5}, "max_trials is 2.5; it must be a whole number"),
-    ({"max_rejected_steps": 0}, "max_rejected_steps is 0"),
     ({"rule": "adam"}, "rule is 'adam'; allowed: bfgs, sgd"),
     ({"n_components": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
-    ({"n_components": 0}, "n_components is 0; it must be a whole number of at least 1"),
     ({"n_component": 3}, "unknown key 'n_component'; did you mean 'n_components'?"),
     ({"micro_batchsize": 3}, "unknown key 'micro_batchsize'; did you mean 'micro_batch_size'?"),
     ({"rho": True}, "rho is True; it must be a number above 0 and below 1 (0.55 is the default)"),
@@ -136,7 +110,6 @@ OPTIONS = [
         "learning_rate is []; it must be a number above 0, a non-empty list of numbers of at least 0",
     ),
     ({"learning_rate": [0.1, -1]}, "learning_rate is [0.1, -1]; it must be"),
-    ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
     ({"momentum": 1}, "momentum is 1"),
 ]
 

@@ -7,9 +7,7 @@ from mindspore import Tensor, nn
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError
-from dimred.train_step.clipping import Clipping
 from dimred.train_step.gradient import BatchGradient, GroupGradient
-from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.step import TrainStep
 from dimred.vectors.base import make_vectors
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
@@ -17,7 +15,6 @@ from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch
 N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
 SIZES = [8, 4, 2, 1]
 RATE, MOMENTUM = 0.05, 0.9
-CLIP_NORM = 0.8  # of gradients between 0.5 and 3
 
 
 def batches(n: int = N_STEPS, last: int = LAST_ROWS) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -30,11 +27,10 @@ def tensors(batch: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
     return tuple(Tensor(part) for part in batch)
 
 
-def momentum_by_hand(clip_norm: float = np.inf) -> np.ndarray:
+def momentum_by_hand() -> np.ndarray:
     w, v = weight_vector(TanhMLP()).astype(np.float64), 0.0
     for batch in batches():
         _, g = mlp_function()(w, batch)
-        g = g * min(1.0, clip_norm / np.linalg.norm(g))
         v = MOMENTUM * v + g
         w = w - RATE * v
     return w
@@ -49,32 +45,6 @@ def test_twenty_ordinary_steps_are_the_same_whatever_the_micro_batch(size, graph
         loss = step(*tensors(batch)).loss
     assert (loss.shape, loss.dtype) == ((), ms.float32)
     np.testing.assert_allclose(weight_vector(network), momentum_by_hand(), atol=3e-5)  # they moved by about 1
-
-
-PARTS = {
-    "clipping": lambda: {"clipping": Clipping(norm=CLIP_NORM)},
-    "scale": lambda: {"loss_scale": StaticLossScale(1024)},
-    "both": lambda: {"clipping": Clipping(norm=CLIP_NORM), "loss_scale": StaticLossScale(1024)},
-}
-
-
-@pytest.mark.parametrize(
-    ("parts", "size"),
-    [
-        *((parts, 8) for parts in PARTS),
-        ("both", 1),
-        *(pytest.param(parts, 1, marks=pytest.mark.slow) for parts in ("clipping", "scale")),
-        *(pytest.param(parts, size, marks=pytest.mark.slow) for parts in PARTS for size in (4, 2)),
-    ],
-)
-def test_twenty_ordinary_steps_are_the_same_with_clipping_and_with_a_static_scale(parts, size, pynative):
-    network = TanhMLP()
-    optimizer = nn.Momentum(network.trainable_params(), RATE, MOMENTUM)
-    step = TrainStep(network, optimizer, micro_batch_size=size, **PARTS[parts]())
-    for batch in batches():
-        assert bool(step(*tensors(batch)).applied.asnumpy())
-    clip_norm = np.inf if parts == "scale" else CLIP_NORM
-    np.testing.assert_allclose(weight_vector(network), momentum_by_hand(clip_norm), atol=3e-5)
 
 
 def test_twenty_search_steps_are_the_same_whatever_the_micro_batch():

@@ -3,12 +3,12 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, dataset, nn
+from mindspore import Tensor, nn
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
-from dimred.train_step.optimizers import decay_groups, decays
+from dimred.train_step.optimizers import decays
 from dimred.train_step.schedule import make_rates, with_cooldown
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, state_bytes
@@ -26,32 +26,6 @@ def problem() -> tuple[nn.Cell, np.ndarray, np.ndarray]:
     network = nn.Dense(5, 2)
     network.weight.set_data(Tensor(rng.normal(size=(2, 5)).astype(np.float32)))
     return network, rng.normal(size=(7, 5)).astype(np.float32), rng.normal(size=(7, 2)).astype(np.float32)
-
-
-def twin(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, rates: np.ndarray) -> tuple:
-    """v <- mu v + g + decay w;  w <- w - rate v   (Sutskever et al., 2013); the bias does not decay."""
-    weight, bias = weight.astype(np.float64), bias.astype(np.float64)
-    v_weight, v_bias, losses = 0.0, 0.0, []
-    for rate in rates:
-        error = x @ weight.T + bias - y
-        losses.append(np.mean(error**2))
-        slope = 2 * error / error.size
-        v_weight = MOMENTUM * v_weight + slope.T @ x + DECAY * weight
-        v_bias = MOMENTUM * v_bias + slope.sum(0)
-        weight, bias = weight - rate * v_weight, bias - rate * v_bias
-    return weight, bias, losses
-
-
-def test_the_step_is_momentum_sgd_with_decay_groups_and_schedule() -> None:
-    network, x, y = problem()
-    rates = make_rates("linear", 0.3, 2, STEPS)
-    weight, bias, losses = twin(network.weight.asnumpy(), network.bias.asnumpy(), x, y, rates)
-    groups = decay_groups(network.trainable_params(), DECAY, NO_DECAY_PATTERNS)
-    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), nn.Momentum(groups, rates.tolist(), MOMENTUM))
-    returned = [step(Tensor(x), Tensor(y)) for _ in range(STEPS)]
-    np.testing.assert_allclose([float(result.loss.asnumpy()) for result in returned], losses, rtol=1e-5)
-    np.testing.assert_allclose(network.weight.asnumpy(), weight, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(network.bias.asnumpy(), bias, rtol=1e-4, atol=1e-6)
 
 
 def with_batch_norm() -> nn.Cell:
@@ -102,24 +76,6 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
     with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
         step(Tensor(x), Tensor(y))
     assert state_bytes(network) == before
-
-
-def test_mindspore_s_model_trains_with_it_and_its_callback_sees_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    network, x, y = problem()
-    optimizer = nn.Momentum(network.trainable_params(), 0.1, MOMENTUM)
-    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer)
-    batches = dataset.NumpySlicesDataset((x, y), shuffle=False).batch(7)
-    first = np.mean((x @ network.weight.asnumpy().T + network.bias.asnumpy() - y) ** 2)
-    ms.train.Model(step).train(1, batches, callbacks=[ms.train.LossMonitor(1)])
-    assert float(capsys.readouterr().out.rsplit("loss is ", 1)[1]) == pytest.approx(first, rel=1e-4)
-
-
-def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
-    rates = make_rates("linear", 0.8, 5, 90)
-    np.testing.assert_allclose(rates[:5], [0.16, 0.32, 0.48, 0.64, 0.8], rtol=1e-6)
-    np.testing.assert_allclose(np.diff(rates[5:]), -0.8 / 85, rtol=1e-4)
-    assert rates[5] == pytest.approx(0.8)
-    assert rates[-1] == pytest.approx(0.8 / 85)
 
 
 def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing() -> None:

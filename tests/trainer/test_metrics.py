@@ -38,44 +38,40 @@ def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(
     assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [(2, "step"), (2, "loss")]
 
 
-def test_who_listens_is_told_the_records_of_the_file_and_one_that_fails_ends_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    told: list[dict[str, object]] = []
+class Broken:
+    """Fails when it is told a record, or when it is closed."""
 
-    class Broken:
-        n_calls = 0
+    def __init__(self, fails_at: str) -> None:
+        self.fails_at, self.n_calls = fails_at, 0
 
-        def __call__(self, record: dict[str, object]) -> None:
-            self.n_calls += 1
+    def __call__(self, record: dict[str, object]) -> None:
+        self.n_calls += 1
+        self._fail("call")
+
+    def close(self) -> None:
+        self._fail("close")
+
+    def __repr__(self) -> str:
+        return "broken"
+
+    def _fail(self, at: str) -> None:
+        if at == self.fails_at:
             raise OSError("the server is gone")
 
-        def __repr__(self) -> str:
-            return "broken"
 
-    broken = Broken()
+@pytest.mark.parametrize("fails_at", ["call", "close"])
+def test_listeners_get_every_record_and_a_broken_one_does_not_end_the_run(
+    fails_at: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[dict[str, object]] = []
+    broken = Broken(fails_at)
     with MetricsLog(tmp_path / "metrics.jsonl", [broken, told.append]) as log:
         for step in (1, 2):
             log.write(step=step, loss=float("inf"))
     assert told == read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
-    assert broken.n_calls == 1
-    assert caplog.messages == ["broken failed (OSError: the server is gone), and is told no more records"]
-
-
-def test_who_can_not_be_closed_ends_nothing_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def __call__(self, record: dict[str, object]) -> None:
-            """Take it."""
-
-        def close(self) -> None:
-            raise OSError("the server is gone")
-
-        def __repr__(self) -> str:
-            return "broken"
-
-    with MetricsLog(tmp_path / "metrics.jsonl", [Broken()]) as log:
-        log.write(step=1)
-    assert "broken failed (OSError: the server is gone)" in caplog.text
+    assert broken.n_calls == (1 if fails_at == "call" else 2)
+    (said,) = caplog.messages
+    assert said.startswith("broken failed (OSError: the server is gone)")
 
 
 def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +85,7 @@ def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCapt
     assert caplog.text.count("/dev/full: No space left on device; waiting until there is room") == 1
 
 
-def test_what_does_not_reach_the_disk_is_told_with_the_file() -> None:
+def test_a_failed_flush_names_the_file() -> None:
     with pytest.raises(OSError, match="Invalid") as failed, MetricsLog(Path("/dev/full")) as log:
         log.mark()
     assert failed.value.filename == "/dev/full"

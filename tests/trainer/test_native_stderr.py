@@ -18,7 +18,7 @@ print("still python", file=sys.stderr)
 """
 
 
-def test_in_a_terminal(tmp_path: Path) -> None:
+def test_in_a_terminal_native_output_goes_to_the_file(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
     subprocess.run([sys.executable, "-c", CODE], cwd=tmp_path, stderr=end, check=True, timeout=60)
     os.close(end)
@@ -27,7 +27,7 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     assert (tmp_path / "noise.log").read_bytes() == b"native\n"
 
 
-def test_elsewhere_nothing_happens(tmp_path: Path) -> None:
+def test_outside_a_terminal_nothing_is_redirected(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, check=True, timeout=60)
     assert done.stderr == b"native\npython\nafterwards\nstill python\n"
     assert not (tmp_path / "noise.log").exists()

@@ -8,27 +8,11 @@ from mindspore import nn
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, DataError, SeriesError
-from dimred.trainer.preflight import Problems, check_space, snapshots_if_any, snapshots_in_the_end, snapshots_until
+from dimred.errors import ConfigError, SeriesError
+from dimred.trainer.preflight import check_space, snapshots_if_any, snapshots_in_the_end, snapshots_until
 from dimred.trainer.search_run import check_search_memory, search_memory
 
 TWO = StageTwoConfig(search={"n_components": 32}, cooldown=None)
-
-
-def fail(error: Exception) -> None:
-    raise error
-
-
-def test_all_problems_are_one_error_and_one_problem_is_one_line() -> None:
-    problems = Problems()
-    problems.refuse()
-    assert problems.collect(lambda: 7) == 7
-    assert problems.collect(lambda: fail(DataError("no data"))) is None
-    with pytest.raises(ConfigError, match=r"^no data$"):
-        problems.refuse()
-    problems.collect(lambda: fail(ConfigError("no space")))
-    with pytest.raises(ConfigError, match=r"^2 problems:\n  1\. no data\n  2\. no space$"):
-        problems.refuse()
 
 
 def test_space_and_memory(tmp_path: Path) -> None:

@@ -51,16 +51,6 @@ def test_snapshots_within_epochs(tmp_path: Path) -> None:
     assert [entry.step for entry in dimred.CheckpointSeries.open(tmp_path).entries] == [3, 6]
 
 
-def test_what_it_wrote_is_chosen_from(tmp_path: Path) -> None:
-    network, trained = model()
-    data = batches()
-    trained.train(6, data, callbacks=[dimred.SnapshotCallback(tmp_path, every=2)], dataset_sink_mode=False)
-    x, y = (np.concatenate(part) for part in zip(*data.create_tuple_iterator(output_numpy=True), strict=True))
-    losses = lambda: ((network(ms.Tensor(x)).asnumpy() - y) ** 2).mean(axis=1)  # noqa: E731
-    found = dimred.choose_start(network, dimred.CheckpointSeries.open(tmp_path), losses)
-    assert len(found.selection.candidates) > 3
-
-
 def test_a_training_goes_on_in_its_folder_and_another_one_is_refused(tmp_path: Path) -> None:
     _, trained = model()
     trained.train(2, batches(), callbacks=[dimred.SnapshotCallback(tmp_path)], dataset_sink_mode=False)

@@ -53,7 +53,7 @@ def test_a_resumed_run_removes_what_the_killed_one_left_over(tmp_path: Path) -> 
     assert sorted(path.name for path in states.directory.iterdir()) == ["state-3.ckpt", "state-4.ckpt"]
 
 
-def test_a_state_cut_at_any_byte_is_passed_over_by_name(tmp_path: Path) -> None:
+def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
     states = RunStates(tmp_path)
     for step in (1, 2):
         states.save(step, {"w": np.ones(3, np.float32), "v": np.ones(2, np.float32)}, {"step": step})
@@ -69,7 +69,7 @@ def test_a_state_cut_at_any_byte_is_passed_over_by_name(tmp_path: Path) -> None:
         assert len(said) == 1
 
 
-def test_states_that_can_not_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_unreadable_states_are_not_taken_for_no_states(tmp_path: Path) -> None:
     """A run that began anew would remove its snapshots and checkpoints."""
     states = RunStates(tmp_path)
     for step in (1, 2):

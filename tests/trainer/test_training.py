@@ -104,8 +104,3 @@ def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good(
 ) -> None:
     stage_1_run(settings(stop=stop, epochs=1, evaluate_every=1))(tmp_path / "one", False)
     assert ("so this figure is likely too good" in caplog.text) is (stop is not None)
-
-
-def test_a_run_does_not_end_before_the_epoch_that_it_has_begun(finished: Path) -> None:
-    with pytest.raises(ConfigError, match="epochs is 1, but the run has done 2; --set epochs to that or more"):
-        stage_1_run(settings(epochs=1))(finished, True)

@@ -8,7 +8,7 @@ from dimred.errors import CheckpointError
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 
-def test_there_and_back_and_all_or_nothing() -> None:
+def test_arrays_are_put_back_completely_or_not_at_all() -> None:
     network = nn.Dense(3, 2)
     before = to_arrays(network.get_parameters())
     changed = {name: value + 1 for name, value in before.items()}
