@@ -11,7 +11,7 @@ find_python() {
             return
         fi
     done
-    echo "error: no Python 3.11 or 3.12 on the PATH; mindspore 2.10 needs one of them" >&2
+    echo "error: no Python 3.11 or 3.12 on the PATH; mindspore needs one of them" >&2
     return 1
 }
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
-NOT_QUICK = {"slow", "benchmark", "browser"}  # markers
+NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
 # Folders that start training runs or jobs, or compile much; files elsewhere that take ten seconds of processor time.
 LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "train_step")
 LONGER = (

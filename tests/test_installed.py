@@ -19,17 +19,26 @@ NEEDED = ("pipelines/stage_1.py", "pipelines/stage_2.py", "report/style.css", "r
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, which has nothing of an earlier build."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, which has nothing of an earlier build."""
+    source = tmp_path_factory.mktemp("source")
     for name in ("dimred", "pipelines"):
         shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
+    return source
+
+
+def wheel_of(source: Path, out: Path) -> Path:
     done = run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = out.iterdir()
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(source, tmp_path_factory.mktemp("wheel"))
 
 
 def test_a_wheel_holds_dimred_and_nothing_else(wheel: Path) -> None:
@@ -38,6 +47,15 @@ def test_a_wheel_holds_dimred_and_nothing_else(wheel: Path) -> None:
     configurations = [f"pipelines/configs/{path.name}" for path in (REPOSITORY / "pipelines/configs").glob("*.yaml")]
     assert len(configurations) >= 4
     assert {f"dimred/{name}" for name in (*NEEDED, *configurations)} <= set(names)
+
+
+@pytest.mark.slow
+def test_an_sdist_gives_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+    done = run(sys.executable, "-c", code, tmp_path, cwd=source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = wheel_of(tmp_path / done.stdout.splitlines()[-1], tmp_path / "wheel")
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> None:
@@ -78,10 +96,18 @@ def check_commands(command: list[object], snapshots: Path) -> None:
         done = run(*command, *arguments, cwd=folder)
         assert done.returncode == 0, done.stderr
     assert (folder / "merged.safetensors").exists()
-    refused = run(*command, "data", "digits", folder / "digits", cwd=folder)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: this needs the Python package sklearn, which is not installed;")
-    assert "python -m pip install 'dimred[train]'" in refused.stderr
+    before = set(folder.iterdir())
+    for package, *arguments in (
+        ("sklearn", "data", "digits", folder / "digits"),
+        ("mindspore", "train", "stage-1", folder, "--config", "digits", "--device-target", "CPU", "--out", "runs"),
+        ("mindspore", "summary", "resnet_small"),
+    ):
+        refused = run(*command, *arguments, cwd=folder)
+        assert refused.returncode == 2
+        line = refused.stderr.splitlines()[0]
+        assert line.startswith(f"error: this needs the Python package {package}, which is not installed;")
+        assert line.endswith("python -m pip install 'dimred[train]'")
+    assert set(folder.iterdir()) == before
 
 
 def test_merging_and_pca_need_no_package_of_training(snapshots: Path) -> None:

@@ -120,7 +120,8 @@ class CheckpointSeries:
         A process killed between any two of these leaves a series that opens, without the new snapshot or with it.
 
         Args:
-            weights: the trainable weights in order: name -> array, tensor or parameter; bfloat16 is stored as float32.
+            weights: the trainable weights in order: name -> MindSpore's parameter, or anything that ``numpy.asarray``
+                takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
             step: applied updates so far; greater than that of the last snapshot.
             epoch: the current epoch, for the file name.
             step_in_epoch: for the file name instead of ``step``, as MindSpore counts.

@@ -11,6 +11,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import psutil
 import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from dimred import ISA_VARIABLE, __version__, has_avx512
 from dimred.console import DeviceTarget
@@ -77,9 +79,19 @@ def _versions() -> list[Finding]:
     findings = [Finding("versions", told)]
     if "mindspore" not in found:
         findings.append(Finding("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1]))
-    elif found["numpy"].split(".")[0] != "1":
-        findings.append(Finding("numpy", found["numpy"], "MindSpore's PyNative mode needs 1: pip install 'numpy<2'"))
+        return findings
+    for name in ("mindspore", "numpy"):
+        if found[name] not in (allowed := _allowed(name)):
+            findings.append(
+                Finding(name, found[name], f"training needs another: python -m pip install '{name}{allowed}'")
+            )
     return findings
+
+
+def _allowed(package: str) -> SpecifierSet:
+    """Return the versions of a package that dimred's own requirements allow, those of training among them."""
+    requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
+    return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
 
 def _device(target: Literal["CPU", "Ascend"]) -> Finding:

@@ -97,6 +97,15 @@ def test_without_mindspore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+def test_versions_that_the_requirements_do_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.metadata.version
+    old = {"mindspore": "2.6.0", "numpy": "2.1.0"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: old.get(name) or find(name))
+    mindspore, numpy = wrong(dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path).stdout)[:2]
+    assert "mindspore                     2.6.0; training needs another: python -m pip install 'mindspore" in mindspore
+    assert "2.1.0; training needs another: python -m pip install 'numpy" in numpy
+
+
 @pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="a host without AVX-512 needs no cap")
 def test_an_instruction_set_that_is_not_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "ALL")

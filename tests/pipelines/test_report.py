@@ -1,5 +1,6 @@
 """``dimred report`` on a real run: one file, whole by itself, read by a program and by a browser."""
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -91,7 +92,7 @@ def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoSt
     assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
     assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
     assert "best average of its snapshots" in text
-    assert "2.10" in text
+    assert importlib.metadata.version("mindspore") in text
     assert str(two_stages.weights) in text
 
 
