@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dimred.checkpoints.layout import WeightLayout as WeightLayout
     from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
     from dimred.comparison.compare import compare as compare
+    from dimred.evaluation.averages import choose_start as choose_start
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
-    from dimred.evaluation.choose_start import choose_start as choose_start
     from dimred.merging.merge import merge as merge
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
@@ -41,7 +41,7 @@ _HOME = {
     "SubspaceTrainStep": "dimred.builders.search",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.checkpoints.layout",
-    "choose_start": "dimred.evaluation.choose_start",
+    "choose_start": "dimred.evaluation.averages",
     "compare": "dimred.comparison.compare",
     "fit_basis": "dimred.subspace.fit",
     "load_basis": "dimred.subspace.basis",

@@ -5,7 +5,7 @@ loss in the plane of the first two principal directions.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from dimred.comparison.summary import add_comparison
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
-from dimred.evaluation.surface import loss_in_plane
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
 from dimred.report.page import Page
 from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
@@ -30,7 +29,7 @@ from dimred.report.run_page import make_report_folder, write_report, write_stage
 from dimred.report.verdict import Measured
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
-from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.network_state import batch_norms, moving_statistics
 from dimred.trainer.device import set_up
 from dimred.vectors.parameters import from_arrays
 
@@ -156,3 +155,30 @@ def _view(
     whole, near = surface(np.concatenate([snapshots.along, searched])), surface(searched)
     n_images, has_batch_norm = sum(len(batch[0]) for batch in batches), bool(moving_statistics(network))
     return PlaneView(whole, near, n_images, has_batch_norm, snapshots, stops, search)
+
+
+def loss_in_plane(
+    loss: nn.Cell, batches: Sequence[tuple[Tensor, ...]], origin: np.ndarray, directions: np.ndarray
+) -> Callable[[float, float], float]:
+    """Make the function (x, y) -> mean loss over the batches at origin + x directions[0] + y directions[1].
+
+    BatchNorm uses each batch's own statistics, so that the loss depends on the weights alone; everything else is in
+    evaluation mode. Every call changes the network's weights and statistics.
+
+    Args:
+        loss: inputs of a batch -> scalar mean loss.
+        batches: the same in every call.
+        origin: (M,).
+        directions: (2, M).
+    """
+    layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
+    loss.set_train(False)
+    for norm in batch_norms(loss):
+        norm.set_train(True)
+
+    def at(x: float, y: float) -> float:
+        weights = (origin + x * directions[0] + y * directions[1]).astype(np.float32)
+        from_arrays(parameters, layout.unflatten(weights), "the plane")
+        return float(np.mean([float(loss(*batch).asnumpy()) for batch in batches]))
+
+    return at

@@ -83,13 +83,13 @@ class Comparison:
         self.on = OnSplits(self.network, images, build_scores(two), seed=one.seed, n_batches=two.reestimate_batches)
         self.measured = cache(self._measured)
 
-    def _measured(self, network: str) -> dict[str, float]:
+    def _measured(self, network: str) -> dict[str, Any]:
         """Measure a checkpoint on ``val`` and ``test``: the metric as trained and re-estimated, the loss after that."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
-        found = {split: self.on.metric(split) for split in SPLITS[1:]}
+        found: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
         self.on.reestimate()
         for split in SPLITS[1:]:
-            metric, losses = self.on.metric_and_losses(split)
+            losses, metric = self.on.loss_and_metric(split)
             found |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
         return found
 

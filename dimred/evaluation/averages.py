@@ -1,30 +1,25 @@
-"""Averages of saved weights as candidates, on every rank."""
+"""Averages of saved weights: candidates on every rank, and the choice of the best one on ``val``."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+from mindspore import nn
 
-from dimred.averaging.choice import Candidate, Measured, Selection
+from dimred.averaging.choice import Candidate, Measured, Selection, choose
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.averaging.windows import Window, effective_size
+from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
-
-
-class SavedWeights(Protocol):
-    """Files of weights, oldest first, and the steps they were taken after; such as a ``CheckpointSeries``."""
-
-    @property
-    def steps(self) -> Sequence[int]: ...
-    @property
-    def paths(self) -> Sequence[Path]: ...
+from dimred.errors import ConfigError, shown
+from dimred.train_step.network_state import evaluating
+from dimred.vectors.parameters import from_arrays, to_arrays
 
 
 class Files(NamedTuple):
-    """Files of weights that are no series."""
+    """Files of weights that are not a ``CheckpointSeries``: their steps, growing, and their paths."""
 
     steps: Sequence[int]
     paths: Sequence[Path]
@@ -34,7 +29,7 @@ class SnapshotAverages:
     """Averages of saved weights, on every rank.
 
     Args:
-        saved: such as the snapshots, on rank 0, which reads; None elsewhere, and where there are none.
+        saved: the files, on rank 0, which reads them; None on other ranks, and where there are no files.
         layout: of the weights.
         ranks: all of them call the methods.
 
@@ -45,13 +40,13 @@ class SnapshotAverages:
         CheckpointError: a file can't be read, or does not fit the layout; a DimredError on the other ranks.
     """
 
-    def __init__(self, saved: SavedWeights | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
+    def __init__(self, saved: CheckpointSeries | Files | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
         self._layout, self._ranks = layout, ranks
         own = np.array([] if saved is None else saved.steps, np.int64)
         self.steps: list[int] = np.frombuffer(ranks.broadcast_bytes(own.tobytes()), np.int64).tolist()
         paths = [] if saved is None else saved.paths
         self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting(paths, layout)) or []
-        self._measured: dict[str, Window] = {}
+        self._windows: dict[str, Window] = {}
 
     def of(self, window: Window) -> np.ndarray:
         """Compute the average over a window, float32 (M,).
@@ -64,37 +59,140 @@ class SnapshotAverages:
         return shared(found, self._layout, self._ranks)
 
     def measure(
-        self,
-        windows: Iterable[Window],
-        selection: Selection,
-        measure: Callable[[np.ndarray], Measured],
-        name_of: Callable[[Window], str] | None = None,
-    ) -> list[Candidate]:
-        """Make the averages over some windows candidates; each is one reading of its files.
+        self, window: Window, selection: Selection, on_val_of: Callable[[np.ndarray], Measured], name: str = ""
+    ) -> Candidate:
+        """Make the average over a window a candidate.
 
         Args:
-            windows: of the files.
-            selection: gets the candidates.
-            measure: weights (M,) -> what they have on ``val``. It is not called for a candidate that is known.
-            name_of: names a window; None for a name with its profile and steps.
+            window: of the files.
+            selection: gets the candidate.
+            on_val_of: weights (M,) -> loss and metric on ``val``. Not called for a candidate that is known already.
+            name: of the candidate; by default its profile and steps.
         """
-
-        def of_window(window: Window) -> Measured:
-            return measure(self.of(window))
-
-        found = []
-        for window in windows:
-            name = window.name(self.steps) if name_of is None else name_of(window)
-            size = effective_size(window.coefficients(self.steps))
-            self._measured[name] = window
-            found.append(selection.measure(name, size, partial(of_window, window)))
-        return found
+        name = name or window.name(self.steps)
+        self._windows[name] = window
+        size = effective_size(window.coefficients(self.steps))
+        return selection.measure(name, size, lambda: on_val_of(self.of(window)))
 
     def of_candidate(self, name: str) -> np.ndarray | None:
-        """Compute the average of a candidate, float32 (M,); return None if it is none of those measured here."""
-        return self.of(self._measured[name]) if name in self._measured else None
+        """Compute the average that was measured under a name, float32 (M,); None for any other name."""
+        return self.of(self._windows[name]) if name in self._windows else None
 
 
 def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
     """Return rank 0's vector (M,), on every rank."""
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
+
+
+class ChosenWeights(NamedTuple):
+    """The weights that ``val`` chose.
+
+    Attributes:
+        weights: (M,) float32.
+        candidate: as it was measured.
+        selection: all candidates.
+    """
+
+    weights: np.ndarray
+    candidate: Candidate
+    selection: Selection
+
+    def __repr__(self) -> str:
+        """Describe the choice in one line."""
+        return f"{self.candidate.name}: loss {self.candidate.loss:.4f}, of {len(self.selection.candidates)} candidates"
+
+
+def choose_average(
+    averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
+) -> ChosenWeights:
+    """Choose among the last weights, uniform windows, and linear and exponential profiles around the best window.
+
+    The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
+    Kaddour, 2022). Which is better depends on the task.
+
+    Args:
+        averages: of the snapshots.
+        on_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are not
+            finite are not measured and never chosen.
+        last: the last weights, (M,) float32.
+        selection: gets the candidates.
+
+    Raises:
+        CheckpointError: a snapshot can't be read, or does not fit.
+        FaultError: no loss is finite.
+    """
+
+    def measure(weights: np.ndarray) -> Measured:
+        # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
+        return on_val_of(weights) if np.isfinite(weights).all() else Measured(np.full(1, np.inf))
+
+    selection.measure("last", 1.0, lambda: measure(last))
+    if windows := uniform_windows(len(averages.steps)):
+        losses = [averages.measure(window, selection, measure).loss for window in windows]
+        for window in profiles_around(windows[int(np.argmin(losses))]):
+            averages.measure(window, selection, measure)
+    chosen = choose(selection.candidates)
+    average = averages.of_candidate(chosen.name)
+    return ChosenWeights(last if average is None else average, chosen, selection)
+
+
+def choose_start(
+    network: nn.Cell,
+    snapshots: CheckpointSeries,
+    losses: Callable[[], np.ndarray],
+    reestimate: Callable[[], object] = lambda: None,
+) -> ChosenWeights:
+    """Put the average of snapshots that a held-out loss chooses into a network, as stage 2's ``start: best`` does.
+
+    The candidates are windows and profiles of the snapshots, and the network as it is (``last``). Of all that are no
+    more than one standard error behind the lowest loss, the largest average is taken.
+
+    Args:
+        network: changed in place.
+        snapshots: of its trainable weights.
+        losses: measures the network as it is, in evaluation mode: one loss for each held-out sample, (n,), of the same
+            samples each time. Weights that are not finite are not measured and never chosen.
+        reestimate: called before each measurement; gives the network BatchNorm statistics that belong to its weights,
+            such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
+
+    Returns:
+        The weights, the candidate's name and loss, and all candidates.
+
+    Raises:
+        ConfigError: ``losses`` gives something else. After any error the network is as it was.
+        CheckpointError: a snapshot can't be read, or is of another network.
+        FaultError: no loss is finite.
+    """
+    layout, trainable = WeightLayout.from_network(network), network.trainable_params()
+    sizes: set[int] = set()
+
+    def put(vector: np.ndarray) -> None:
+        from_arrays(trainable, layout.unflatten(vector), "the average")
+        reestimate()
+
+    def on_val_of(vector: np.ndarray) -> Measured:
+        put(vector)
+        with evaluating(network):
+            found = losses()
+        if np.ndim(found) != 1 or np.size(found) < 2:
+            raise ConfigError(
+                f"losses gave {shown(found)}; it must give one loss for each held-out sample, an array (n,)"
+            )
+        sizes.add(len(found))
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"losses gave {min(sizes)} numbers for one candidate and {max(sizes)} for another; it must measure the "
+                "same held-out samples in the same order each time"
+            )
+        return Measured(np.asarray(found))
+
+    before = to_arrays(network.get_parameters())
+    try:
+        chosen = choose_average(
+            SnapshotAverages(snapshots, layout), on_val_of, layout.flatten(to_arrays(trainable)), Selection()
+        )
+        put(chosen.weights)
+    except BaseException:
+        from_arrays(network.get_parameters(), before, "the network from before")
+        raise
+    return chosen

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.choice import Measured
 from dimred.checkpoints.layout import WeightLayout
-from dimred.data.batches import read_batches
+from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import (
@@ -24,22 +23,6 @@ from dimred.evaluation.scores import (
 )
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays
-
-Arrays = Mapping[str, np.ndarray]
-
-
-class Images(Protocol):
-    """One split of the data, such as ``dimred.data.image_folder.ImageFolder``."""
-
-    n_images: int
-    batch_size: int
-
-    def evaluation(self) -> Any:
-        """Return a dataset of every image once, without augmentation."""
-
-    def spare_batches(self, seed: int) -> Iterator[Any]:
-        """Yield training micro-batches without end, in orders that no epoch uses."""
-
 
 _KEPT_BYTES = 1 << 28  # of the batches of one purpose
 
@@ -58,13 +41,8 @@ class _Kept:
 
     def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[tuple[Tensor, ...]]:
         """Yield the batches, as MindSpore's datasets do."""
-        if self._batches is not None:
-            for batch in self._batches:
-                self._at_batch()
-                yield batch
-            return
         batches, n_bytes = [], 0
-        for batch in self._read():
+        for batch in self._read() if self._batches is None else self._batches:
             self._at_batch()
             yield batch
             n_bytes += sum(tensor.nbytes for tensor in batch)
@@ -87,13 +65,14 @@ class OnSplits:
 
     Attributes:
         network: as given.
+        layout: of its trainable weights.
         has_batch_norm: whether there is anything to re-estimate.
     """
 
     def __init__(
         self,
         network: nn.Cell,
-        images: Mapping[str, Images],
+        images: Mapping[str, Batches],
         scores: Scores = CLASSIFICATION,
         *,
         seed: int,
@@ -103,7 +82,7 @@ class OnSplits:
     ):
         self.network = network
         self._scores, self._ranks = scores, ranks
-        self._layout = WeightLayout.from_network(network)
+        self.layout = WeightLayout.from_network(network)
         self._splits = {
             split: _Kept(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
         }
@@ -115,25 +94,19 @@ class OnSplits:
         [found] = self._score(split, self._scores.metric)
         return mean_of_items(found, self._ranks)
 
-    def losses(self, split: str) -> np.ndarray:
-        """Measure the loss on each sample of the split, float32 (n,); see ``means_of_samples``."""
-        [found] = self._score(split, self._scores.loss)
-        return means_of_samples(found, self._ranks)
-
-    def metric_and_losses(self, split: str) -> tuple[float, np.ndarray]:
-        """Measure metric and losses in one pass."""
-        metric, loss = self._score(split, self._scores.metric, self._scores.loss)
-        return mean_of_items(metric, self._ranks), means_of_samples(loss, self._ranks)
+    def loss_and_metric(self, split: str) -> Measured:
+        """Measure the loss of each sample of the split, see ``means_of_samples``, and the metric, in one pass."""
+        loss, metric = self._score(split, self._scores.loss, self._scores.metric)
+        return Measured(means_of_samples(loss, self._ranks), mean_of_items(metric, self._ranks))
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
-        from_arrays(self.network.trainable_params(), self._layout.unflatten(weights), "an average")
+        from_arrays(self.network.trainable_params(), self.layout.unflatten(weights), "an average")
         self.reestimate()
 
     def on_val(self) -> Measured:
         """Measure loss and metric on ``val`` in one pass."""
-        metric, losses = self.metric_and_losses("val")
-        return Measured(losses, metric)
+        return self.loss_and_metric("val")
 
     def on_val_of(self, weights: np.ndarray) -> Measured:
         """Set the weights with ``put``, and measure loss and metric on ``val``."""

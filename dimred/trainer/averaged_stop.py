@@ -8,7 +8,6 @@ from mindspore import nn
 
 from dimred.averaging.choice import Behind, Candidate, Measured, Selection, behind, choose
 from dimred.averaging.windows import halved_windows
-from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StopConfig
 from dimred.distributed.ranks import Ranks
@@ -74,7 +73,6 @@ class AveragedStop:
 
     def __init__(self, settings: StopConfig, network: nn.Cell, on: OnSplits, ranks: Ranks) -> None:
         self._every_epochs, self._network, self._on, self._ranks = settings.every_epochs, network, on, ranks
-        self._layout = WeightLayout.from_network(network)
         self._plateau = Plateau(settings.patience)
         self._measured_epoch, self._record = 0, dict[str, Any]()
 
@@ -100,7 +98,7 @@ class AveragedStop:
             step: of the run.
             snapshots: on rank 0; None elsewhere.
         """
-        averages = SnapshotAverages(snapshots, self._layout, self._ranks)
+        averages = SnapshotAverages(snapshots, self._on.layout, self._ranks)
         if len(averages.steps) < 2:
             return
         selection = Selection()
@@ -110,7 +108,8 @@ class AveragedStop:
             return self._on.on_val_of(weights)
 
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
-            averages.measure(halved_windows(len(averages.steps)), selection, on_val_of)
+            for window in halved_windows(len(averages.steps)):
+                averages.measure(window, selection, on_val_of)
         found = choose(selection.candidates)
         gain, plateau = self._plateau.see(found, epoch), self._plateau
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"

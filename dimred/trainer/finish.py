@@ -9,14 +9,11 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from dimred.averaging.choice import Candidate, Selection
-from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches
 from dimred.errors import ConfigError
-from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.choose_start import put_chosen
+from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.evaluation.scores import Scores
 from dimred.io.atomic import retry
 from dimred.io.checksummed_json import write_checksummed
@@ -26,11 +23,11 @@ from dimred.train_step.optimizers import state_parameters
 from dimred.trainer.lines import metric_line, say_end
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import finite
-from dimred.trainer.points import FirstChoice, Points
+from dimred.trainer.points import FirstChoice, Points, put_file
 from dimred.trainer.session import Session
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import RunState
-from dimred.vectors.parameters import from_arrays, preserved
+from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -127,9 +124,8 @@ class Finish(StageRun):
         if self.settings.start == "best":
             self._put_chosen("start", "started_from")
         elif self.settings.starts_from_file:
-            parameters, start = list(self.network.get_parameters()), self.settings.start
-            self.ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(start), f"start {start!r}"))
-            self.ranks.broadcast(parameters)
+            start = self.settings.start
+            put_file(list(self.network.get_parameters()), Path(start), f"start {start!r}", self.ranks)
         if self.step.ema is not None and self.settings.start != "last":
             self.step.ema.restart()
 
@@ -140,16 +136,14 @@ class Finish(StageRun):
         selection = Selection(
             reestimates=self.on.has_batch_norm, metric=self.metric, known=choice.known(), remember=choice.save
         )
-        averages = SnapshotAverages(self.snapshots, WeightLayout.from_network(self.network), self.ranks)
-        chosen = put_chosen(self.network, averages, self.on.put, self.on.on_val, selection, self.other_starts(averages))
+        averages = SnapshotAverages(self.snapshots, self.on.layout, self.ranks)
+        last = self.on.layout.flatten(to_arrays(self.network.trainable_params()))
+        chosen = choose_average(averages, self.on.on_val_of, last, selection)
+        self.on.put(chosen.weights)
         selection.tell(what)
         self.result |= {chosen_as: chosen.candidate.name, f"{what}_effective_size": chosen.candidate.effective_size}
         self.result |= selection.summary(what)
         return chosen.candidate
-
-    def other_starts(self, averages: SnapshotAverages) -> list[Any]:
-        """Return more candidates for ``start: best``: (name, effective size, weights) of each."""
-        return []
 
     def _add_average(self) -> None:
         """Make the best average of the snapshots a candidate; the network stays as it is."""

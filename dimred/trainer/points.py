@@ -1,5 +1,6 @@
 """What stage 2 chooses from: its points, saved and measured, and what a killed choice had measured already."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,8 @@ import numpy as np
 from mindspore import Parameter
 
 from dimred.averaging.choice import Candidate, Measured, Selection, choose
-from dimred.averaging.windows import Window, latest_windows
+from dimred.averaging.windows import latest_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import CheckpointError
@@ -93,24 +93,26 @@ class Points:
         Returns:
             ``{"kept": name}``, and the selection's summary.
         """
-        layout, parameters = WeightLayout.from_network(on.network), list(on.network.get_parameters())
         own = Files(epochs, [self.path(str(epoch)) for epoch in epochs]) if self._ranks.is_rank_zero else None
-        averages = SnapshotAverages(own, layout, self._ranks)
-
-        def name_of(window: Window) -> str:
-            return f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
-
-        averages.measure(latest_windows(len(epochs)), self.selection, on.on_val_of, name_of)
+        averages = SnapshotAverages(own, on.layout, self._ranks)
+        for window in latest_windows(len(epochs)):
+            name = f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
+            averages.measure(window, self.selection, on.on_val_of, name)
         kept = choose(self.selection.candidates).name
         average = averages.of_candidate(kept)
         if average is not None:
             on.put(average)
         else:
             file = self.path(kept)
-            self._ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), str(file)))
-            self._ranks.broadcast(parameters)
+            put_file(list(on.network.get_parameters()), file, str(file), self._ranks)
         self.selection.tell("kept")
         return {"kept": kept} | self.selection.summary("kept")
+
+
+def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:
+    """Set parameters on every rank to the values in a checkpoint, which rank 0 reads; ``source`` names it in errors."""
+    ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), source))
+    ranks.broadcast(parameters)
 
 
 class FirstChoice:
@@ -121,13 +123,12 @@ class FirstChoice:
     """
 
     def __init__(self, session: Session):
-        self._session = session
+        self._session, self._ranks = session, session.ranks
         self._path = session.out / STATES / "measured.ckpt"
 
     def known(self) -> Mapping[str, Measured]:
         """Return what was measured, by candidate, on every rank; nothing where there is no file of this run."""
-        ranks = self._session.ranks
-        found = share(ranks.run_on_rank_zero(self._read), ranks, read_state)
+        found = share(self._ranks.run_on_rank_zero(self._read), self._ranks, read_state)
         if found is None:
             return {}
         return {name: Measured(losses, found.progress["metrics"][name]) for name, losses in found.arrays.items()}
@@ -136,8 +137,8 @@ class FirstChoice:
         """Write what all candidates so far have on ``val``. A candidate whose losses are not finite is left out."""
         measured = _finite(candidates)
         losses, metrics = {one.name: one.losses for one in measured}, {one.name: one.metric for one in measured}
-        progress = {"run": self._session.recorded_identity(), "metrics": metrics}
-        self._session.ranks.run_on_rank_zero(lambda: retry(lambda: write_state(self._path, losses, progress)))
+        progress = {"run": self._session.identity, "metrics": metrics}
+        self._ranks.run_on_rank_zero(lambda: retry(lambda: write_state(self._path, losses, progress)))
 
     def forget(self) -> None:
         """Remove the file: the run has a state."""
@@ -148,7 +149,8 @@ class FirstChoice:
             found = read_state(self._path)
         except CheckpointError:  # missing, or damaged: everything is measured again
             return None
-        return found if found.progress["run"] == self._session.recorded_identity() else None
+        as_written = json.loads(json.dumps(self._session.identity))  # tuples become lists
+        return found if found.progress["run"] == as_written else None
 
 
 def _finite(candidates: list[Candidate]) -> list[Candidate]:

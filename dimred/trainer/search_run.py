@@ -11,13 +11,12 @@ from mindspore import nn
 
 from dimred.builders.handover import Handover
 from dimred.builders.search import build_search_step
-from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluation.averages import SnapshotAverages, shared
+from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
 from dimred.io.run_names import BASIS, STATES
@@ -100,17 +99,9 @@ class SearchRun(Finish):
         """Put the network where stage 2 begins; ``mean`` is that of the basis."""
         super().put_start(snapshots)
         if self.settings.start == "mean":
-            layout = WeightLayout.from_network(self.network)
-            self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), layout, self.ranks))
-            self.result["start_effective_size"] = self._n_in_mean()
-
-    def other_starts(self, averages: SnapshotAverages) -> list[Any]:
-        """Return the mean of the basis where there are no snapshots."""
-        n_in_mean = self._n_in_mean()
-        if averages.steps or not n_in_mean:
-            return []
-        mean = None if self.basis is None else self.basis.mean
-        return [("mean", n_in_mean, shared(mean, WeightLayout.from_network(self.network), self.ranks))]
+            self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), self.on.layout, self.ranks))
+            n_snapshots = 0 if self.basis is None else len(self.basis.snapshots)  # on rank 0
+            self.result["start_effective_size"] = float(self.ranks.sum([n_snapshots])[0])
 
     def _mean(self) -> np.ndarray:
         if self.basis is None or self.basis.mean is None:
@@ -118,11 +109,6 @@ class SearchRun(Finish):
                 "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
             )
         return self.basis.mean
-
-    def _n_in_mean(self) -> float:
-        """Count the snapshots that the mean is of, on every rank; 0 where there is none."""
-        own = 0 if self.basis is None or self.basis.mean is None else len(self.basis.snapshots)
-        return float(self.ranks.sum([own])[0])
 
     def train(self) -> None:
         """Search the epochs that are left, unless nothing is accepted any more."""

@@ -1,6 +1,5 @@
 """One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,10 +73,6 @@ class Session:
         self.identity["DATA"] = self.ranks.run_on_rank_zero(
             lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
         )
-
-    def recorded_identity(self) -> dict[str, Any]:
-        """Return the identity as a file gives it back."""
-        return dict(json.loads(json.dumps(self.identity)))
 
     def restore(
         self, parameters: Sequence[Parameter], place: Place, steps_per_epoch: int, allowed: Sequence[str]

@@ -22,8 +22,7 @@ from mindspore import Parameter, Tensor, mint, nn
 from mindspore.common.initializer import Normal, initializer
 
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
-from dimred.evaluation.classification import cross_entropy
-from dimred.evaluation.scores import Score
+from dimred.evaluation.scores import Score, cross_entropy
 
 CONTEXT = 128  # bytes
 EPOCH = 672  # windows

@@ -26,8 +26,7 @@ from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.distributed.share import share
 from dimred.errors import DataError, DimredError, DivergedError
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.classification import cross_entropy, is_correct
-from dimred.evaluation.scores import mean_of_items, means_of_samples, score_batches
+from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep

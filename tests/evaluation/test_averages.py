@@ -45,7 +45,7 @@ def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[flo
     expected = oracle.weighted_mean(list(vectors), coefficients)
     np.testing.assert_allclose(averages.of(window), expected, rtol=1e-6, atol=1e-7)
     shares = np.array(coefficients) / sum(coefficients)
-    [candidate] = averages.measure([window], selection, Measured)
+    candidate = averages.measure(window, selection, Measured)
     np.testing.assert_array_equal(candidate.losses, averages.of(window))
     np.testing.assert_array_equal(averages.of_candidate(candidate.name), averages.of(window))
     assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())

@@ -12,8 +12,7 @@ from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
-from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.choose_start import choose_average
+from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.train_step.network_state import moving_statistics
 from tests.helpers.networks import weight_vector
 
@@ -116,7 +115,7 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
 ) -> None:
     averages = SnapshotAverages(snapshots(tmp_path, first_good, last_good), LAYOUT)
     last = np.ones(M, np.float32)
-    found = choose_average(averages, squares, [("last", 1.0, last)], Selection())
+    found = choose_average(averages, squares, last, Selection())
     assert found.candidate.name.endswith(f"to {10 * end}")
     assert 6 < found.candidate.effective_size <= last_good - first_good + 1
     np.testing.assert_array_equal(squares(found.weights).losses, found.candidate.losses)
@@ -129,19 +128,17 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
 def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:
     averages = SnapshotAverages(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
     last = np.zeros(M, np.float32)
-    found = choose_average(averages, squares, [("last", 1.0, last)], Selection())
+    found = choose_average(averages, squares, last, Selection())
     assert (found.candidate.name, found.weights is last) == ("last", True)
 
 
 @pytest.mark.parametrize(("count", "windows"), [(1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
 def test_of_so_few_snapshots_there_are_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
     averages = SnapshotAverages(snapshots(tmp_path, 0, N).select(last=count), LAYOUT)
-    found = choose_average(averages, squares, [("last", 1.0, np.full(M, 9, np.float32))], Selection())
+    found = choose_average(averages, squares, np.full(M, 9, np.float32), Selection())
     assert [one.name for one in found.selection.candidates] == ["last", *windows]
 
 
 def test_the_last_weights_alone_where_there_are_no_snapshots() -> None:
-    found = choose_average(
-        SnapshotAverages(None, LAYOUT), squares, [("last", 1.0, np.ones(M, np.float32))], Selection()
-    )
+    found = choose_average(SnapshotAverages(None, LAYOUT), squares, np.ones(M, np.float32), Selection())
     assert [one.name for one in found.selection.candidates] == ["last"]

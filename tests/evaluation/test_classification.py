@@ -9,8 +9,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 from dimred.errors import DataError
-from dimred.evaluation.classification import IGNORED, cross_entropy, is_correct
-from dimred.evaluation.scores import Score
+from dimred.evaluation.scores import IGNORED, Score, cross_entropy, is_correct
 from tests.helpers.scoring import mean_score, sample_scores
 
 B, V, L = 7, 4, 5  # texts, words that there are, places in a text

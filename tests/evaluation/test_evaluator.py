@@ -63,19 +63,19 @@ def statistics_of_two_batches() -> tuple[np.ndarray, np.ndarray]:
 def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn.Cell) -> None:
     on = OnSplits(network, SPLITS, seed=1, n_batches=2)
     assert on.metric("val") == accuracy(SPLITS["val"], np.zeros(3), np.ones(3))
-    before = on.losses("val")
+    before = on.loss_and_metric("val").losses
     assert on.reestimate() == 2
     mean, variance = statistics_of_two_batches()
     np.testing.assert_allclose(network[0].moving_mean.asnumpy(), mean, rtol=1e-5)
     assert on.metric("val") == accuracy(SPLITS["val"], mean, variance)
-    assert np.all(on.losses("val") != before)
+    assert np.all(on.loss_and_metric("val").losses != before)
 
 
 def test_each_batch_is_told_whether_it_is_read_or_was_kept(network: nn.Cell) -> None:
     told: list[None] = []
     on = OnSplits(network, SPLITS, seed=1, n_batches=2, at_batch=lambda: told.append(None))
     for times in (1, 2):
-        on.losses("val")
+        on.loss_and_metric("val")
         assert len(told) == times * -(-9 // BATCH)
 
 
@@ -101,6 +101,6 @@ def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, m
 
 def test_metric_and_losses_are_of_the_same_pass(network: nn.Cell) -> None:
     on = OnSplits(network, SPLITS, seed=1, n_batches=2)
-    metric, found = on.metric_and_losses("test")
+    found, metric = on.loss_and_metric("test")
     assert metric == accuracy(SPLITS["test"], np.zeros(3), np.ones(3))
     np.testing.assert_allclose(found, losses(SPLITS["test"], np.zeros(3), np.ones(3)), rtol=1e-5, atol=1e-6)

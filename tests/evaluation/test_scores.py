@@ -8,8 +8,7 @@ import pytest
 from mindspore import Tensor, dataset, nn
 
 from dimred.errors import ConfigError, DataError
-from dimred.evaluation.classification import cross_entropy
-from dimred.evaluation.scores import sums_and_counts
+from dimred.evaluation.scores import cross_entropy, sums_and_counts
 from tests.helpers.commands import REPOSITORY
 from tests.helpers.scoring import mean_score, sample_scores
 

@@ -8,6 +8,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.averaging.choice import Measured, Selection
+from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import ALONE
 from dimred.trainer.points import Points
 from tests.helpers.processes import slow_writer
@@ -35,7 +36,7 @@ class Distances:
     """Measures a network as ``OnSplits`` does: the loss of a sample is the distance of a weight from 2."""
 
     def __init__(self, network: nn.Cell):
-        self.network = network
+        self.network, self.layout = network, WeightLayout.from_network(network)
 
     def put(self, weights: np.ndarray) -> None:
         self.network.weight.set_data(Tensor(weights.reshape(3, 2)))

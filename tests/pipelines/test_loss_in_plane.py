@@ -5,7 +5,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.evaluation.surface import loss_in_plane
+from dimred.pipelines.report import loss_in_plane
 
 
 def test_it_is_the_loss_of_those_weights_whatever_the_statistics_are() -> None:
