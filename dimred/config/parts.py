@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, AliasChoices, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
 from dimred.config.base import NO_DECAY_PATTERNS, OWN, Count, Fraction, NotNegative, OpenFraction, Own, Positive, Strict
 
@@ -100,11 +100,11 @@ class ProfileConfig(Strict):
 
 
 class LossScaleConfig(Strict):
-    """What the loss is multiplied with before its gradient is taken, see ``dimred.train_step.loss_scale``."""
+    """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
     """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
-    scale: Positive | None = None
+    scale: Annotated[float, Field(gt=0, lt=2.0**126)] | None = None
     """The scale, of dynamic the first one; 1024 and 65536 if null."""
     drop_overflow: bool = True
     """Of static: drop a step whose gradient is not finite; false applies whatever comes."""
@@ -116,6 +116,16 @@ class LossScaleConfig(Strict):
     """Of dynamic: lower bound."""
     largest: Positive = 2.0**24
     """Of dynamic: upper bound."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> "LossScaleConfig":
+        first = 2.0**16 if self.scale is None else self.scale
+        if self.name == "dynamic" and not self.smallest <= first <= self.largest:
+            raise ValueError(
+                f"loss_scale.scale is {first:g}; it must lie between smallest ({self.smallest:g}) and largest "
+                f"({self.largest:g})"
+            )
+        return self
 
 
 class ClippingConfig(Strict):

@@ -12,7 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.train_step.cells import places
+from dimred.train_step.network_state import places
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step has the number of another step in reach

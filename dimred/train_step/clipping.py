@@ -2,8 +2,6 @@
 
 from mindspore import Tensor, nn, ops
 
-from dimred.errors import ConfigError, check_number
-
 
 class Clipping(nn.Cell):
     """Clip by value, then by global norm.
@@ -22,18 +20,10 @@ class Clipping(nn.Cell):
 
     Outputs:
         the clipped gradients, and the global norm from before, () float32.
-
-    Raises:
-        ConfigError: neither is given, or one is outside its range.
     """
 
     def __init__(self, norm: float | None = None, value: float | None = None):
         super().__init__(auto_prefix=False)
-        if norm is None and value is None:
-            raise ConfigError("clipping has neither norm nor value; give one of them")
-        for name, limit in (("clipping.norm", norm), ("clipping.value", value)):
-            if limit is not None:
-                check_number(name, limit, above=0, usual="1.0 is usual for the norm")
         self.norm = norm
         self.value = value
 

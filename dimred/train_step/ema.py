@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import check_number
 from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import preserved
 
-RAMP_UPDATES = 2000.0
+_RAMP_UPDATES = 2000.0
 
 
 class EMA(nn.Cell):
@@ -30,14 +30,10 @@ class EMA(nn.Cell):
 
     Attributes:
         statistics: the averages of BatchNorm's statistics, which ranks average over each other like the statistics.
-
-    Raises:
-        ConfigError: ``decay`` outside its range.
     """
 
     def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
         super().__init__(auto_prefix=False)
-        check_number("ema.decay", decay, at_least=0, below=1, usual="0.9999 is usual")
         weights, statistics = network.trainable_params(), moving_statistics(network)
         tracked = [*weights, *statistics]
         self.decay = float(decay)
@@ -54,7 +50,7 @@ class EMA(nn.Cell):
         n_updates = self.n_updates + 1
         keep = self.decay * ops.ones((), ms.float32)
         if self.ramp:
-            keep = self.decay * (1.0 - ops.exp(n_updates.astype(ms.float32) * (-1.0 / RAMP_UPDATES)))
+            keep = self.decay * (1.0 - ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES)))
         for average, value in zip(self.averages, self.values):  # noqa: B905  (a graph's zip knows no strict)
             ops.assign(average, average * keep + value * (1.0 - keep))
         ops.assign(self.n_updates, n_updates)
@@ -69,11 +65,7 @@ class EMA(nn.Cell):
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Put the averages into the network; after the block it has its own values again, byte for byte."""
-        raw = [Tensor(value.asnumpy().copy()) for value in self.values]
-        try:
+        with preserved(list(self.values)):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average)
             yield
-        finally:
-            for value, own in zip(self.values, raw, strict=True):
-                ops.assign(value, own)

@@ -7,10 +7,6 @@ have no bounds and no count of dropped steps, and take whole factors only.
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import ConfigError, check_number
-
-_LARGEST = 2.0**126  # of float32's range; its inverse is still a normal number
-
 
 class StaticLossScale(nn.Cell):
     """A loss scale S that stays the same.
@@ -23,14 +19,10 @@ class StaticLossScale(nn.Cell):
     Attributes:
         scale: S, () float32.
         n_overflows: steps dropped so far, () int32.
-
-    Raises:
-        ConfigError: ``scale`` outside its range.
     """
 
     def __init__(self, scale: float = 1024.0, drop_overflow: bool = True):
         super().__init__(auto_prefix=False)
-        check_number("loss_scale.scale", scale, above=0, below=_LARGEST, usual="1024 is usual")
         self.drops_overflow = drop_overflow
         self.scale = Tensor(scale, ms.float32)
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
@@ -59,9 +51,6 @@ class DynamicLossScale(StaticLossScale):
         factor: above 1; a power of two leaves every digit of the gradient as it is.
         window: good steps in a row before S grows.
         smallest, largest: bounds of S.
-
-    Raises:
-        ConfigError: an option outside its range.
     """
 
     def __init__(
@@ -73,13 +62,6 @@ class DynamicLossScale(StaticLossScale):
         largest: float = 2.0**24,
     ):
         super().__init__(initial)
-        check_number("loss_scale.factor", factor, above=1, usual="2 is usual")
-        check_number("loss_scale.window", window, at_least=1, whole=True, usual="2000 is usual")
-        if not 0 < smallest <= initial <= largest < _LARGEST:
-            raise ConfigError(
-                f"loss_scale.initial is {initial}; it must lie between smallest ({smallest}, above 0) and largest "
-                f"({largest}, below {_LARGEST:.3g})"
-            )
         self.factor, self.window = float(factor), window
         self.smallest, self.largest = float(smallest), float(largest)
         self.scale = Parameter(self.scale, name="loss_scale.scale", requires_grad=False)

@@ -1,7 +1,8 @@
-"""The mode of a network's cells, and BatchNorm's moving statistics."""
+"""A network's cells: their places, their mode, and BatchNorm's moving statistics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from mindspore import Parameter, Tensor, mint, nn
 
@@ -10,15 +11,47 @@ from dimred.vectors.base import make_vectors
 
 # Those that have statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-# Of Ascend alone, with statistics of other names and another momentum.
+# For Ascend only. Their statistics have other names and another momentum.
 _OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.nn.SyncBatchNorm)
 
 
-class TrainingMode:
-    """Training mode for a step that is called, because measuring in between may have left another mode.
+class Place(NamedTuple):
+    """The place of a cell in its network. A cell that is used several times has several places.
 
-    A cell is put into training mode with the whole step as soon as one cell that has trainable parameters is not in it.
-    So a part whose parameters are all frozen may be left in evaluation mode. It costs one look at each cell.
+    Attributes:
+        path: its name in the network; wrappers of ``mindspore.amp`` don't show in it.
+        owner: the cell that holds it.
+        name: its name there.
+        cell: what is there.
+    """
+
+    path: str
+    owner: nn.Cell
+    name: str
+    cell: nn.Cell
+
+    def put(self, cell: nn.Cell) -> None:
+        """Put another cell in this place; its parameters keep their names."""
+        self.owner._cells[self.name] = cell  # setattr would rename the parameters
+        if isinstance(self.owner, nn.SequentialCell):
+            self.owner.cell_list = list(self.owner._cells.values())
+
+
+def places(network: nn.Cell) -> list[Place]:
+    """List every place below the network. (``Cell.name_cells`` leaves out the second place of a cell.)"""
+    return [
+        Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
+        for path, owner in network.cells_and_names()
+        for name, cell in owner._cells.items()
+        if cell is not None
+    ]
+
+
+class TrainingMode:
+    """Puts a step into training mode when it is called, because a measurement may have left it in another mode.
+
+    The whole step is set as soon as one cell with trainable parameters is not in training mode. So a part whose
+    parameters are all frozen may stay in evaluation mode. It costs one look at each cell.
 
     Args:
         step: the cell that is called.

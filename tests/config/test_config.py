@@ -64,7 +64,11 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a number above 0"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; it must be a list of 3 numbers"),
         ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be a list of whole numbers of at least 1"),
-        ("precision.casts={a: int8}", "precision.casts is {'a': 'int8'}; it must be a section of names, each"),
+        (
+            "precision.casts={a: int8}",
+            "precision.casts is {'a': 'int8'}; it must be a section of names, each",
+        ),
+        ("loss_scale={name: dynamic, scale: 0.5}", "loss_scale.scale is 0.5; it must lie between smallest (1) and"),
         ("seed.low=3", "'seed' is a value"),
         ("rho", "expected key=value"),
         ("rho=[1", "not valid YAML"),

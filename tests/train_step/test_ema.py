@@ -8,7 +8,6 @@ import pytest
 from mindspore import nn
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.errors import ConfigError
 from dimred.train_step.ema import EMA
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -82,9 +81,3 @@ def test_it_averages_batch_norm_statistics_but_no_counter():
     names = {value.name for value in EMA(network).values}
     assert {"norm.moving_mean", "norm.moving_variance", "conv.weight"} <= names
     assert "forwards" not in names
-
-
-@pytest.mark.parametrize("decay", [1.0, -0.1, float("nan")])
-def test_a_decay_outside_its_range_is_named(decay):
-    with pytest.raises(ConfigError, match=r"ema\.decay is"):
-        EMA(TanhMLP(), decay)
