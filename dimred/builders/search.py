@@ -3,16 +3,18 @@
 import os
 from typing import Any
 
+import numpy as np
 from mindspore import nn
 
 from dimred.builders.handover import Handover, build_cooldown_optimizer
 from dimred.builders.loss_and_metric import build_loss
 from dimred.builders.steps import build_parts
+from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.search_step.basis_check import Basis
+from dimred.errors import ConfigError
 from dimred.search_step.step import SearchStep
-from dimred.subspace.basis import load_basis
+from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 
 _PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
@@ -33,12 +35,33 @@ class SubspaceTrainStep(SearchStep):
         BasisMismatchError: the basis does not fit the network's trainable weights.
     """
 
-    def __init__(self, network: nn.Cell, basis: Basis | str | os.PathLike[str], **options: Any):
+    def __init__(self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], **options: Any):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
-        super().__init__(network, basis, **dict(checked), **parts)
+        rows = leading_components(basis, network, checked.n_components)
+        super().__init__(network, rows, **checked.model_dump(exclude={"n_components"}), **parts)
+
+
+def leading_components(basis: SubspaceBasis, network: nn.Cell, n_components: int | None) -> np.ndarray:
+    """Return the leading rows of a basis of the network's trainable weights, all of them for None.
+
+    Returns:
+        (k, M) float32; a view of ``basis.components`` wherever that is float32 and contiguous.
+
+    Raises:
+        ConfigError: more components than the basis has, or it is no basis.
+        BasisMismatchError: the basis is of other weights; the first difference is explained.
+    """
+    if not isinstance(basis, SubspaceBasis):
+        raise ConfigError(
+            f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
+        )
+    basis.check(WeightLayout.from_network(network))
+    if n_components is not None and n_components > (k := basis.n_components):
+        raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
+    return np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)
 
 
 def build_search_step(
@@ -46,7 +69,7 @@ def build_search_step(
     search: SearchConfig,
     handover: Handover | None,
     network: nn.Cell,
-    basis: Basis,
+    basis: SubspaceBasis,
     steps_per_epoch: int,
     ranks: Ranks = ALONE,
 ) -> SearchStep:
@@ -66,8 +89,9 @@ def build_search_step(
         optimizer = build_cooldown_optimizer(
             handover, config.cooldown, network, steps_per_epoch, config.n_epochs, ranks
         )
-    options = {name: getattr(search, name) for name in SearchOptions.model_fields}
+    options = search.model_dump(include=SearchOptions.model_fields.keys() - {"n_components"})
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
-    return SearchStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)
+    rows = leading_components(basis, network, search.n_components)
+    return SearchStep(build_loss(config, network), rows, optimizer=optimizer, ranks=ranks, **parts, **options)

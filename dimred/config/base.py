@@ -1,11 +1,10 @@
-"""The base of every section of a configuration, types with a range, and what pydantic refuses in our own words."""
+"""The base of every section of a configuration, types with a range, and what is said of a wrong key or value."""
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction as ExactFraction
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -52,11 +51,10 @@ NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
 """A number of epochs, or a share of all of them."""
 Start = Annotated[str, AfterValidator(_average_or_file)]
 """Weights to begin with: a word, or a checkpoint's path."""
-_LIMITS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
 
 
 class Strict(BaseModel):
-    """What every part of a configuration is: unknown keys are refused, and nothing changes afterwards."""
+    """Base of every part of a configuration: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, loc_by_alias=False
@@ -80,38 +78,35 @@ class Strict(BaseModel):
             raise _refusal(cls, values, error, other_keys) from error
 
 
-def _refusal(
-    model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str] = ()
-) -> ConfigError:
-    """Make an error with one line for each key.
-
-    Args:
-        model: that refused.
-        values: what it was given.
-        error: what it raised.
-        other_keys: suggested in place of an unknown key, beside those of the model.
-    """
+def _refusal(model: type[BaseModel], values: Any, error: ValidationError, other_keys: Collection[str]) -> ConfigError:
+    """Make an error with one line for each key, in our words where pydantic's are about its own types."""
     keys = [*_keys(model), *other_keys]
-    return ConfigError("\n".join(dict.fromkeys(_line(model, keys, values, problem) for problem in error.errors())))
+    lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; of a union one for each of its types
+    for problem in error.errors():
+        line, allowed = _told(model, keys, values, problem)
+        lines[line] = list(dict.fromkeys([*lines.get(line, []), *allowed]))
+    return ConfigError("\n".join(line + " or ".join(allowed) for line, allowed in lines.items()))
 
 
-def _line(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> str:
-    if problem["type"] == "extra_forbidden":
+def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
+    """Return the beginning of a problem's line, and what is allowed, if the line does not say so itself."""
+    kind, message = problem["type"], problem["msg"]
+    if kind == "extra_forbidden":
         typed = ".".join(str(part) for part in problem["loc"])
         new = getattr(model, "NEW_KEYS", {}).get(typed)
-        return f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)
+        return (f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)), []
     key, value, field = _place(model, values, problem)
-    own_words = problem["msg"].removeprefix("Value error, ") if problem["type"] == "value_error" else None
-    if own_words and (field is None or _section(field)):
-        return own_words
-    is_missing = problem["type"] == "missing" and isinstance(problem["loc"][-1], str)  # not a part of a tuple
-    start = f"{key} is missing" if is_missing else f"{key or 'the configuration'} is {shown(value)}"
-    if own_words or field is None:
-        return f"{start}; {own_words or 'it must be keys and values'}"
-    if get_origin(field.annotation) is Literal:
-        return f"{start}; allowed: {', '.join(get_args(field.annotation))}"
-    default = f" ({field.default} is the default)" if type(field.default) in (int, float) else ""
-    return f"{start}; it must be {_phrase(field.annotation, field.metadata)}{default}"
+    start = f"{key or 'the configuration'} is {shown(value)}; "
+    if kind == "value_error":
+        message = message.removeprefix("Value error, ")
+        return (message if field is None or _section(field) else start + message), []
+    if kind == "missing":
+        is_key = isinstance(problem["loc"][-1], str)  # not a part of a list
+        return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
+    if kind == "model_type":
+        return f"{start}it must be a section of keys and values", []
+    message = message.replace("Tuple should have", "Input should be a list of")
+    return f"{start}it must be ", [message.removeprefix("Input should be ")]
 
 
 def unknown_key(typed: str, keys: Sequence[str]) -> str:
@@ -158,35 +153,3 @@ def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         section = _section(field)
         if section is not None:
             yield from _keys(section, f"{prefix}{name}.")
-
-
-def _phrase(kind: Any, limits: Sequence[Any] = (), many: bool = False) -> str:
-    """Say what a type allows, such as "a number above 0 and below 1"; with ``many`` in the plural."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _phrase(parts[0], [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])], many)
-    if origin in (Union, UnionType):
-        *first, last = [_phrase(part) for part in parts]
-        return f"{', '.join(first)} or {last}"
-    if origin is Literal:
-        return ", ".join(repr(part) for part in parts)
-    if origin is tuple:
-        count = "" if Ellipsis in parts else f"{len(parts)} "
-        filled = "non-empty " if any(hasattr(limit, "min_length") for limit in limits) else ""
-        return f"a {filled}list of {count}{_phrase(parts[0], many=True)}"
-    if origin is dict:
-        return f"a section of names, each with one of {_phrase(parts[1])}"
-    if kind in (int, float):
-        noun = "whole number" if kind is int else "number"
-        bounds = [
-            f"{word} {getattr(limit, name)}"
-            for limit in limits
-            for name, word in _LIMITS.items()
-            if hasattr(limit, name)
-        ]
-        return f"{noun + 's' if many else 'a ' + noun} {' and '.join(bounds)}".rstrip()
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return f"a section with {', '.join(kind.model_fields)}"
-    pattern = next((limit.pattern for limit in limits if getattr(limit, "pattern", None)), None)
-    plain = {bool: "true or false", NoneType: "None (null)", Callable: "a function"}
-    return plain.get(origin or kind, f"text like {pattern}" if pattern else "texts" if many else "text")

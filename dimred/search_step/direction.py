@@ -1,8 +1,12 @@
-"""Direction rules: the interface, the proposal that each of them makes, and momentum SGD in the subspace."""
+"""Direction rules: the proposal that each of them makes, and momentum SGD in the subspace.
+
+A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which gives the state
+after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,22 +29,6 @@ class Proposal(NamedTuple):
     curvature: float = math.nan
     pair_used: bool = False
     condition: float = math.nan
-
-
-class DirectionRule(Protocol):
-    """A rule for directions in the k coordinates.
-
-    States are immutable: a rejected step keeps the old one, so nothing has to be undone.
-    """
-
-    def initial(self) -> Any:
-        """Return the state before the first step, a ``NamedTuple``."""
-
-    def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
-        """Propose a direction at the gradient g_k, (k,)."""
-
-    def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> Any:
-        """Return the state after the accepted step t d_k."""
 
 
 class MomentumState(NamedTuple):

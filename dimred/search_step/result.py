@@ -145,24 +145,23 @@ def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
     return {name: np.array(value) for name, value in fields.items() if value is not None}
 
 
-def is_state_of(arrays: Mapping[str, np.ndarray], like: SearchState) -> bool:
-    """Check whether arrays by the names of ``state_arrays`` are of a search with this direction rule and this k."""
-    first = {name: value.shape for name, value in state_arrays(like).items() if name.startswith(_DIRECTION)}
-    saved = {name: value.shape for name, value in arrays.items() if name.startswith(_DIRECTION)}
-    known = {_DIRECTION + name for name in like.direction._fields}
-    return saved.keys() <= known and all(saved.get(name) == shape for name, shape in first.items())
-
-
-def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState:
+def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState | None:
     """Rebuild the state that ``state_arrays`` took apart, to the last bit.
 
     Args:
-        arrays: by the names of ``state_arrays``; others are left alone.
+        arrays: by the names of ``state_arrays``.
         like: a state of the same search, such as the one it begins with.
+
+    Returns:
+        The state; None if the arrays are of another direction rule or another k.
     """
+    own = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
+    first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}
+    has_fields = first.keys() <= own.keys() <= {*like.direction._fields}
+    if not has_fields or any(own[name].shape != shape for name, shape in first.items()):
+        return None
     fields = {name: _as_before(arrays.get(name)) for name in like._fields}
-    direction = {name: _as_before(arrays.get(_DIRECTION + name)) for name in like.direction._fields}
-    fields["direction"] = type(like.direction)(**direction)
+    fields["direction"] = like.direction._make(_as_before(own.get(name)) for name in like.direction._fields)
     if fields["residual_momentum"] is not None:
         fields["residual_momentum"] = Tensor(fields["residual_momentum"])
     return SearchState(**fields)

@@ -13,9 +13,8 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
-from dimred.search_step.basis_check import Basis, leading_components
 from dimred.search_step.bfgs import InverseBFGS
-from dimred.search_step.direction import DirectionRule, ProjectedSGD
+from dimred.search_step.direction import ProjectedSGD
 from dimred.search_step.dropout import make_replayable
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, Line
 from dimred.search_step.objective import Objective
@@ -58,9 +57,8 @@ class SearchStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        basis: of the network's trainable weights.
+        components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         rule: ``bfgs`` with Armijo's line search, or ``sgd`` with a fixed step.
-        n_components: k, how many of the basis' leading rows are used; None for all.
         rho, sigma, max_trials: see ``ArmijoBacktracking``.
         max_rejected_steps: steps in a row without an accepted trial, after which the search gives up.
         gamma, alpha: see ``ResidualMomentum``; an ``alpha`` of 0 for no step outside the subspace.
@@ -82,8 +80,7 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: there is no such basis, it has fewer components, or the optimizer has other parameters.
-        BasisMismatchError: the basis does not fit the network's trainable weights.
+        ConfigError: the optimizer has other parameters.
         NothingAcceptedError: from a step, before it changes anything: the last ``max_rejected_steps`` were rejected.
         SearchError: from the first step, if the network draws random numbers that can't be repeated.
     """
@@ -91,10 +88,9 @@ class SearchStep(nn.Cell):
     def __init__(
         self,
         network: nn.Cell,
-        basis: Basis,
+        components: np.ndarray,
         *,
         rule: str,
-        n_components: int | None,
         rho: float,
         sigma: float,
         max_trials: int,
@@ -112,8 +108,7 @@ class SearchStep(nn.Cell):
     ):
         super().__init__(auto_prefix=False)
         trainable = network.trainable_params()
-        components = leading_components(basis, trainable, n_components)
-        self.direction_rule: DirectionRule = InverseBFGS(len(components))
+        self.direction_rule: InverseBFGS | ProjectedSGD = InverseBFGS(len(components))
         self.line_search: ArmijoBacktracking | FixedStep = ArmijoBacktracking(rho, sigma, max_trials)
         if rule == "sgd":
             self.direction_rule = ProjectedSGD(len(components), learning_rate, momentum)

@@ -20,10 +20,8 @@ from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
 from dimred.io.run_names import BASIS, STATES
-from dimred.search_step.basis_check import Basis
 from dimred.search_step.result import (
     SearchResult,
-    is_state_of,
     search_line,
     state_arrays,
     state_from_arrays,
@@ -88,12 +86,13 @@ class SearchRun(Finish):
         """
         super().take_up(found)
         own = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)}
-        if not is_state_of(own, self.step.state):
+        state = state_from_arrays(own, self.step.state)
+        if state is None:
             raise ConfigError(
                 "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
                 "leave them, or begin in a new folder"
             )
-        self.step.state = state_from_arrays(own, self.step.state)
+        self.step.state = state
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where stage 2 begins; ``mean`` is that of the basis."""
@@ -226,7 +225,7 @@ def build_search_run(
     ranks, steps = session.ranks, images[search.split].steps_per_epoch
     basis = ranks.run_on_rank_zero(fitted)
     shared = share(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
-    step = build_search_step(settings, search, handover, network, cast(Basis, shared), steps, ranks)
+    step = build_search_step(settings, search, handover, network, cast(SubspaceBasis, shared), steps, ranks)
     told = None if handover is None or settings.cooldown is None else handover.summary(settings.cooldown)
     sources = {**sources, "basis": basis.path if basis else None}
     return SearchRun(session, settings, network, step, images, scores, sources, told, search, basis)

@@ -1,21 +1,12 @@
 """Small real networks for the search, some with their loss and gradient by hand in NumPy."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-
-@dataclass
-class PlainBasis:
-    """What the search asks of a basis, without a file."""
-
-    components: np.ndarray
-    layout: Any = None
-    explained_variance: Any = None
-    path: Any = None
+from dimred.subspace.basis import SubspaceBasis as PlainBasis
 
 
 def orthonormal_rows(k: int, n_weights: int, seed: int = 0) -> np.ndarray:
