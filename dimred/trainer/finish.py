@@ -20,7 +20,6 @@ from dimred.io.checksummed_json import write_checksummed
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
 from dimred.train_step.optimizers import state_parameters
-from dimred.trainer.lines import metric_line, say_end
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import finite
 from dimred.trainer.points import FirstChoice, Points, put_file
@@ -195,12 +194,11 @@ class Finish(StageRun):
 
     def after_epoch(self, place: Place) -> str:
         """Measure and save the point that was reached, and record the epoch."""
-        loss, started = self.last["loss"], time.perf_counter()
-        self.say_published(place, loss)
+        started = time.perf_counter()
         self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = self.record_point(str(place.epoch))
         self.write_epoch(place, evaluation_seconds=time.perf_counter() - started)
         self.result["training_seconds"] += place.seconds
-        return self.say_epoch(place, loss)
+        return self.say_epoch(place)
 
     def write_epoch(self, place: Place, evaluation_seconds: float) -> None:
         """Write the record of an epoch."""
@@ -231,21 +229,17 @@ class Finish(StageRun):
         if self.settings.keep_best:
             epochs = [int(epoch) for epoch in self.result[f"{self.metric}_by_epoch"]]
             self.result |= self.points.put_chosen(self.on, epochs)
-        split, how = (
-            self.settings.data.eval_split,
-            ", BatchNorm statistics as they are" if self.on.has_batch_norm else "",
-        )
+        split, how = self.settings.data.eval_split, "as they are"
         self.result[self.metric] = value = self.on.metric(split)
         if self.reestimates:
             self.on.reestimate()
             self.result[f"{self.metric}_reestimated"] = value = self.on.metric(split)
-            how = ", BatchNorm statistics re-estimated"
-        warning = self.settings.eval_split_warning
-        self.result |= {"warning": warning} if warning else {}
+            how = "re-estimated"
+        if self.settings.eval_split_warning is not None:
+            self.result["warning"] = self.settings.eval_split_warning
         self.points.save("final", list(self.network.get_parameters()))
         if self.ranks.is_rank_zero:
             retry(lambda: write_checksummed(self.session.out / RESULT, finite(self.result)))
-        _log.info(metric_line(self.metric, self.result[self.metric]))
-        told = f"{self.metric} on {split!r}{how}: {metric_text(self.metric, value)}"
-        if self.session.is_kept:
-            say_end(told, warning, self.points.path("final"), ["dimred", "report", str(self.session.out)])
+        report = ["dimred", "report", str(self.session.out)]
+        text = metric_text(self.metric, value)
+        self.say_end(self.result[self.metric], how, text, self.points.path("final"), report)

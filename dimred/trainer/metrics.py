@@ -1,6 +1,5 @@
 """Metrics as JSON lines: one object a line, appended as it happens."""
 
-import hashlib
 import json
 import logging
 import math
@@ -64,11 +63,10 @@ class MetricsLog:
             _log.info(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
             self._listeners.remove(listener)
 
-    def mark(self) -> dict[str, Any]:
-        """Flush to disk; return the position for ``cut_metrics``."""
+    def mark(self) -> int:
+        """Flush to disk; return the length of the file in bytes, for ``cut_metrics``."""
         flush_to_disk(self._file.fileno(), self._path)
-        written = self._path.read_bytes()
-        return {"lines": written.count(b"\n"), "sha256": hashlib.sha256(written).hexdigest()}
+        return self._path.stat().st_size
 
     def __enter__(self) -> Self:
         return self
@@ -116,29 +114,25 @@ class TensorBoard:
         self._events.write_event(self._event(step=step, wall_time=time.time(), **content))
 
 
-def cut_metrics(path: Path, mark: dict[str, Any] | None, ranks: Ranks = ALONE) -> None:
-    """Cut a metrics file where it ended when ``mark`` was made: the run goes on from there, and writes the rest again.
+def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
+    """Cut a metrics file to the length of a mark: the run goes on from there, and writes the rest again.
 
     Args:
         path: the file.
-        mark: None for a run that begins: then nothing may stand there.
+        length: in bytes; 0 for a run that begins.
         ranks: rank 0's file is cut, and every other rank gets a copy of it: it may be on a host that is new.
 
     Raises:
-        RunError: what stands before that place was changed since; a DimredError on the other ranks.
+        RunError: the file is shorter; a DimredError on the other ranks.
     """
-    kept = ranks.broadcast_bytes(ranks.run_on_rank_zero(lambda: _kept(path, mark)) or b"")
-    atomic_write(path, kept)
 
+    def kept() -> bytes:
+        found = path.read_bytes()[:length] if path.exists() else b""
+        if len(found) < length:
+            raise RunError(f"{path} was cut after the run wrote it; restore it, or begin in another folder")
+        return found
 
-def _kept(path: Path, mark: dict[str, Any] | None) -> bytes:
-    if mark is None:
-        return b""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    kept = b"".join(lines[: mark["lines"]])
-    if hashlib.sha256(kept).hexdigest() != mark["sha256"]:
-        raise RunError(f"{path} was changed or cut after the run wrote it; restore it, or begin in another folder")
-    return kept
+    atomic_write(path, ranks.broadcast_bytes(ranks.run_on_rank_zero(kept) or b""))
 
 
 def finite(value: Any) -> Any:

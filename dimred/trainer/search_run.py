@@ -33,10 +33,10 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
 from dimred.trainer.finish import Finish
-from dimred.trainer.lines import loss_text
 from dimred.trainer.loop import Place
 from dimred.trainer.preflight import snapshots_until
 from dimred.trainer.session import Session
+from dimred.trainer.stage_run import loss_text
 from dimred.trainer.states import RunState
 
 _log = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from dimred.config import StageConfig, config_text
+from dimred.config import StageConfig, config_text, unknown_key
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, shown
 from dimred.io.atomic import atomic_write, retry
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
@@ -24,7 +25,6 @@ from dimred.trainer.faults import translate_errors
 from dimred.trainer.folder import run_folder, write_versions
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
-from dimred.trainer.resume_check import refuse_changes
 from dimred.trainer.states import VAL_LOSSES, RunState, RunStates, read_state
 from dimred.vectors.parameters import from_arrays
 
@@ -62,7 +62,7 @@ class Session:
         self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile"}) | {
             "--devices": ranks.group_size
         }
-        self._mark: dict[str, Any] | None = None
+        self._mark = 0  # length of the metrics in bytes
 
     def identify_data(self, images: Mapping[str, Batches]) -> None:
         """Make the splits that the run reads a part of its identity.
@@ -168,3 +168,60 @@ def open_session(
     ):
         _log.debug("preparing the run")
         yield Session(out, settings, ranks, signals, profiler, is_kept)
+
+
+_ABSENT = object()  # stands for a key that only one side has
+
+
+def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Refuse every difference that was not allowed, whatever its shape.
+
+    A section against null, an empty mapping against a filled one, and a key that only one side has are differences,
+    in both directions.
+
+    Args:
+        before: nested values that the run began with.
+        now: nested values that it is to go on with.
+        allowed: keys that may differ, such as ``epochs``, ``data.batch_size``, or a whole section such as ``schedule``.
+
+    Raises:
+        ConfigError: lists every difference; or ``allowed`` has a key that neither side has.
+    """
+    before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))  # tuples become lists, as in a file
+    known = [*_keys(now), *_keys(before)]
+    for key in allowed:
+        if key not in known:
+            raise ConfigError(f"--allow-change has an {unknown_key(key, known)}")
+    sections = tuple(f"{key}." for key in allowed)
+    changed = [one for one in _differences(before, now) if one[0] not in allowed and not one[0].startswith(sections)]
+    if changed:
+        lines = "".join(f"\n  {key}: {_text(old)} -> {_text(new)}" for key, old, new in changed)
+        accept = " ".join(f"--allow-change {key}" for key, _, _ in changed)
+        raise ConfigError(
+            f"the run was begun with other values:{lines}\ngive the values it was begun with, or accept the new ones "
+            f"with {accept}"
+        )
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, old, new) of the innermost differences; a section against anything else is one of them."""
+    if type(before) is type(now) and json.dumps(before, sort_keys=True) == json.dumps(now, sort_keys=True):
+        return  # as JSON, because Python takes 1 for True
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping) and before and now):
+        yield key, before, now
+        return
+    for name in dict.fromkeys([*before, *now]):
+        yield from _differences(before.get(name, _ABSENT), now.get(name, _ABSENT), f"{key}.{name}".lstrip("."))
+
+
+def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield prefix + name
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def _text(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
+    return "null" if value is None else shown(value)

@@ -1,7 +1,9 @@
-"""What a run of either stage does beside its steps: states, records, measurements."""
+"""What a run of either stage does beside its steps: states, records, measurements, and what it prints."""
 
 import logging
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,11 @@ from dimred.data.batches import Batches
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.evaluation.scores import Scores
+from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.launch.channel import tell_alive, tell_position
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate
 from dimred.trainer.faults import DivergenceDetector
-from dimred.trainer.lines import epoch_line, loss_text, measured_text, published_epoch_line
 from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.metrics import MetricsLog
 from dimred.trainer.session import Session
@@ -171,25 +173,56 @@ class StageRun(Observer):
         self.measured = found
         return found
 
-    def say_epoch(self, place: Place, loss: float | None) -> str:
-        """Print an epoch's lines; return the status for the progress bar."""
-        text, split, rate = self.measured_text(1), self.config.data.eval_split, None
+    def say_epoch(self, place: Place) -> str:
+        """Print an epoch's two lines, for programs and for people; return the status for the progress bar.
+
+        Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
+        ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
+        """
+        loss, text = self.last["loss"], self.measured_text(1)
+        shown = loss_text(loss)
+        parts = [f"epoch {place.epoch}/{self.n_epochs}", f"step {self.per_epoch}", f"loss {shown}"]
         if self._step.optimizer is not None:
-            rate = last_rate(self._step.optimizer)
-        of_all = f"{place.epoch}/{self.n_epochs}"
-        _log.info(epoch_line(of_all, self.per_epoch, loss, rate, text and f"{split} {text}", place.seconds))
-        return f"loss {loss_text(loss)}" + (f", {self.metric} {text}" if text else "")
+            parts.append(f"lr {last_rate(self._step.optimizer):.3g}")
+        if text:
+            parts.append(f"{self.config.data.eval_split} {text}")
+        _log.info(f"epoch: {place.epoch} step: {self.per_epoch} loss is {'nan' if loss is None else loss}")
+        _log.info("  ".join([*parts, f"{place.seconds:.1f} s"]))
+        return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
 
-    def say_published(self, place: Place, loss: float | None) -> None:
-        """Print the line that programs look for."""
-        _log.info(published_epoch_line(place.epoch, self.per_epoch, loss))
-
-    def measured_text(self, decimals: int) -> str | None:
-        """Write the metric of the last measurement; None where there was none."""
+    def measured_text(self, decimals: int) -> str:
+        """Write the metric of the last measurement, and the re-estimated one if there is one; "" without any."""
         if self.metric not in self.measured:
-            return None
+            return ""
         again = self.measured.get(f"{self.metric}_reestimated")
-        return measured_text(self.metric, self.measured[self.metric], again, decimals)
+        beside = "" if again is None else f" ({metric_text(self.metric, again, decimals)} re-estimated)"
+        return metric_text(self.metric, self.measured[self.metric], decimals) + beside
+
+    def say_end(self, value: float | None, how: str, text: str, network: Path, command: Sequence[str]) -> None:
+        """Say how good the network is, where its file is, and which command comes next.
+
+        Args:
+            value: of the metric, for programs, which look for ``{'Accuracy': 0.88}``; None if it was not measured.
+            how: BatchNorm's statistics that the network was measured with.
+            text: the measured value, for people; empty if there is none.
+            network: the file to use.
+            command: the words of the next command.
+        """
+        _log.info(str({"Accuracy" if self.metric == ACCURACY else self.metric: value}))
+        if not self.session.is_kept:
+            return
+        if text:
+            statistics = f", BatchNorm statistics {how}" if self.on.has_batch_norm else ""
+            _log.info(f"{self.metric} on {self.config.data.eval_split!r}{statistics}: {text}")
+        if self.config.eval_split_warning is not None:
+            _log.info(self.config.eval_split_warning)
+        _log.info(f"network: {network}")
+        _log.info(f"next: {shlex.join(command)}")
+
+
+def loss_text(loss: float | None) -> str:
+    """Write the loss of a record, which is None if it was not finite."""
+    return "nan" if loss is None else f"{loss:.4f}"
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:

@@ -18,7 +18,6 @@ from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.train_step.optimizers import UPDATES
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.trainer.averaged_stop import AveragedStop
-from dimred.trainer.lines import metric_line, say_end
 from dimred.trainer.loop import Place
 from dimred.trainer.session import Session
 from dimred.trainer.stage_run import StageRun, parameters_to_save
@@ -113,12 +112,8 @@ class Training(StageRun):
             _log.info(f"with the average of the weights (EMA): {averaged} {self.measured[averaged]:.4f}")
         device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
         command = ["dimred", "train", "stage-2", self._data, str(self._last_checkpoint)]
-        how = ", BatchNorm statistics as trained" if self.on.has_batch_norm else ""
-        text, warning = self.measured_text(2), self.settings.eval_split_warning
-        told = text and f"{self.metric} on {self.settings.data.eval_split!r}{how}: {text}"
-        _log.info(metric_line(self.metric, self.measured.get(self.metric)))
-        if self.session.is_kept:
-            say_end(told, warning, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
+        value, text = self.measured.get(self.metric), self.measured_text(2)
+        self.say_end(value, "as trained", text, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
 
     @property
     def has_ended(self) -> bool:
@@ -194,14 +189,12 @@ class Training(StageRun):
 
     def after_epoch(self, place: Place) -> str:
         """Evaluate where that is due, and record the epoch."""
-        loss = self.last["loss"]
-        self.say_published(place, loss)
         started, self.measured = time.perf_counter(), {}
         if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
             self.measure()
         measured = {self.metric: None} | self.measured | ({} if self.stop is None else self.stop.record(place.epoch))
         self.metrics.write(
-            epoch=place.epoch, step=self.n_steps, loss=loss, **measured, **self.last["parts"], seconds=place.seconds,
-            evaluation_seconds=time.perf_counter() - started,
+            epoch=place.epoch, step=self.n_steps, loss=self.last["loss"], **measured, **self.last["parts"],
+            seconds=place.seconds, evaluation_seconds=time.perf_counter() - started,
         )  # fmt: skip
-        return self.say_epoch(place, loss)
+        return self.say_epoch(place)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from dimred.averaging.choice import Candidate
-from dimred.config import StageOneConfig
+from dimred.config import StageOneConfig, StopConfig
 from dimred.console import Lines
+from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
-from dimred.trainer.averaged_stop import Plateau
+from dimred.trainer.averaged_stop import AveragedStop
 from tests.helpers.results import STATE_LOSSES, differences, results
 from tests.helpers.tiny_run import Run, stage_1_run
 from tests.helpers.tiny_task import TASK
@@ -130,25 +131,31 @@ def candidate(losses: np.ndarray) -> Candidate:
     return Candidate("average", 4, losses)
 
 
-def test_a_plateau_is_reached_after_patience_measurements_without_a_gain() -> None:
+def stop_after(patience: int) -> AveragedStop:
+    """A rule that is told its measurements."""
+    return AveragedStop(StopConfig(patience=patience), None, None, ALONE)
+
+
+def test_a_stop_is_reached_after_patience_measurements_without_a_gain() -> None:
     rng = np.random.default_rng(0)
     hard, noise = rng.exponential(1.0, 400), np.tile([0.2, -0.2], 200)  # the standard error of the noise is 0.01
-    plateau = Plateau(patience=2)
-    assert plateau.see(candidate(hard), 2) is None
-    gains = [plateau.see(candidate(hard - gain + noise), epoch) for gain, epoch in ((0.005, 4), (0.02, 6))]
+    stop = stop_after(2)
+    assert stop.see(candidate(hard), 2) is None
+    gains = [stop.see(candidate(hard - gain + noise), epoch) for gain, epoch in ((0.005, 4), (0.02, 6))]
     assert gains[0] is not None
     assert gains[0].loss == pytest.approx(0.005)
     assert gains[0].standard_error == pytest.approx(0.01, rel=0.01)
-    assert (plateau.best_epoch, plateau.n_without_gain, plateau.is_reached) == (6, 0, False)
-    plateau.see(candidate(hard + noise), 8)  # worse
-    assert not plateau.is_reached
-    plateau.see(candidate(hard - 0.02 + noise), 10)  # equal
-    assert (plateau.best_epoch, plateau.is_reached) == (6, True)
+    assert (stop.best_epoch, stop.n_without_gain, stop.reason) == (6, 0, None)
+    stop.see(candidate(hard + noise), 8)  # worse
+    assert stop.reason is None
+    stop.see(candidate(hard - 0.02 + noise), 10)  # equal
+    assert stop.reason is not None
+    assert stop.best_epoch == 6
 
 
 def test_small_gains_add_up() -> None:
     noise = np.tile([0.2, -0.2], 200)
-    plateau = Plateau(patience=3)
+    stop = stop_after(3)
     for number in range(7):
-        plateau.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
-    assert plateau.best_epoch == 6
+        stop.see(candidate(np.ones(400) - 0.004 * number + (noise if number % 2 else 0)), number)
+    assert stop.best_epoch == 6

@@ -6,7 +6,6 @@ import pytest
 
 from dimred.errors import DataError, FaultError
 from dimred.trainer.faults import DivergenceDetector, translate_errors
-from dimred.trainer.lines import published_epoch_line
 
 
 def see(watch: DivergenceDetector, losses: list[float]) -> None:
@@ -16,10 +15,6 @@ def see(watch: DivergenceDetector, losses: list[float]) -> None:
 
 def test_an_ordinary_training_with_a_few_overflows_goes_on() -> None:
     see(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
-
-
-def test_a_loss_that_is_not_finite_is_printed_as_such() -> None:
-    assert published_epoch_line(2, 74, None) == "epoch: 2 step: 74 loss is nan"
 
 
 def test_ten_losses_without_a_finite_one_end_it() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.trainer.resume_check import refuse_changes
+from dimred.trainer.session import refuse_changes
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
 
