@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_data, build_network, build_scores, build_train_step, check_ranks, check_scores
+from dimred.builders import build_network, build_scores, build_splits, build_train_step, check_scores
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
@@ -20,7 +20,6 @@ from dimred.trainer.preflight import (
     disk_of_stage_1,
     say_plan,
     snapshots_in_the_end,
-    splits_trained_with,
 )
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
@@ -47,11 +46,7 @@ def stage_1(
     set_precision(settings)
     network = build_network(settings)
     first = check_stage_1(settings, network, data, out, go_on_from, resume)
-    images = {
-        split: build_data(settings.data, data, split, ranks, settings.accumulation)
-        for split in splits_trained_with(settings)
-    }
-    check_ranks(ranks, settings, images["train"])
+    images = build_splits(settings, data, ranks)
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
     say_plan(settings, settings.epochs, images["train"].steps_per_epoch, disk_of_stage_1(settings, network))

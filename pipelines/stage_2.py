@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_cooldown_step, build_data, build_network, build_scores, check_ranks, check_scores
+from dimred.builders import build_cooldown_step, build_network, build_scores, build_splits, check_scores
 from dimred.builders.handover import share_handover, with_parts_of_stage_1
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
@@ -18,7 +18,7 @@ from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.fast_dev_run import shortened
 from dimred.trainer.finish import Finish
-from dimred.trainer.preflight import check_stage_2, disk_of_stage_2, say_plan, splits_read
+from dimred.trainer.preflight import check_stage_2, disk_of_stage_2, say_plan
 from dimred.trainer.session import open_session
 from dimred.vectors.parameters import from_arrays
 
@@ -54,10 +54,7 @@ def stage_2(
     set_precision(settings)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
-    images = {
-        split: build_data(settings.data, data, split, ranks, settings.accumulation) for split in splits_read(settings)
-    }
-    check_ranks(ranks, settings, images[settings.trained_split])
+    images = build_splits(settings, data, ranks)
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
     n_steps = images[settings.trained_split].steps_per_epoch

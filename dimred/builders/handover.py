@@ -179,8 +179,7 @@ def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = No
     made = place.epoch * place.steps_per_epoch if n_updates is None else n_updates
     schedule, end = stage_1.schedule, stage_1.schedule.last_epoch
     has_ended = end is not None and made >= end * place.steps_per_epoch
-    leaves_a_rate = schedule.name == "step" and schedule.cooldown is None
-    rate = 0.0 if has_ended and not leaves_a_rate else float(rates[min(made, len(rates) - 1)])
+    rate = 0.0 if has_ended and schedule.name != "step" else float(rates[min(made, len(rates) - 1)])
     if rate < _USED_UP * schedule.peak:
         raise ConfigError(
             f"Stage 1's learning rate was {rate:.2g} by epoch {place.epoch}, so nothing is left to cool down; name an "

@@ -1,7 +1,7 @@
 """What is trained by and measured by: the built-in loss and metric of a classifier, or somebody's own."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -12,8 +12,6 @@ from dimred.errors import ConfigError, DimredError, shown
 from dimred.evaluation.scores import CLASSIFICATION, Score, Scores, misfit, on_host
 from dimred.models.factory import call_factory, make_cell
 from dimred.train_step.network_state import evaluating
-
-Result = TypeVar("Result")
 
 
 class _WithLoss(nn.Cell):
@@ -61,9 +59,8 @@ def build_scores(config: StageConfig) -> Scores:
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
     """Try loss and metric on the first batch of what they will be used on; nothing is changed.
 
-    Every rank does so that has samples of both splits; see ``Ranks.run_on_rank_zero`` why not rank 0 alone.
-
-    Built-in data are checked elsewhere, and cost nothing here where loss and metric are built in, too.
+    Every rank does so that has samples of both splits; see ``Ranks.run_on_rank_zero`` why not rank 0 alone. Nothing is
+    tried where data, loss and metric are all built in.
 
     Args:
         config: names them for the errors.
@@ -79,46 +76,41 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         return
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
-    train = _FirstBatch(config, network, "train", images["train"])
-    if (shape := train.shape_of("loss", config.loss, _mean_loss(config))) != ():
-        raise train.refusal("loss", config.loss, f"the shape {shape} with reduction='mean'; it must be one number, ()")
-    evaluated = _FirstBatch(config, network, config.data.eval_split, images[config.data.eval_split])
-    for key, name, score in (("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)):
-        if wrong := misfit(evaluated.shape_of(key, name, score), evaluated.outputs, evaluated.labels):
-            raise evaluated.refusal(key, name, wrong)
-
-
-class _FirstBatch:
-    """The network's outputs for the first batch of a split, and its labels."""
-
-    def __init__(self, config: StageConfig, network: nn.Cell, split: str, images: Batches):
-        *inputs, self.labels = next(images.evaluation().create_tuple_iterator(num_epochs=1))
-        self._where = f"the first batch of {split!r} (inputs {' and '.join(str(part.shape) for part in inputs)}"
+    mean_loss = _mean_loss(config)
+    measured = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
+    for split, tried in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, measured)):
+        *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
+        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
         with evaluating(network):
-            self.outputs = self._called("model.name", config.model.name, lambda: network(*inputs))
-        outputs = self.outputs if isinstance(self.outputs, tuple | list) else [self.outputs]
-        self._where += f", outputs {' and '.join(str(part.shape) for part in outputs)}"
-        self._where += f", labels {self.labels.dtype} {self.labels.shape}"
+            outputs = _called("model.name", config.model.name, where, network, *inputs)
+        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
+        where += f", labels {labels.dtype} {labels.shape}"
+        for key, name, score in tried:
+            shape = _called(key, name, where, _shape_of, score, outputs, labels)
+            wrong = misfit(shape, outputs, labels)
+            if score is mean_loss:
+                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
+            if wrong:
+                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
 
-    def shape_of(self, key: str, name: str | None, score: Score) -> tuple[int, ...]:
-        """Return the shape of the values that a loss or a metric gives; ConfigError where it fails."""
 
-        def shape() -> tuple[int, ...]:
-            found = score(self.outputs, self.labels)
-            values, counted = found if isinstance(found, tuple) else (found, True)
-            return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(counted)))
+def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call somebody's function; ConfigError where it fails."""
+    try:
+        return function(*arguments)
+    except DimredError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(str(error), 300)}"
+        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
 
-        return self._called(key, name, shape)
 
-    def refusal(self, key: str, name: str | None, gives: str) -> ConfigError:
-        """Make an error that says what a loss or a metric gives, and what it must give."""
-        return ConfigError(f"{key} is {name!r}, which on {self._where}) gives {gives}")
+def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
+    """Return the shape of the values that a loss or a metric gives."""
+    found = score(outputs, labels)
+    values, counted = found if isinstance(found, tuple) else (found, True)
+    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(counted)))
 
-    def _called(self, key: str, name: str | None, function: Callable[[], Result]) -> Result:
-        try:
-            return function()
-        except DimredError:
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {shown(str(error), 300)}"
-            raise ConfigError(f"{key} is {name!r}, which fails on {self._where}): {why}") from error
+
+def _shapes(parts: Sequence[Tensor]) -> str:
+    return " and ".join(str(part.shape) for part in parts)

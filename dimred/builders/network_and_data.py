@@ -101,16 +101,19 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     return ImageFolder(split_folder(data, split), **shared)
 
 
-def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
-    """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
+def build_splits(config: StageConfig, data: Path, ranks: Ranks) -> dict[str, Batches]:
+    """Build this rank's part of each split that a run reads; check that all ranks were started alike.
 
     Raises:
-        DimredError: the ranks differ; ConfigError: no batch.
+        DimredError: the ranks have other configurations or other data; ConfigError: not one batch can be filled.
     """
+    images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in config.splits}
+    trained = images[config.trained_split]
     ranks.check_same("configuration", config.model_dump_json().encode())
-    ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
-    if images.steps_per_epoch == 0:
+    ranks.check_same("training images", f"{trained.classes} {trained.n_images}".encode())
+    if trained.steps_per_epoch == 0:
         on_each = f" on each of {ranks.group_size} ranks" if ranks.group_size > 1 else ""
         raise ConfigError(
-            f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
+            f"data.batch_size is {trained.batch_size}{on_each}, but there are only {trained.n_images} images; lower it"
         )
+    return images

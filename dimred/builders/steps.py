@@ -19,7 +19,7 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
-from dimred.train_step.schedule import make_rates, with_cooldown
+from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
 
 
@@ -57,18 +57,13 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 
     Returns:
         (n_updates,) float32.
     """
-    rates = make_rates(
+    return make_rates(
         schedule.name,
         schedule.peak,
         schedule.warmup_epochs * steps_per_epoch,
         schedule.horizon(n_epochs) * steps_per_epoch,
         [epoch * steps_per_epoch for epoch in schedule.milestones],
         schedule.step_factor,
-    )
-    if schedule.cooldown is None:
-        return rates
-    return with_cooldown(
-        rates, schedule.cooldown.after_epoch * steps_per_epoch, schedule.cooldown.epochs * steps_per_epoch
     )
 
 

@@ -135,7 +135,7 @@ class Comparison:
         total, tried = self.at + self.equal_passes(), dict[float, Made]()
         warmup, kept = min(self.one.schedule.warmup_epochs, total - 1), self._earlier_choice("plain_for_total")
         for peak in [factor * self.one.schedule.peak for factor in PEAK_FACTORS] if kept is None else [kept]:
-            made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total, "cooldown": None}
+            made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
             schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
             try:
                 tried[peak] = self._run_stage_1(f"plain_{peak:g}", schedule, total)
@@ -148,7 +148,7 @@ class Comparison:
         return tried[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best)
 
     def plain_to_the_end(self) -> Made:
-        """Train stage 1 itself, optimizer state included, to the end of its schedule or cooldown."""
+        """Train stage 1 itself, optimizer state included, to the end of its schedule."""
         total = self.one.schedule.last_epoch or self.at
         return self._run_stage_1("plain_to_the_end", self.one.schedule, total, [f"--from={self.checkpoint}"])
 

@@ -15,7 +15,6 @@ from dimred.config.parts import ModelConfig as ModelConfig
 from dimred.config.parts import OptimizerConfig as OptimizerConfig
 from dimred.config.parts import PrecisionConfig as PrecisionConfig
 from dimred.config.parts import ScheduleConfig as ScheduleConfig
-from dimred.config.parts import ScheduleEndConfig as ScheduleEndConfig
 from dimred.config.parts import SearchConfig as SearchConfig
 from dimred.config.parts import SearchOptions as SearchOptions
 from dimred.config.parts import StopConfig as StopConfig

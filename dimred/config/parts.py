@@ -146,17 +146,8 @@ class EmaConfig(Strict):
     """The decay ramps up as 1 - exp(-t / 2000), so that early weights go sooner."""
 
 
-class ScheduleEndConfig(Strict):
-    """The rate reached after ``after_epoch`` is brought linearly to 0 over ``epochs``."""
-
-    after_epoch: Count
-    """The epoch after which the rate leaves the schedule."""
-    epochs: Count
-    """How many epochs it takes to reach 0."""
-
-
 class ScheduleConfig(Strict):
-    """Learning rate: 0 to ``peak`` in the warm-up, then by name, or sooner to 0 in a cooldown."""
+    """Learning rate: 0 to ``peak`` in the warm-up, then by name."""
 
     name: Literal["linear", "cosine", "step", "constant"] = "linear"
     """After the warm-up: linear or cosine to 0 at total_epochs, step down at milestones, or constant without end."""
@@ -170,21 +161,15 @@ class ScheduleConfig(Strict):
     """Of step: the epochs after which the rate falls."""
     step_factor: OpenFraction = 0.1
     """Of step: what the rate is multiplied with at each milestone."""
-    cooldown: ScheduleEndConfig | None = None
-    """Bring the rate to 0 sooner; null for no cooldown."""
 
     @property
     def last_epoch(self) -> int | None:
         """The epoch after which no rate is left; None for a constant rate, which has no end."""
-        if self.cooldown is not None:
-            return self.cooldown.after_epoch + self.cooldown.epochs
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
         """Return how many epochs the rates are made for: the schedule's own, or the run's at a constant rate."""
-        return (
-            max(self.warmup_epochs + 1, self.last_epoch or n_epochs) if self.name == "constant" else self.total_epochs
-        )
+        return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 
 class OptimizerConfig(Strict):

@@ -77,6 +77,16 @@ class StageConfig(Strict):
         raise NotImplementedError
 
     @property
+    def trained_split(self) -> str:
+        """The split whose batches the steps take."""
+        return "train"
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that a run reads."""
+        return sorted({"train", self.trained_split, self.data.eval_split} | ({"val"} if self.uses_val else set()))
+
+    @property
     def eval_split_warning(self) -> str | None:
         """A sentence for the reader of the reported figure if its split also chose; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:
@@ -134,10 +144,6 @@ class StageOneConfig(StageConfig):
         schedule, end = self.schedule, self.schedule.last_epoch
         if end is not None and self.epochs > end:
             raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
-        if end is not None and schedule.name != "constant" and end > schedule.total_epochs:
-            raise ValueError(
-                f"schedule.cooldown ends after epoch {end}, past schedule.total_epochs {schedule.total_epochs}"
-            )
         if schedule.name != "constant" and schedule.warmup_epochs >= schedule.total_epochs:
             raise ValueError(
                 f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"

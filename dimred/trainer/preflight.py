@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -48,8 +48,7 @@ def check_stage_1(
     Raises:
         ConfigError: lists every problem.
     """
-    splits = splits_trained_with(settings)
-    first, problems = None, _problems_of_run(settings, data, splits, out, resume)
+    first, problems = None, _problems_of_run(settings, data, out, resume)
     problems.collect(lambda: check_space(out, disk_of_stage_1(settings, network), "stage 1"))
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
@@ -94,7 +93,7 @@ def check_stage_2(
         if begins and settings.starts_from_file:
             check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
 
-    problems = _problems_of_run(settings, data, splits_read(settings), out, resume)
+    problems = _problems_of_run(settings, data, out, resume)
     problems.collect(lambda: ranks.run_on_rank_zero(read_start))
     of_weights = problems.collect(lambda: ranks.run_on_rank_zero(read_weights) or (None, None))
     basis = None
@@ -122,17 +121,6 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
         )
 
 
-def splits_trained_with(settings: StageOneConfig) -> list[str]:
-    """Return the splits that a run of stage 1 reads."""
-    return sorted({"train", settings.data.eval_split} | ({"val"} if settings.stop else set()))
-
-
-def splits_read(settings: StageTwoConfig) -> list[str]:
-    """Return the splits that a run of stage 2 reads."""
-    chooser = {"val"} if settings.uses_val else set()
-    return sorted({"train", settings.trained_split, settings.data.eval_split} | chooser)
-
-
 class Problems:
     """Collects what is wrong, and refuses it together."""
 
@@ -156,10 +144,10 @@ class Problems:
             raise ConfigError(f"{len(self._found)} problems:{lines}")
 
 
-def _problems_of_run(settings: StageConfig, data: Path, splits: Sequence[str], out: Path, resume: bool) -> Problems:
+def _problems_of_run(settings: StageConfig, data: Path, out: Path, resume: bool) -> Problems:
     """Collect what is wrong with the data, the folder, and the callback."""
     problems, callback = Problems(), settings.callback
-    problems.collect(lambda: check_splits(settings, data, splits, val_chooses=settings.uses_val))
+    problems.collect(lambda: check_splits(settings, data, settings.splits, val_chooses=settings.uses_val))
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
@@ -228,16 +216,12 @@ def snapshots_until(weights: Path) -> CheckpointSeries:
 
 
 def snapshots_if_any(weights: Path) -> CheckpointSeries | None:
-    """Return the same; None where stage 1 ended before the first of them, or all are later.
-
-    Raises:
-        SeriesError: they can't be read.
-    """
+    """Return the same; None where stage 1 ended before the first of them, or all are later."""
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
     if not (folder.is_dir() and any(folder.iterdir())):
         return None
-    series = CheckpointSeries.open(folder)
-    if place is not None and len(series) and all(entry.epoch > place.epoch for entry in series.entries):
+    entries = CheckpointSeries.open(folder).entries
+    if place is not None and entries and min(entry.epoch for entry in entries) > place.epoch:
         return None
     return snapshots_until(weights)
 

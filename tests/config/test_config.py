@@ -101,9 +101,8 @@ def test_the_name_that_boost_users_know_is_accepted() -> None:
 def test_a_key_of_a_section_that_is_off_turns_it_on(tmp_path: Path) -> None:
     (tmp_path / "saved.yaml").write_text(config_text(load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml")))
     assert "stop: null" in (tmp_path / "saved.yaml").read_text()
-    options = ["stop.patience=7", "schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
-    config = load_config(StageOneConfig, tmp_path / "saved.yaml", options)
-    assert (config.stop, config.schedule.last_epoch) == (StopConfig(patience=7), 72)
+    config = load_config(StageOneConfig, tmp_path / "saved.yaml", ["stop.patience=7"])
+    assert config.stop == StopConfig(patience=7)
 
 
 @pytest.mark.parametrize("name", ["cooldown", "basis", "grad_norm"])
@@ -115,31 +114,23 @@ def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
 def test_every_key_of_a_wrong_type_has_one_line() -> None:
     wrong = {name: object() for name in StageOneConfig.model_fields}
     with pytest.raises(ConfigError) as refused:
-        StageOneConfig.checked(wrong | {"schedule": {"cooldown": {"epochs": 2}}})
+        StageOneConfig.checked(wrong)
     lines = str(refused.value).splitlines()
     assert len(lines) == len(wrong)
-    assert "schedule.cooldown.after_epoch is missing" in lines
     assert not any("Input" in line or "Config" in line or "pydantic" in line for line in lines)
 
 
 def test_a_stage_can_not_train_past_the_end_of_its_schedule() -> None:
-    cooldown = ["schedule.cooldown.after_epoch=70", "schedule.cooldown.epochs=2"]
-    for options, last in (([], 90), (cooldown, 72)):
-        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*options, f"epochs={last}"])
-        with pytest.raises(ConfigError, match=f"epochs is {last + 1}, past epoch {last}"):
-            load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*options, f"epochs={last + 1}"])
+    load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=90"])
+    with pytest.raises(ConfigError, match="epochs is 91, past epoch 90"):
+        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", ["epochs=91"])
 
 
-def test_a_constant_rate_has_no_end_but_that_of_a_cooldown() -> None:
-    constant = ["schedule.name=constant", "schedule.total_epochs=1"]
-    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*constant, "epochs=500"])
+def test_a_constant_rate_has_no_end() -> None:
+    constant = ["schedule.name=constant", "schedule.total_epochs=1", "epochs=500"]
+    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", constant)
     assert (config.schedule.last_epoch, config.schedule.horizon(config.epochs)) == (None, 500)
     assert config.schedule.horizon(1) == 6  # the warm-up of 5 epochs must end
-    cooldown = [*constant, "schedule.cooldown.after_epoch=200", "schedule.cooldown.epochs=20"]
-    config = load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=220"])
-    assert config.schedule.horizon(config.epochs) == 220
-    with pytest.raises(ConfigError, match="epochs is 221, past epoch 220"):
-        load_config(StageOneConfig, CONFIGS / "digits_stage_1.yaml", [*cooldown, "epochs=221"])
 
 
 def test_the_rule_that_ends_stage_1_is_a_name_or_a_section() -> None:

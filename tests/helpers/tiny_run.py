@@ -15,7 +15,6 @@ from dimred.distributed.ranks import ALONE
 from dimred.evaluation.scores import CLASSIFICATION
 from dimred.subspace.basis import load_basis
 from dimred.trainer.finish import Finish
-from dimred.trainer.preflight import splits_read
 from dimred.trainer.search_run import SearchRun
 from dimred.trainer.session import open_session
 from dimred.trainer.stage_run import parameters_to_save
@@ -62,7 +61,7 @@ def stage_2_run(
         allowed: keys that may differ from before.
     """
     network, start = build_network(settings), read_checkpoint(weights)
-    images = {split: build_data(settings.data, Path(), split) for split in splits_read(settings)}
+    images = {split: build_data(settings.data, Path(), split) for split in settings.splits}
     per_epoch, cooldown, search = images["train"].steps_per_epoch, settings.cooldown, settings.search
     handover = None if cooldown is None else read_handover(cooldown, network, weights, start)
     basis = None if matrix is None else load_basis(matrix, network=network)
