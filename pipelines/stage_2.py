@@ -66,16 +66,15 @@ def stage_2(
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))
-        cooldown, search = settings.cooldown, settings.search
-        handover = None if cooldown is None else share_handover(found.handover, cooldown, ranks)
+        handover, search = share_handover(found.handover, ranks), settings.search
         run: Finish
         if search is not None:
             from dimred.trainer.search_run import build_search_run
 
             run = build_search_run(session, settings, network, images, scores, sources, handover, found.basis, search)
-        elif cooldown is not None and handover is not None:
-            step = build_cooldown_step(settings, cooldown, handover, network, images["train"].steps_per_epoch, ranks)
-            run = Finish(session, settings, network, step, images, scores, sources, handover.summary(cooldown))
+        elif handover is not None:
+            step = build_cooldown_step(settings, handover, network, images["train"].steps_per_epoch, ranks)
+            run = Finish(session, settings, network, step, images, scores, sources, handover)
         if not run.restore(allow_change or []):
             run.put_start(found.snapshots)
         run.run()

@@ -38,6 +38,8 @@ class Handover(NamedTuple):
     """What a cooldown goes on from. The same on every rank, except for ``state``.
 
     Attributes:
+        factor: of ``rate``, with which the cooldown begins.
+        schedule: ``linear`` or ``sqrt``, how the rate falls to 0.
         optimizer: its settings.
         rate: the one that stage 1 ended with.
         n_updates: those that the optimizer has made; its bias correction and its rates go on from there.
@@ -47,6 +49,8 @@ class Handover(NamedTuple):
             other ranks.
     """
 
+    factor: float
+    schedule: str
     optimizer: OptimizerConfig
     rate: float
     n_updates: int
@@ -54,10 +58,10 @@ class Handover(NamedTuple):
     steps_per_epoch: int | None = None
     state: Mapping[str, np.ndarray] | None = None
 
-    def summary(self, cooldown: CooldownConfig) -> dict[str, Any]:
-        """Return everything but ``state``, and the cooldown's shape, for ``result.json``."""
+    def summary(self) -> dict[str, Any]:
+        """Return everything but ``state``, for ``result.json``."""
         return {
-            "factor": cooldown.factor, "schedule": cooldown.schedule, "optimizer": self.optimizer.name,
+            "factor": self.factor, "schedule": self.schedule, "optimizer": self.optimizer.name,
             "updates": self.n_updates, "rate": self.rate, "taken_from": self.source,
             "steps_per_epoch": self.steps_per_epoch, "optimizer_settings": self.optimizer.model_dump(mode="json"),
         }  # fmt: skip
@@ -66,7 +70,10 @@ class Handover(NamedTuple):
     def of_summary(cls, told: Mapping[str, Any], state: Mapping[str, np.ndarray] | None = None) -> "Handover":
         """Make a handover from its summary."""
         optimizer = OptimizerConfig(**told["optimizer_settings"])
-        return cls(optimizer, told["rate"], told["updates"], told["taken_from"], told["steps_per_epoch"], state)
+        return cls(
+            told["factor"], told["schedule"], optimizer, told["rate"], told["updates"], told["taken_from"],
+            told["steps_per_epoch"], state,
+        )  # fmt: skip
 
 
 def read_handover(
@@ -105,11 +112,12 @@ def read_handover(
         )
     place = checkpoint_place(weights) if cooldown.rate is None else None
     steps = place.steps_per_epoch if place else None
+    found = Handover(cooldown.factor, cooldown.schedule, optimizer, rate, 0, source, steps)
     needed = state_parameters(build_optimizer(optimizer, network, 0.0))
     if own is not None and any(parameter.name not in arrays for parameter in needed):
-        return Handover(optimizer, rate, 0, f"{source}; its state begins anew", steps)
+        return found._replace(source=f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)
-    return Handover(optimizer, rate, int(arrays[UPDATES].item()), source, steps, arrays)
+    return found._replace(n_updates=int(arrays[UPDATES].item()), state=arrays)
 
 
 def read_stage_1_config(weights: Path) -> StageOneConfig | None:
@@ -188,25 +196,14 @@ def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = No
     return rate
 
 
-def share_handover(found: Handover | None, cooldown: CooldownConfig, ranks: Ranks) -> Handover:
-    """Return rank 0's handover on every rank; all of them call this.
-
-    Args:
-        found: rank 0's; None elsewhere.
-        cooldown: of stage 2.
-        ranks: of the job.
-    """
-    told = b"" if found is None else json.dumps(found.summary(cooldown)).encode()
-    return Handover.of_summary(json.loads(ranks.broadcast_bytes(told)), found.state if found else None)
+def share_handover(found: Handover | None, ranks: Ranks) -> Handover | None:
+    """Return rank 0's handover on every rank; all of them call this."""
+    told = ranks.broadcast_bytes(b"" if found is None else json.dumps(found.summary()).encode())
+    return Handover.of_summary(json.loads(told), found.state if found else None) if told else None
 
 
 def build_cooldown_step(
-    config: StageTwoConfig,
-    cooldown: CooldownConfig,
-    handover: Handover,
-    network: nn.Cell,
-    steps_per_epoch: int,
-    ranks: Ranks = ALONE,
+    config: StageTwoConfig, handover: Handover, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE
 ) -> TrainStep:
     """Build stage 2's step without a search: stage 1's step goes on, and its rate is brought to 0.
 
@@ -214,13 +211,12 @@ def build_cooldown_step(
 
     Args:
         config: of stage 2, with the parts of stage 1.
-        cooldown: its section.
         handover: of stage 1.
         network: with the weights of stage 1.
         steps_per_epoch: of stage 2.
         ranks: rank 0 has the state.
     """
-    optimizer = build_cooldown_optimizer(handover, cooldown, network, steps_per_epoch, config.n_epochs, ranks)
+    optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
     step = TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
     parts = [parameter for parameter in step.get_parameters() if parameter.name.startswith(_PARTS_STATE)]
     if handover.state is not None and all(parameter.name in handover.state for parameter in parts):
@@ -230,24 +226,11 @@ def build_cooldown_step(
 
 
 def build_cooldown_optimizer(
-    handover: Handover,
-    cooldown: CooldownConfig,
-    network: nn.Cell,
-    steps_per_epoch: int,
-    n_epochs: int,
-    ranks: Ranks = ALONE,
+    handover: Handover, network: nn.Cell, steps_per_epoch: int, n_epochs: int, ranks: Ranks = ALONE
 ) -> nn.Optimizer:
     """Build stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0.
 
-    A warning says so where stage 1 made another number of steps in an epoch.
-
-    Args:
-        handover: of stage 1.
-        cooldown: of stage 2.
-        network: whose trainable parameters are updated.
-        steps_per_epoch: of stage 2.
-        n_epochs: of stage 2.
-        ranks: rank 0 has the state.
+    A warning says so where stage 1 made another number of steps in an epoch. Arguments as ``build_cooldown_step``.
     """
     before = handover.steps_per_epoch
     if ranks.rank == 0 and before not in (None, steps_per_epoch):
@@ -256,8 +239,8 @@ def build_cooldown_optimizer(
             "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
             "cooldown.rate"
         )
-    constant = np.full(handover.n_updates + 1, cooldown.factor * handover.rate)
-    rates = with_cooldown(constant, handover.n_updates, n_epochs * steps_per_epoch, cooldown.schedule)
+    constant = np.full(handover.n_updates + 1, handover.factor * handover.rate)
+    rates = with_cooldown(constant, handover.n_updates, n_epochs * steps_per_epoch, handover.schedule)
     optimizer = build_optimizer(handover.optimizer, network, rates.tolist())
     state = state_parameters(optimizer)
     if handover.state is not None:

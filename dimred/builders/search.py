@@ -85,10 +85,8 @@ def build_search_step(
         ranks: of the job.
     """
     optimizer = None
-    if config.cooldown is not None and handover is not None:
-        optimizer = build_cooldown_optimizer(
-            handover, config.cooldown, network, steps_per_epoch, config.n_epochs, ranks
-        )
+    if handover is not None:
+        optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
     options = search.model_dump(include=SearchOptions.model_fields.keys() - {"n_components"})
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)

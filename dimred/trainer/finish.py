@@ -9,6 +9,7 @@ from typing import Any
 from mindspore import Parameter, nn
 
 from dimred.averaging.choice import Candidate, Selection
+from dimred.builders.handover import Handover
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches
@@ -44,7 +45,7 @@ class Finish(StageRun):
         images: split -> its batches, of all splits that the run reads.
         scores: what the network is measured by.
         sources: the files that the run was made from, for ``result.json``.
-        cooldown: what was taken over from stage 1, for ``result.json``; None without a cooldown.
+        handover: what was taken over from stage 1; None without a cooldown.
 
     Attributes:
         result: what ``result.json`` will hold.
@@ -59,7 +60,7 @@ class Finish(StageRun):
         images: Mapping[str, Batches],
         scores: Scores,
         sources: Mapping[str, Path | None],
-        cooldown: Mapping[str, Any] | None,
+        handover: Handover | None,
     ):
         super().__init__(
             "stage 2", session, settings, network, step, images, scores, split=settings.trained_split,
@@ -74,16 +75,16 @@ class Finish(StageRun):
         self.result: dict[str, Any] = {
             "start": settings.start,
             "epochs": settings.n_epochs,
-            "cooldown": None if cooldown is None else dict(cooldown),
+            "cooldown": handover and handover.summary(),
             "metric": self.metric,
             f"{self.metric}_by_epoch": {},
             "training_seconds": 0.0,
             "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
             "basis": None,
         }
-        if cooldown is not None:
-            told = "{updates} updates by {optimizer}, at the rate {rate:g}"
-            session.identity["WEIGHTS"] = told.format_map(cooldown)
+        if handover is not None:
+            by = f"{handover.n_updates} updates by {handover.optimizer.name}"
+            session.identity["WEIGHTS"] = f"{by}, at the rate {handover.rate:g}"
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; return whether there is one.

@@ -77,7 +77,8 @@ def check_stage_2(
         if not begins and not weights.exists():  # its state has all that the run needs of them
             found = RunStates(out).newest(_log.info)
             told = found and found.progress["result"]["cooldown"]
-            return None, Handover.of_summary(told) if told else None
+            shape = settings.cooldown and settings.cooldown.model_dump(include={"factor", "schedule"})
+            return None, Handover.of_summary(told | shape) if told and shape else None
         arrays, handover = read_checkpoint(weights), None
         if settings.cooldown is not None:
             handover = read_handover(settings.cooldown, network, weights, arrays)

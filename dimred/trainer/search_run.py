@@ -49,7 +49,7 @@ class SearchRun(Finish):
     """Stage 2 with a search in the subspace of stage 1's snapshots; each step has a record of its own.
 
     Args:
-        session, settings, network, images, scores, sources, cooldown: see ``Finish``.
+        session, settings, network, images, scores, sources, handover: see ``Finish``.
         step: stage 2's step.
         search: the section of the settings.
         basis: on rank 0; None elsewhere.
@@ -69,11 +69,11 @@ class SearchRun(Finish):
         images: Mapping[str, Batches],
         scores: Scores,
         sources: Mapping[str, Path | None],
-        cooldown: Mapping[str, Any] | None,
+        handover: Handover | None,
         search: SearchConfig,
         basis: SubspaceBasis | None,
     ):
-        super().__init__(session, settings, network, step, images, scores, sources, cooldown)
+        super().__init__(session, settings, network, step, images, scores, sources, handover)
         self.search, self.basis = search, basis
         self.records: list[dict[str, Any]] = []
         session.identity["PCA_MAT"] = basis.digest if basis else None
@@ -226,6 +226,5 @@ def build_search_run(
     basis = ranks.run_on_rank_zero(fitted)
     shared = share(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
     step = build_search_step(settings, search, handover, network, cast(SubspaceBasis, shared), steps, ranks)
-    told = None if handover is None or settings.cooldown is None else handover.summary(settings.cooldown)
     sources = {**sources, "basis": basis.path if basis else None}
-    return SearchRun(session, settings, network, step, images, scores, sources, told, search, basis)
+    return SearchRun(session, settings, network, step, images, scores, sources, handover, search, basis)

@@ -63,11 +63,11 @@ def read(path: Path, **options: object) -> Handover:
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
-    found = read(weights)
+    found = read(weights, schedule="sqrt")
     assert (found.optimizer, found.n_updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.source.endswith("run/config.yaml")
-    optimizer = build_cooldown_optimizer(found, CooldownConfig(schedule="sqrt"), NETWORK, 2, n_epochs=2)
+    optimizer = build_cooldown_optimizer(found, NETWORK, 2, n_epochs=2)
     rates = []
     for step in range(4):
         rates.append(float(optimizer.get_lr().asnumpy()))
@@ -100,7 +100,7 @@ def test_batches_and_parts_of_the_step_are_those_of_stage_1_unless_set(weights: 
 
 def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     for options, steps, said in (({}, 3, False), ({}, 24, True), ({"rate": 0.2}, 24, False)):
-        build_cooldown_optimizer(read(weights, **options), CooldownConfig(), NETWORK, steps, n_epochs=2)
+        build_cooldown_optimizer(read(weights, **options), NETWORK, steps, n_epochs=2)
         told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
         assert (told in caplog.text) == said
         caplog.clear()
@@ -108,7 +108,7 @@ def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, caplog: p
 
 def test_a_handover_is_the_same_after_it_was_shared(weights: Path) -> None:
     found = read(weights)
-    assert share_handover(found, CooldownConfig(), ALONE) == found
+    assert share_handover(found, ALONE) == found
 
 
 def test_the_configuration_wins_over_stage_1(weights: Path) -> None:

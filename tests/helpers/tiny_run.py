@@ -66,16 +66,15 @@ def stage_2_run(
     handover = None if cooldown is None else read_handover(cooldown, network, weights, start)
     basis = None if matrix is None else load_basis(matrix, network=network)
     if search is None:
-        step = build_cooldown_step(settings, cooldown, handover, network, per_epoch)
+        step = build_cooldown_step(settings, handover, network, per_epoch)
     else:
         step = build_search_step(settings, search, handover, network, basis, per_epoch)
-    told = None if cooldown is None else handover.summary(cooldown)
     begin, first = to_arrays(step.get_parameters()) | start, getattr(step, "state", None)
 
     def run(out: Path, resume: bool) -> None:
         from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
         with open_session(out, settings, ALONE, resume=resume) as session:
-            common = (session, settings, network, step, images, CLASSIFICATION, {}, told)
+            common = (session, settings, network, step, images, CLASSIFICATION, {}, handover)
             if search is None:
                 finish = Finish(*common)
             else:
