@@ -135,6 +135,11 @@ class StageOneConfig(StageConfig):
         return {"name": value} if isinstance(value, str) else value
 
     @property
+    def n_epochs(self) -> int:
+        """The same, as stage 2 has it."""
+        return self.epochs
+
+    @property
     def uses_val(self) -> bool:
         """Whether val decides when the run ends."""
         return self.stop is not None

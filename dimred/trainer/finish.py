@@ -3,19 +3,19 @@
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindspore import Parameter, nn
+from mindspore import Parameter
 
 from dimred.averaging.choice import Candidate, Selection
 from dimred.builders.handover import Handover
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig
-from dimred.data.batches import STAGE_2_EPOCHS_FROM, Batches
+from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.evaluation.scores import Scores
 from dimred.io.atomic import retry
 from dimred.io.checksummed_json import write_checksummed
 from dimred.io.metrics_file import metric_text
@@ -24,7 +24,6 @@ from dimred.train_step.optimizers import state_parameters
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import finite
 from dimred.trainer.points import FirstChoice, Points, put_file
-from dimred.trainer.session import Session
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import RunState
 from dimred.vectors.parameters import preserved, to_arrays
@@ -32,41 +31,31 @@ from dimred.vectors.parameters import preserved, to_arrays
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Finish(StageRun):
     """Stage 2 from its start to the network that is kept.
 
     Its candidates are the start, the best average of stage 1's snapshots, each epoch, and means of the latest epochs.
 
-    Args:
-        session: of the run.
-        settings: the configuration.
-        network: in ``step``; has the weights of WEIGHTS.
+    Attributes:
+        network: begins with the weights of WEIGHTS.
         step: stage 1's step, with a rate that falls to 0.
-        images: split -> its batches, of all splits that the run reads.
-        scores: what the network is measured by.
         sources: the files that the run was made from, for ``result.json``.
         handover: what was taken over from stage 1; None without a cooldown.
-
-    Attributes:
         result: what ``result.json`` will hold.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        settings: StageTwoConfig,
-        network: nn.Cell,
-        step: nn.Cell,
-        images: Mapping[str, Batches],
-        scores: Scores,
-        sources: Mapping[str, Path | None],
-        handover: Handover | None,
-    ):
-        super().__init__(
-            "stage 2", session, settings, network, step, images, scores, split=settings.trained_split,
-            n_epochs=settings.n_epochs, place=Place(epoch=0), first_order=STAGE_2_EPOCHS_FROM,
-        )  # fmt: skip
-        self.settings, self.step = settings, step
+    settings: StageTwoConfig
+    sources: Mapping[str, Path | None]
+    handover: Handover | None
+
+    name = "stage 2"
+    first_epoch = 0
+    first_order = STAGE_2_EPOCHS_FROM
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        session, settings, handover = self.session, self.settings, self.handover
         self.snapshots: CheckpointSeries | None = None  # on rank 0, of a run that begins
         self.points = Points(
             session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
@@ -79,7 +68,7 @@ class Finish(StageRun):
             "metric": self.metric,
             f"{self.metric}_by_epoch": {},
             "training_seconds": 0.0,
-            "sources": {name: path and str(path.resolve()) for name, path in sources.items()},
+            "sources": {name: path and str(path.resolve()) for name, path in self.sources.items()},
             "basis": None,
         }
         if handover is not None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,6 @@ from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
 from dimred.io.run_names import BASIS, STATES
@@ -45,38 +45,23 @@ _FLOAT = 4  # bytes
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 
+@dataclass(eq=False)
 class SearchRun(Finish):
     """Stage 2 with a search in the subspace of stage 1's snapshots; each step has a record of its own.
 
-    Args:
-        session, settings, network, images, scores, sources, handover: see ``Finish``.
-        step: stage 2's step.
-        search: the section of the settings.
-        basis: on rank 0; None elsewhere.
-
     Attributes:
+        step: stage 2's step.
+        basis: what is searched in, on every rank.
         records: one for each step, as in ``metrics.jsonl``.
     """
 
     step: SearchStep
+    basis: SubspaceBasis
 
-    def __init__(
-        self,
-        session: Session,
-        settings: StageTwoConfig,
-        network: nn.Cell,
-        step: SearchStep,
-        images: Mapping[str, Batches],
-        scores: Scores,
-        sources: Mapping[str, Path | None],
-        handover: Handover | None,
-        search: SearchConfig,
-        basis: SubspaceBasis | None,
-    ):
-        super().__init__(session, settings, network, step, images, scores, sources, handover)
-        self.search, self.basis = search, basis
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.records: list[dict[str, Any]] = []
-        session.identity["PCA_MAT"] = basis.digest if basis else None
+        self.session.identity["PCA_MAT"] = self.basis.digest
 
     def take_up(self, found: RunState) -> None:
         """Take up what the search remembers.
@@ -98,16 +83,12 @@ class SearchRun(Finish):
         """Put the network where stage 2 begins; ``mean`` is that of the basis."""
         super().put_start(snapshots)
         if self.settings.start == "mean":
-            self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), self.on.layout, self.ranks))
-            n_snapshots = 0 if self.basis is None else len(self.basis.snapshots)  # on rank 0
-            self.result["start_effective_size"] = float(self.ranks.sum([n_snapshots])[0])
-
-    def _mean(self) -> np.ndarray:
-        if self.basis is None or self.basis.mean is None:
-            raise ConfigError(
-                "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
-            )
-        return self.basis.mean
+            if self.basis.mean is None:
+                raise ConfigError(
+                    "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
+                )
+            self.on.put(self.basis.mean)
+            self.result["start_effective_size"] = float(len(self.basis.snapshots))
 
     def train(self) -> None:
         """Search the epochs that are left, unless nothing is accepted any more."""
@@ -142,8 +123,7 @@ class SearchRun(Finish):
 
     def totals(self) -> dict[str, Any]:
         """Return what the search did in all, and what it searched in."""
-        basis = None if self.basis is None else self.basis.in_short(self.search.n_components)
-        return totals(self.records) | {"basis": basis}
+        return totals(self.records) | {"basis": self.basis.in_short(self.step.direction_rule.n_components)}
 
 
 def find_basis(
@@ -210,8 +190,7 @@ def build_search_run(
     """Fit the basis where there is none yet, share it with the other ranks, and build the run.
 
     Args:
-        session, settings, network, images, scores, sources: see ``Finish``.
-        handover: of stage 1, for a cooldown outside the subspace.
+        session, settings, network, images, scores, sources, handover: see ``Finish``.
         found: the basis, or the snapshots to fit one on; on rank 0.
         search: the section of the settings.
     """
@@ -223,8 +202,9 @@ def build_search_run(
         return fit_basis(found, search.n_components, out=session.out / BASIS, kind=search.basis, network=network)
 
     ranks, steps = session.ranks, images[search.split].steps_per_epoch
-    basis = ranks.run_on_rank_zero(fitted)
-    shared = share(basis, ranks, lambda path: load_basis(path, network=network, verify=False))
-    step = build_search_step(settings, search, handover, network, cast(SubspaceBasis, shared), steps, ranks)
-    sources = {**sources, "basis": basis.path if basis else None}
-    return SearchRun(session, settings, network, step, images, scores, sources, handover, search, basis)
+    shared = share(ranks.run_on_rank_zero(fitted), ranks, lambda path: load_basis(path, network=network, verify=False))
+    basis = cast(SubspaceBasis, shared)
+    step = build_search_step(settings, search, handover, network, basis, steps, ranks)
+    return SearchRun(
+        session, settings, network, step, images, scores, {**sources, "basis": basis.path}, handover, basis
+    )

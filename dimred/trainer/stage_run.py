@@ -3,13 +3,14 @@
 import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mindspore import Parameter, nn
 
-from dimred.config import StageConfig
+from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.data.batches import Batches
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
@@ -28,55 +29,45 @@ from dimred.vectors.parameters import preserved, to_arrays
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class StageRun(Observer):
     """A run of a stage in its folder: the loop, the states to resume from, and what is measured after an epoch.
 
-    Args:
-        name: of the stage.
+    Attributes:
         session: of the run.
         settings: the configuration.
         network: in ``step``.
         step: called with each batch.
         images: split -> its batches, of all splits that the run reads.
         scores: what the network is measured by.
-        split: the one that the steps take.
-        n_epochs: the last epoch.
-        place: where a run begins.
-        first_order: see ``EpochLoop``.
-
-    Attributes:
         last: loss and parts of the last step before a state.
         measured: metric by key of the record, of the last measurement.
     """
 
-    metrics: MetricsLog
+    session: Session
+    settings: StageOneConfig | StageTwoConfig
+    network: nn.Cell
+    step: nn.Cell
+    images: Mapping[str, Batches]
+    scores: Scores
 
-    def __init__(
-        self,
-        name: str,
-        session: Session,
-        settings: StageConfig,
-        network: nn.Cell,
-        step: nn.Cell,
-        images: Mapping[str, Batches],
-        scores: Scores,
-        *,
-        split: str,
-        n_epochs: int,
-        place: Place,
-        first_order: int = 0,
-    ):
-        self.session, self.config, self.ranks = session, settings, session.ranks
-        self.network, self._step, self.n_epochs, self.place = network, step, n_epochs, place
+    name: ClassVar[str]
+    first_epoch: ClassVar[int] = 1
+    first_order: ClassVar[int] = 0  # see ``EpochLoop``
+    metrics: MetricsLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        session, settings, trained = self.session, self.settings, self.images[self.settings.trained_split]
+        self.ranks, self.n_epochs, self.place = session.ranks, settings.n_epochs, Place(epoch=self.first_epoch)
         self.loop = EpochLoop(
-            name, step, images[split], seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
+            self.name, self.step, trained, seed=settings.seed, n_epochs=self.n_epochs, first_order=self.first_order,
             save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
         )  # fmt: skip
-        self.per_epoch = images[split].steps_per_epoch
-        self.statistics = own_statistics(network, step)
+        self.per_epoch = trained.steps_per_epoch
+        self.statistics = own_statistics(self.network, self.step)
         self.on = OnSplits(
-            network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches, ranks=session.ranks,
-            at_batch=tell_alive,
+            self.network, self.images, self.scores, seed=settings.seed, n_batches=settings.reestimate_batches,
+            ranks=session.ranks, at_batch=tell_alive,
         )  # fmt: skip
         self.reestimates = settings.reestimate_batch_norm and self.on.has_batch_norm
         self.metric = settings.metric_name
@@ -84,7 +75,7 @@ class StageRun(Observer):
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.measured: dict[str, float] = {}
         self._result: Any = None
-        session.identify_data(images)
+        session.identify_data(self.images)
 
     @property
     def n_steps(self) -> int:
@@ -105,7 +96,7 @@ class StageRun(Observer):
         Raises:
             ConfigError: the configuration has changed otherwise, or ``epochs`` is below what the run has done.
         """
-        found = self.session.restore(parameters_to_save(self._step), self.place, self.per_epoch, allowed)
+        found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, allowed)
         if found is None:
             return None
         if self.n_epochs < self.place.epoch:
@@ -129,15 +120,15 @@ class StageRun(Observer):
         if self._result is not None:
             self.last = self.last_step(self._result)
         self.ranks.all_reduce_mean(self.statistics)
-        return to_arrays(parameters_to_save(self._step))
+        return to_arrays(parameters_to_save(self.step))
 
     def last_step(self, result: Any) -> dict[str, Any]:
         """Return the loss of a step, the mean over the ranks, and what its parts report, where they are on."""
         loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
         parts: dict[str, float] = {}
-        if self.config.clipping.norm or self.config.clipping.value:
+        if self.settings.clipping.norm or self.settings.clipping.value:
             parts["grad_norm"] = float(result.grad_norm)
-        if self.config.loss_scale.name != "none":
+        if self.settings.loss_scale.name != "none":
             parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
         return {"loss": loss, "parts": parts}
 
@@ -159,7 +150,7 @@ class StageRun(Observer):
             Key of the record -> metric. What the run does not have is left out.
         """
         tell_position("evaluating after", self.n_steps)
-        split, ema = self.config.data.eval_split, self._step.ema
+        split, ema = self.settings.data.eval_split, self.step.ema
         found = {self.metric: self.on.metric(split)}
         with preserved(moving_statistics(self.network)):
             if self.reestimates:
@@ -182,10 +173,10 @@ class StageRun(Observer):
         loss, text = self.last["loss"], self.measured_text(1)
         shown = loss_text(loss)
         parts = [f"epoch {place.epoch}/{self.n_epochs}", f"step {self.per_epoch}", f"loss {shown}"]
-        if self._step.optimizer is not None:
-            parts.append(f"lr {last_rate(self._step.optimizer):.3g}")
+        if self.step.optimizer is not None:
+            parts.append(f"lr {last_rate(self.step.optimizer):.3g}")
         if text:
-            parts.append(f"{self.config.data.eval_split} {text}")
+            parts.append(f"{self.settings.data.eval_split} {text}")
         _log.info(f"epoch: {place.epoch} step: {self.per_epoch} loss is {'nan' if loss is None else loss}")
         _log.info("  ".join([*parts, f"{place.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
@@ -213,9 +204,9 @@ class StageRun(Observer):
             return
         if text:
             statistics = f", BatchNorm statistics {how}" if self.on.has_batch_norm else ""
-            _log.info(f"{self.metric} on {self.config.data.eval_split!r}{statistics}: {text}")
-        if self.config.eval_split_warning is not None:
-            _log.info(self.config.eval_split_warning)
+            _log.info(f"{self.metric} on {self.settings.data.eval_split!r}{statistics}: {text}")
+        if self.settings.eval_split_warning is not None:
+            _log.info(self.settings.eval_split_warning)
         _log.info(f"network: {network}")
         _log.info(f"next: {shlex.join(command)}")
 

@@ -3,23 +3,21 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from mindspore import get_context, nn
+from mindspore import get_context
 
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
-from dimred.data.batches import Batches
 from dimred.errors import ConfigError
-from dimred.evaluation.scores import CLASSIFICATION, Scores
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.train_step.optimizers import UPDATES
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.trainer.averaged_stop import AveragedStop
 from dimred.trainer.loop import Place
-from dimred.trainer.session import Session
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import FullCheckpoints, check_finite
 from dimred.vectors.parameters import from_arrays, to_arrays
@@ -29,41 +27,28 @@ _log = logging.getLogger(__name__)
 _ENDS = ("epochs", "stop")  # keys that say where a run ends, not how it gets there
 
 
+@dataclass(eq=False)
 class Training(StageRun):
     """Ordinary training that keeps a rolling series of weight snapshots.
 
-    Args:
-        session: of the run.
-        settings: the configuration.
-        network: in ``step``.
-        step: stage 1's step.
-        images: by split, those that this run reads.
-        scores: what the network is measured by.
+    Attributes:
         data: as the user typed it, for the command that comes next.
         options_of_stage_2: for the same.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        settings: StageOneConfig,
-        network: nn.Cell,
-        step: TrainStep,
-        images: Mapping[str, Batches],
-        scores: Scores = CLASSIFICATION,
-        data: Path = Path("DATA"),
-        options_of_stage_2: Sequence[str] = ("--config", "STAGE_2.yaml"),
-    ):
-        super().__init__(
-            "stage 1", session, settings, network, step, images, scores,
-            split="train", n_epochs=settings.epochs, place=Place(),
-        )  # fmt: skip
-        self.settings, self.step = settings, step
+    settings: StageOneConfig
+    step: TrainStep
+    data: Path = Path("DATA")
+    options_of_stage_2: Sequence[str] = ("--config", "STAGE_2.yaml")
+
+    name = "stage 1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.snapshots: CheckpointSeries | None = None  # on rank 0
         self.stop: AveragedStop | None = None
-        if settings.stop is not None:
-            self.stop = AveragedStop(settings.stop, network, self.on, session.ranks)
-        self._name, self._data, self._options_of_stage_2 = settings.model.file_prefix, str(data), options_of_stage_2
+        if self.settings.stop is not None:
+            self.stop = AveragedStop(self.settings.stop, self.network, self.on, self.ranks)
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
         """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given.
@@ -111,9 +96,9 @@ class Training(StageRun):
         if averaged in self.measured:
             _log.info(f"with the average of the weights (EMA): {averaged} {self.measured[averaged]:.4f}")
         device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
-        command = ["dimred", "train", "stage-2", self._data, str(self._last_checkpoint)]
+        command = ["dimred", "train", "stage-2", str(self.data), str(self._last_checkpoint)]
         value, text = self.measured.get(self.metric), self.measured_text(2)
-        self.say_end(value, "as trained", text, self._last_checkpoint, [*command, *self._options_of_stage_2, *device])
+        self.say_end(value, "as trained", text, self._last_checkpoint, [*command, *self.options_of_stage_2, *device])
 
     @property
     def has_ended(self) -> bool:
@@ -122,7 +107,7 @@ class Training(StageRun):
 
     def _rewind(self) -> CheckpointSeries:
         """Bring back to where the run goes on whatever was written on the way; the snapshots that are left."""
-        prefix, folder = self._name, self.session.out / STAGE_1_CHECKPOINTS
+        prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(self.finished_epochs)
         snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
@@ -172,7 +157,8 @@ class Training(StageRun):
 
     @property
     def _last_checkpoint(self) -> Path:
-        return self.session.out / STAGE_1_CHECKPOINTS / f"{self._name}-{self.finished_epochs}_{self.per_epoch}.ckpt"
+        name = f"{self.settings.model.file_prefix}-{self.finished_epochs}_{self.per_epoch}.ckpt"
+        return self.session.out / STAGE_1_CHECKPOINTS / name
 
     def _save_state(self, place: Place, arrays: Mapping[str, np.ndarray]) -> None:
         if self.stop is None:

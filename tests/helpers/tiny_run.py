@@ -42,7 +42,7 @@ def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Pa
     def run(out: Path, resume: bool) -> None:
         from_arrays(parameters_to_save(step), first, "the beginning")
         with open_session(out, settings, ALONE, resume=resume) as session:
-            training = Training(session, settings, network, step, images)
+            training = Training(session, settings, network, step, images, CLASSIFICATION)
             training.restore(None if begin is None else read_full_checkpoint(begin, "--from"), [*allowed])
             training.run()
 
@@ -78,7 +78,7 @@ def stage_2_run(
             if search is None:
                 finish = Finish(*common)
             else:
-                step.state, finish = first, SearchRun(*common, search, basis)
+                step.state, finish = first, SearchRun(*common, basis)
             if not finish.restore([*allowed]):
                 finish.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
             finish.run()
