@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from dimred.config import StageTwoConfig, load_config
-from dimred.console import run_program
+from dimred.console import print_table, run_program
 from dimred.errors import ConfigError, DimredError, StoppedError
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
@@ -162,12 +160,11 @@ def _show(out: Path, seed: int, epochs: int, total: int) -> None:
         for name, accuracies in curves.items()
     }
     save_figure(plot_curve(drawn, size=(8, 4.5)), out, "accuracy")
-    table = Table("what", title="Test accuracy, BatchNorm re-estimated in every row")
-    for name in ("passes", "accuracy"):
-        table.add_column(name, justify="right")
-    for what, passes, accuracy in rows:
-        table.add_row(what, f"{passes:.1f}", f"{100 * accuracy:.2f} %")
-    Console().print(table)
+    print("Test accuracy, BatchNorm re-estimated in every row")
+    print_table(
+        ("what", "passes", "accuracy"),
+        [(what, f"{passes:.1f}", f"{100 * accuracy:.2f} %") for what, passes, accuracy in rows],
+    )
     print(
         f"After {rows[2][1]:.1f} passes both stages reach {100 * ours:.2f} %; plain training with a schedule made for "
         f"{total} passes reaches {100 * same:.2f} %, with one made for {2 * total} {100 * twice:.2f} %.\n\n"

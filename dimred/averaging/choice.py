@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Of that mean; 0 where it isn't known."""
+        """The standard error of the mean loss; 0 where it isn't known."""
         return standard_error(self.losses) if self.error is None else self.error
 
 
@@ -63,7 +63,7 @@ class Behind(NamedTuple):
 
     @property
     def is_noise(self) -> bool:
-        """Whether it is no more than one standard error; never of a loss that is not finite."""
+        """Whether the loss is no more than one standard error behind; never if it is not finite."""
         return self.loss <= self.standard_error
 
 
@@ -155,7 +155,7 @@ class Selection:
         self._known, self._remember = known, remember
 
     def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
-        """Add a candidate with what ``measure`` finds. It is not called where that is known."""
+        """Add a candidate with what ``measure`` finds, or with what is known of it already."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         started, known = time.perf_counter(), self._known.get(name)
         self.candidates.append(Candidate(name, effective_size, *(measure() if known is None else known)))
@@ -169,7 +169,7 @@ class Selection:
         self.candidates.append(measured._replace(name=name))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return of each candidate what it is, what was measured, and how far its loss is behind the lowest."""
+        """Return each candidate's name, size and measurements, and how far its loss is behind the lowest."""
         best = lowest(self.candidates)
         return [
             {"name": one.name, "effective_size": one.effective_size, "loss": one.loss, "metric": one.metric}

@@ -105,7 +105,7 @@ class Batches:
     def evaluation(self) -> "Readable":
         """Return this rank's share of all samples, in the order of the split, without augmentation."""
         order = np.arange(self.rank, self.n_images, self.group_size)
-        return Readable(self._evaluation_samples(order).batch(self.batch_size)) if len(order) else NoBatches()
+        return Readable(self._evaluation_samples(order).batch(self.batch_size) if len(order) else None)
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Yield training micro-batches without end, in orders that no epoch uses; none if not one can be filled."""
@@ -120,7 +120,7 @@ class Batches:
 
     @property
     def size_in_words(self) -> str:
-        """Number of samples, and of classes where they are known."""
+        """The number of samples, and of classes where they are known."""
         return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
 
     def digest(self) -> str:
@@ -138,11 +138,11 @@ class Readable:
     """The batches of a MindSpore dataset, with errors that name the file that can't be read.
 
     Args:
-        batches: all of one shape if ``sink`` is set.
+        batches: all of one shape if ``sink`` is set; None for none, because MindSpore has no empty sampler.
         sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
     """
 
-    def __init__(self, batches: dataset.Dataset, sink: bool = False):
+    def __init__(self, batches: Any, sink: bool = False):
         self._batches, self._sink = batches, sink
 
     def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
@@ -151,6 +151,8 @@ class Readable:
         Raises:
             DataError: names the file that can't be read.
         """
+        if self._batches is None:
+            return
         if self._sink:
             batches = self._from_the_device()
         else:
@@ -173,17 +175,6 @@ class Readable:
             queue = self._batches.__transfer_dataset__
             queue.stop_send()
             queue.release()
-
-
-class NoBatches(Readable):
-    """The share of a rank in a split with fewer samples than there are ranks; MindSpore has no empty sampler."""
-
-    def __init__(self) -> None:
-        pass
-
-    def create_tuple_iterator(self, num_epochs: int = 1, output_numpy: bool = False) -> Iterator[Any]:
-        """Iterate over nothing."""
-        return iter(())
 
 
 def _in_words(text: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DimredError
@@ -11,21 +11,11 @@ from dimred.errors import DimredError
 _N_BLOCKS, _BLOCK = 64, 1 << 16  # of a file that are compared; a basis can have 100 GB
 
 
-class _FromFile(Protocol):
-    """Something that was read from the file ``path``."""
-
-    @property
-    def path(self) -> Any: ...
-
-
-Content = TypeVar("Content", bound=_FromFile)
-
-
-def share(found: Content | None, ranks: Ranks, read: Callable[[Path], Content]) -> Content | None:
+def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
     """Read rank 0's file on every rank; all of them call this.
 
     Args:
-        found: on rank 0 what it has read, None if it has nothing; None on the other ranks.
+        found: on rank 0 what it has read, with the file as ``path``, None if it has nothing; None on the other ranks.
         ranks: of the job.
         read: reads the content of a file; called on the other ranks with rank 0's path.
 

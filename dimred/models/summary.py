@@ -9,7 +9,6 @@ from mindspore import Tensor, nn, ops
 
 from dimred.errors import ConfigError
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Conv3dTranspose)
 Shape = tuple[int, ...]
@@ -104,7 +103,7 @@ def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
         return n_taken * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_given)
     if isinstance(cell, nn.Dense):
         return n_given * 2 * cell.in_channels + _bias(cell, n_given)
-    if isinstance(cell, (*_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)):
+    if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # of every BatchNorm
         return 2 * n_given  # scale and shift
     if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
         return n_taken

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -201,9 +201,11 @@ def build_search_run(
         _log.debug("fitting the basis")
         return fit_basis(found, search.n_components, out=session.out / BASIS, kind=search.basis, network=network)
 
+    def load(path: Path) -> SubspaceBasis:
+        return load_basis(path, network=network, verify=False)
+
     ranks, steps = session.ranks, images[search.split].steps_per_epoch
-    shared = share(ranks.run_on_rank_zero(fitted), ranks, lambda path: load_basis(path, network=network, verify=False))
-    basis = cast(SubspaceBasis, shared)
+    basis: SubspaceBasis = share(ranks.run_on_rank_zero(fitted), ranks, load)
     step = build_search_step(settings, search, handover, network, basis, steps, ranks)
     return SearchRun(
         session, settings, network, step, images, scores, {**sources, "basis": basis.path}, handover, basis
