@@ -160,7 +160,7 @@ class Finish(StageRun):
             )
         self.session.write_configuration()
         self.ranks.run_on_rank_zero(lambda: (self.session.out / RESULT).unlink(missing_ok=True))  # of an earlier end
-        with self.session.open_metrics() as self.metrics:
+        with self.session.open_metrics(self.metrics_length) as self.metrics:
             self.ranks.run_on_rank_zero(lambda: self.session.states.forget_after(self.n_steps))
             if self.place.epoch == 0:
                 if self.settings.adds_average:

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from mindspore import Parameter
-
 from dimred.config import StageConfig, config_text, unknown_key
 from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, shown
-from dimred.io.atomic import atomic_write, retry
+from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
 from dimred.launch.signals import StopSignals
@@ -23,10 +20,8 @@ from dimred.models.factory import call_factory
 from dimred.trainer.device import StepProfiler, redirect_native_stderr
 from dimred.trainer.faults import translate_errors
 from dimred.trainer.folder import run_folder, write_versions
-from dimred.trainer.loop import Place
 from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
 from dimred.trainer.states import VAL_LOSSES, RunState, RunStates, read_state
-from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +57,6 @@ class Session:
         self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile"}) | {
             "--devices": ranks.group_size
         }
-        self._mark = 0  # length of the metrics in bytes
 
     def identify_data(self, images: Mapping[str, Batches]) -> None:
         """Make the splits that the run reads a part of its identity.
@@ -74,33 +68,18 @@ class Session:
             lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
         )
 
-    def restore(
-        self, parameters: Sequence[Parameter], place: Place, steps_per_epoch: int, allowed: Sequence[str]
-    ) -> RunState | None:
-        """Take up the newest state: parameters, place, and where the metrics ended; None where there is no state.
+    def newest_state(self, allowed: Sequence[str]) -> RunState | None:
+        """Read the newest state, on every rank; None where there is none.
 
         Raises:
-            ConfigError: the configuration differs in a key that is not ``allowed`` to, or epochs have other lengths.
-            CheckpointError: the state is of another network.
+            ConfigError: the configuration differs in a key that is not ``allowed`` to.
         """
         newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
-        found = share(newest, self.ranks, read_state)
-        if found is None:
-            return None
-        if self.ranks.is_rank_zero:
+        found: RunState | None = share(newest, self.ranks, read_state)
+        if found is not None and self.ranks.is_rank_zero:
             before = found.progress["run"]
             refuse_changes(before, self.identity, allowed)
             self._refuse_another_val(before, found)
-        place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
-        if found.step != place.n_steps(steps_per_epoch):
-            raise ConfigError(
-                f"an epoch has {steps_per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} "
-                f"in {found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
-                "and the devices that it was begun with, or begin a new run in another folder"
-            )
-        from_arrays(parameters, found.arrays, str(found.path))
-        self._mark = found.progress["metrics"]
-        _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
         return found
 
     def _refuse_another_val(self, before: Mapping[str, Any], found: RunState) -> None:
@@ -117,31 +96,15 @@ class Session:
         atomic_write(self.out / CONFIG, config_text(self.settings))
         write_versions(self.out)
 
-    def open_metrics(self) -> MetricsLog:
-        """Open the metrics, cut where the restored state was saved; a run that begins finds none."""
-        cut_metrics(self.metrics_file, self._mark, self.ranks)
+    def open_metrics(self, length: int) -> MetricsLog:
+        """Open the metrics, cut to their length in bytes when the state was saved; 0 for a run that begins."""
+        cut_metrics(self.metrics_file, length, self.ranks)
         listeners: list[Any] = []
         if self.settings.tensorboard and self.ranks.is_rank_zero:
             listeners.append(TensorBoard(self.out / TENSORBOARD, read_metrics(self.metrics_file)))
         if self.settings.callback is not None and self.ranks.is_rank_zero:
             listeners.append(call_factory(self.settings.callback, self.out, key="callback"))
         return MetricsLog(self.metrics_file, listeners)
-
-    def save(self, step: int, place: Place, arrays: dict[str, np.ndarray], metrics: MetricsLog, **more: Any) -> None:
-        """Save the state after ``step`` steps, on rank 0.
-
-        Args:
-            step: steps done, of all epochs.
-            place: to go on from.
-            arrays: name -> value.
-            metrics: the run's.
-            more: plain JSON values for ``RunState.progress``.
-        """
-        progress: Mapping[str, Any] = {
-            "epoch": place.epoch, "done": place.done, "seconds": place.seconds,
-            "run": self.identity, "metrics": metrics.mark(), **more,
-        }  # fmt: skip
-        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(step, arrays, progress)))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dimred.data.batches import Batches
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.evaluation.scores import Scores
+from dimred.io.atomic import retry
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.launch.channel import tell_alive, tell_position
 from dimred.train_step.network_state import moving_statistics
@@ -24,7 +25,7 @@ from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.metrics import MetricsLog
 from dimred.trainer.session import Session
 from dimred.trainer.states import RunState
-from dimred.vectors.parameters import preserved, to_arrays
+from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class StageRun(Observer):
         images: split -> its batches, of all splits that the run reads.
         scores: what the network is measured by.
         last: loss and parts of the last step before a state.
+        metrics_length: of the metrics when the state was saved that the run goes on from, bytes.
         measured: metric by key of the record, of the last measurement.
     """
 
@@ -74,6 +76,7 @@ class StageRun(Observer):
         self.divergence = DivergenceDetector(ranks=session.ranks)
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.measured: dict[str, float] = {}
+        self.metrics_length = 0
         self._result: Any = None
         session.identify_data(self.images)
 
@@ -94,16 +97,29 @@ class StageRun(Observer):
             allowed: keys that may differ from before.
 
         Raises:
-            ConfigError: the configuration has changed otherwise, or ``epochs`` is below what the run has done.
+            ConfigError: the configuration has changed otherwise, epochs have other lengths, or ``epochs`` is below what
+                the run has done.
+            CheckpointError: the state is of another network.
         """
-        found = self.session.restore(parameters_to_save(self.step), self.place, self.per_epoch, allowed)
+        found = self.session.newest_state(allowed)
         if found is None:
             return None
-        if self.n_epochs < self.place.epoch:
-            did = "done" if self.finished_epochs == self.place.epoch else "begun"
+        place, per_epoch = self.place, self.per_epoch
+        place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
+        if found.step != place.n_steps(per_epoch):
             raise ConfigError(
-                f"epochs is {self.n_epochs}, but the run has {did} {self.place.epoch}; --set epochs to that or more"
+                f"an epoch has {per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} in "
+                f"{found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
+                "and the devices that it was begun with, or begin a new run in another folder"
             )
+        if self.n_epochs < place.epoch:
+            did = "done" if self.finished_epochs == place.epoch else "begun"
+            raise ConfigError(
+                f"epochs is {self.n_epochs}, but the run has {did} {place.epoch}; --set epochs to that or more"
+            )
+        from_arrays(parameters_to_save(self.step), found.arrays, str(found.path))
+        _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
+        self.metrics_length = found.progress["metrics"]
         self.last = found.progress["last"]
         self.divergence = DivergenceDetector(found.progress["first_loss"], self.ranks)
         return found
@@ -133,10 +149,12 @@ class StageRun(Observer):
         return {"loss": loss, "parts": parts}
 
     def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
-        """Save a state; ``more`` are plain JSON values beside what every run has."""
-        self.session.save(
-            self.n_steps, place, arrays, self.metrics, last=self.last, first_loss=self.divergence.first_loss, **more
-        )
+        """Save a state, on rank 0; ``more`` are plain JSON values beside what every run has."""
+        progress = {
+            "epoch": place.epoch, "done": place.done, "seconds": place.seconds, "run": self.session.identity,
+            "metrics": self.metrics.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **more,
+        }  # fmt: skip
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.session.states.save(self.n_steps, arrays, progress)))
 
     def measure(self, choose: Callable[[], object] | None = None) -> dict[str, float]:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.

@@ -85,7 +85,7 @@ class Training(StageRun):
         """Train the epochs that are left."""
         self.session.write_configuration()
         self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
-        with self.session.open_metrics() as self.metrics:
+        with self.session.open_metrics(self.metrics_length) as self.metrics:
             if self._is_to_measure(self.place) or self._lacks_last_checkpoint():  # the run was stopped meanwhile
                 self.save(self.place)
             self.loop.run(self.place, self)
