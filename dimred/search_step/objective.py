@@ -12,36 +12,27 @@ from dimred.vectors.base import Vectors
 
 
 class Evaluation(NamedTuple):
-    """A batch's loss and gradient at the current weights.
+    """A batch's loss and gradient at the current weights."""
 
-    Attributes:
-        loss: f(w; B), Tensor () float32.
-        grad: g, clipped where asked for, Tensor (M,) float32.
-        grad_square: |g|^2 of that g.
-        raw_norm: |g| before clipping.
-    """
-
-    loss: Tensor
-    grad: Tensor
-    grad_square: float
-    raw_norm: float
+    loss: Tensor  # f(w; B), () float32
+    grad: Tensor  # g, clipped where asked for, (M,) float32
+    grad_square: float  # |g|^2 of that g
+    raw_norm: float  # |g| before clipping
 
 
 class Objective:
     """Loss and gradient of one batch at the current weights.
 
     Both are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are averaged
-    here, in the same way, so that the search compares like with like.
+    here, in the same way, so that the search compares like with like. Every loss is reported without a loss scale.
 
     Args:
-        network: network and loss in one cell; returns the scalar mean loss of a batch.
+        network: network and loss in one cell.
         trainable: the parameters, in the order of the weight vector.
         vectors: of these parameters.
-        micro_batch_size: rows of a micro-batch; None takes every batch whole.
         reduce: from this rank's means to those over all ranks, see ``Ranks.mean``; None on one process.
-        draw_dropout_masks: called with a micro-batch's number before its forward pass.
-        loss_scale: of the gradient, or None; every loss is reported without it.
-        clipping: of the gradient, or None.
+        micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
+        loss_scale, clipping: of the gradient, or None.
     """
 
     def __init__(
@@ -49,8 +40,8 @@ class Objective:
         network: nn.Cell,
         trainable: Sequence[Parameter],
         vectors: Vectors,
-        micro_batch_size: int | None,
         reduce: nn.Cell | None,
+        micro_batch_size: int | None,
         draw_dropout_masks: Callable[[int], object],
         loss_scale: StaticLossScale | None,
         clipping: nn.Cell | None,

@@ -129,14 +129,7 @@ class SearchStep(nn.Cell):
         self._weights = make_vectors(trainable)
         self._subspace = make_projection(components, ranks)
         self._objective = Objective(
-            network,
-            trainable,
-            self._weights,
-            micro_batch_size,
-            ranks.mean(),
-            self._draw_masks,
-            loss_scale,
-            clipping,
+            network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, loss_scale, clipping
         )
         self._forward_is_checked = False
         self.state = SearchState(self.direction_rule.initial())

@@ -31,8 +31,7 @@ class Points:
 
     Args:
         folder: of the checkpoints; made when missing.
-        prefix: begins the names.
-        steps_per_epoch: for the names.
+        prefix, steps_per_epoch: for the names.
         ranks: all of them call the methods; rank 0 writes and reads.
         selection: of the points that were measured.
     """
@@ -69,18 +68,11 @@ class Points:
     def restore(
         self, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, float | None], sizes: Mapping[str, float]
     ) -> None:
-        """Take up from a state what was measured.
-
-        Args:
-            arrays: of the state.
-            metrics: of ``state_metrics``.
-            sizes: effective sizes of the points that are averages.
-        """
-        points = {
-            name.removeprefix(VAL_LOSSES): losses for name, losses in arrays.items() if name.startswith(VAL_LOSSES)
-        }
+        """Take up from a state what was measured; ``sizes`` are the effective sizes of the points that are averages."""
         self.selection.candidates = [
-            Candidate(point, sizes.get(point, 1.0), losses, metrics[point]) for point, losses in points.items()
+            Candidate(point := name.removeprefix(VAL_LOSSES), sizes.get(point, 1.0), losses, metrics[point])
+            for name, losses in arrays.items()
+            if name.startswith(VAL_LOSSES)
         ]
 
     def put_chosen(self, on: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class RunStates(_NumberedFiles):
     def __init__(self, out: Path):
         super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
 
-    def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> Path:
+    def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> None:
         """Write the state after ``step`` updates. On a full disk all older states but the newest make room.
 
         Raises:
@@ -92,7 +92,6 @@ class RunStates(_NumberedFiles):
                 raise
             write_state(path, arrays, progress)
         self._remove_all_but(self.keep)
-        return path
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
         """Read the newest state that is whole, None where there is no file; ``note`` is told of damaged ones.
@@ -121,12 +120,8 @@ class RunStates(_NumberedFiles):
 class FullCheckpoints(_NumberedFiles):
     """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
 
-    They hold all parameters and the optimizer's state, so that another run can begin with one.
-
-    Args:
-        directory: made when missing.
-        prefix: begins the names.
-        keep: how many stay.
+    They hold all parameters and the optimizer's state, so that another run can begin with one. ``directory`` is made
+    when missing.
     """
 
     def __init__(self, directory: Path, prefix: str, keep: int):
