@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_network, build_scores, build_splits, build_train_step, check_scores
+from dimred.builders import build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
@@ -45,8 +45,8 @@ def stage_1(
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
     network = build_network(settings)
-    first = check_stage_1(settings, network, data, out, go_on_from, resume)
-    images = build_splits(settings, data, ranks)
+    images, first = check_stage_1(settings, network, data, out, go_on_from, resume, ranks)
+    check_ranks(ranks, settings, images["train"])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
     say_plan(settings, settings.epochs, images["train"].steps_per_epoch, disk_of_stage_1(settings, network))
@@ -54,9 +54,8 @@ def stage_1(
     if 0 < n_snapshots <= N_COMPONENTS:
         needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
         _log.info(f"this run keeps {n_snapshots} snapshots; {needed}")
-    ranks.broadcast(
-        list(network.get_parameters())
-    )  # somebody's own network may draw its weights from another generator
+    # Somebody's own network may draw its weights from another generator.
+    ranks.broadcast(list(network.get_parameters()))
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     if fast_dev_run:
         settings, images = shortened(settings, images)

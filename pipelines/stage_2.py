@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_cooldown_step, build_network, build_scores, build_splits, check_scores
+from dimred.builders import build_cooldown_step, build_network, build_scores, check_ranks, check_scores
 from dimred.builders.handover import share_handover, with_parts_of_stage_1
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
@@ -54,7 +54,8 @@ def stage_2(
     set_precision(settings)
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
-    images = build_splits(settings, data, ranks)
+    images = found.images
+    check_ranks(ranks, settings, images[settings.trained_split])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
     n_steps = images[settings.trained_split].steps_per_epoch

@@ -7,5 +7,5 @@ from dimred.builders.loss_and_metric import check_scores as check_scores
 from dimred.builders.network_and_data import build_data as build_data
 from dimred.builders.network_and_data import build_network as build_network
 from dimred.builders.network_and_data import build_splits as build_splits
-from dimred.builders.network_and_data import check_splits as check_splits
+from dimred.builders.network_and_data import check_ranks as check_ranks
 from dimred.builders.steps import build_train_step as build_train_step

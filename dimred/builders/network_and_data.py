@@ -11,7 +11,7 @@ from mindspore import nn
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_data, smallest_side, split_folder
+from dimred.data.image_tree import check_classes, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
@@ -35,29 +35,35 @@ def build_network(config: StageConfig) -> nn.Cell:
     return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
 
 
-def check_splits(config: StageConfig, data: Path, splits: Sequence[str], *, val_chooses: bool = False) -> None:
-    """Check, before any expensive work, that the data have these splits and fit the network.
+def build_splits(
+    config: StageConfig, data: Path, splits: Sequence[str], *, ranks: Ranks = ALONE, val_chooses: bool = False
+) -> dict[str, Batches]:
+    """Build this rank's part of some splits, and check that they fit the network.
 
     Args:
         config: of the stage.
         data: as the user typed it.
         splits: that are read.
+        ranks: of the job.
         val_chooses: whether losses on ``val`` will choose between networks. A warning says where it is too small.
 
     Raises:
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
         ConfigError: there is no such dataset.
     """
-    if config.data.dataset is None:
-        check_data(data, splits, config.model.n_classes)
+    is_own, n_classes = config.data.dataset is not None, config.model.n_classes
+    if not is_own and not data.is_dir():
+        raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
+    images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
+    if not is_own:
+        check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
         _warn_of_upscaling(config.data, smallest_side(split_folder(data, splits[0])))
-    else:
-        for split in splits:
-            images = build_data(config.data, data, split)
-            if isinstance(images, OwnDataset) and None in (config.loss, config.metric):
-                images.check_classes(config.model.n_classes)
+    for part in images.values():
+        if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
+            part.check_classes(n_classes)
     if val_chooses:
-        _check_size_of_val(build_data(config.data, data, "val").n_images)
+        _check_size_of_val(images["val"].n_images)
+    return images
 
 
 def _check_size_of_val(n_samples: int) -> None:
@@ -101,19 +107,16 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     return ImageFolder(split_folder(data, split), **shared)
 
 
-def build_splits(config: StageConfig, data: Path, ranks: Ranks) -> dict[str, Batches]:
-    """Build this rank's part of each split that a run reads; check that all ranks were started alike.
+def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
+    """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
 
     Raises:
-        DimredError: the ranks have other configurations or other data; ConfigError: not one batch can be filled.
+        DimredError: the ranks differ; ConfigError: no batch.
     """
-    images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in config.splits}
-    trained = images[config.trained_split]
     ranks.check_same("configuration", config.model_dump_json().encode())
-    ranks.check_same("training images", f"{trained.classes} {trained.n_images}".encode())
-    if trained.steps_per_epoch == 0:
+    ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
+    if images.steps_per_epoch == 0:
         on_each = f" on each of {ranks.group_size} ranks" if ranks.group_size > 1 else ""
         raise ConfigError(
-            f"data.batch_size is {trained.batch_size}{on_each}, but there are only {trained.n_images} images; lower it"
+            f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
         )
-    return images

@@ -43,14 +43,14 @@ def evaluate(
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
     n_batches = (settings if isinstance(settings, StageTwoConfig) else StageTwoConfig()).reestimate_batches
-    from dimred.builders import build_data, build_network, build_scores, check_scores, check_splits
+    from dimred.builders import build_network, build_scores, build_splits, check_scores
     from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
     from dimred.evaluation.evaluator import OnSplits
     from dimred.train_step.network_state import moving_statistics
     from dimred.trainer.device import set_up
     from dimred.vectors.parameters import from_arrays, to_arrays
 
-    check_splits(settings, data, ["train", split])
+    images = build_splits(settings, data, sorted({"train", split}))
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
     network = build_network(settings)
@@ -58,7 +58,6 @@ def evaluate(
     absent = statistics if statistics.isdisjoint(arrays) else set()
     needed = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
-    images = {name: build_data(settings.data, data, name) for name in {"train", split}}
     scores, name = build_scores(settings), settings.metric_name
     check_scores(settings, network, scores, images)
     on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)

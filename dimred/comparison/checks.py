@@ -5,8 +5,8 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
+from dimred.builders import build_splits
 from dimred.builders.handover import last_rate
-from dimred.builders.network_and_data import check_splits
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.data.batches import steps_in_epoch
@@ -43,7 +43,7 @@ def check_comparable(
             f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
-    check_splits(one, data, SPLITS, val_chooses=True)
+    build_splits(one, data, SPLITS, val_chooses=True)
     for key in ("model", "loss"):
         typed, trained = getattr(two, key), getattr(one, key)
         if typed != trained:

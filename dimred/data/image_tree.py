@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -25,25 +25,27 @@ def split_folder(root: Path, split: str) -> Path:
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
 
-def check_data(root: Path, splits: Sequence[str], n_classes: int) -> None:
-    """Check, before any expensive work, that the splits exist, agree on their classes and fit the network.
+def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: int) -> None:
+    """Check that all splits of ``root`` have the same classes, and that these fit the network.
+
+    Args:
+        root: as the user typed it.
+        classes: split -> names of its class folders.
+        n_classes: outputs of the network.
 
     Raises:
-        DataError: names the first split that does not.
+        DataError: names the first split that does not fit.
     """
-    if not root.is_dir():
-        raise DataError(f"DATA is {str(root)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
-    expected, *others = (read_image_tree(split_folder(root, split)).classes for split in splits)
-    for split, found in zip(splits[1:], others, strict=True):
-        differing = sorted(set(expected) ^ set(found))
-        if differing:
-            with_it, without = (splits[0], split) if differing[0] in expected else (split, splits[0])
+    first, *others = classes
+    for split in others:
+        if differing := sorted(set(classes[first]) ^ set(classes[split])):
+            with_it, without = (first, split) if differing[0] in classes[first] else (split, first)
             raise DataError(
                 f"{with_it!r} in {str(root)!r} has a class {differing[0]!r}, and {without!r} has none; "
                 f"{len(differing)} in all are in one of them alone; give every split the same class folders"
             )
-    if len(expected) > n_classes:
-        raise DataError(f"{str(root)!r} has {len(expected)} classes, but the model has n_classes {n_classes}; raise it")
+    if (n_found := len(classes[first])) > n_classes:
+        raise DataError(f"{str(root)!r} has {n_found} classes, but the model has n_classes {n_classes}; raise it")
 
 
 def smallest_side(folder: Path) -> int | None:

@@ -10,10 +10,11 @@ import numpy as np
 from mindspore import nn
 
 from dimred.builders.handover import Handover, check_same_loss, read_handover
-from dimred.builders.network_and_data import check_splits
+from dimred.builders.network_and_data import build_splits
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
+from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import SNAPSHOTS, STATES, checkpoint_place, named_weights
@@ -29,8 +30,9 @@ Arrays = dict[str, np.ndarray]
 
 
 class StageTwoInputs(NamedTuple):
-    """What rank 0 has read; None elsewhere."""
+    """What a stage 2 begins with. All but the images is read by rank 0, and None elsewhere."""
 
+    images: dict[str, Batches]  # split -> this rank's part of it
     weights: Arrays | None  # every parameter of WEIGHTS, by name; None where a resumed run has no need
     handover: Handover | None  # for the cooldown; None without one
     snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none, or none are read
@@ -38,22 +40,29 @@ class StageTwoInputs(NamedTuple):
 
 
 def check_stage_1(
-    settings: StageOneConfig, network: nn.Cell, data: Path, out: Path, go_on_from: Path | None, resume: bool
-) -> tuple[dict[str, np.ndarray], int] | None:
+    settings: StageOneConfig,
+    network: nn.Cell,
+    data: Path,
+    out: Path,
+    go_on_from: Path | None,
+    resume: bool,
+    ranks: Ranks,
+) -> tuple[dict[str, Batches], tuple[Arrays, int] | None]:
     """Check the data, the folder, the free space, and the checkpoint to begin with.
 
     Returns:
-        The arrays of that checkpoint, and its epoch; None without one.
+        Split -> this rank's part of it; and the arrays of that checkpoint with its epoch, None without one.
 
     Raises:
         ConfigError: lists every problem.
     """
-    first, problems = None, _problems_of_run(settings, data, out, resume)
+    problems, images = _problems_of_run(settings, data, out, resume, ranks)
+    first = None
     problems.collect(lambda: check_space(out, disk_of_stage_1(settings, network), "stage 1"))
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))
     problems.refuse()
-    return first
+    return images, first
 
 
 def check_stage_2(
@@ -94,7 +103,7 @@ def check_stage_2(
         if begins and settings.starts_from_file:
             check_arrays(network.get_parameters(), read_checkpoint(settings.start), f"start {settings.start!r}")
 
-    problems = _problems_of_run(settings, data, out, resume)
+    problems, images = _problems_of_run(settings, data, out, resume, ranks)
     problems.collect(lambda: ranks.run_on_rank_zero(read_start))
     of_weights = problems.collect(lambda: ranks.run_on_rank_zero(read_weights) or (None, None))
     basis = None
@@ -111,7 +120,7 @@ def check_stage_2(
     snapshots = problems.collect(lambda: ranks.run_on_rank_zero(read_snapshots))
     problems.collect(lambda: check_space(out, disk_of_stage_2(settings, network, pca_mat), "stage 2"))
     problems.refuse()
-    return StageTwoInputs(*(of_weights or (None, None)), snapshots, basis)
+    return StageTwoInputs(images, *(of_weights or (None, None)), snapshots, basis)
 
 
 def _refuse_matrix(pca_mat: Path | None) -> None:
@@ -145,14 +154,18 @@ class Problems:
             raise ConfigError(f"{len(self._found)} problems:{lines}")
 
 
-def _problems_of_run(settings: StageConfig, data: Path, out: Path, resume: bool) -> Problems:
-    """Collect what is wrong with the data, the folder, and the callback."""
-    problems, callback = Problems(), settings.callback
-    problems.collect(lambda: check_splits(settings, data, settings.splits, val_chooses=settings.uses_val))
+def _problems_of_run(
+    settings: StageConfig, data: Path, out: Path, resume: bool, ranks: Ranks
+) -> tuple[Problems, dict[str, Batches]]:
+    """Build the splits; collect what is wrong with them, the folder, and the callback."""
+    problems, callback, val_chooses = Problems(), settings.callback, settings.uses_val
+    images = problems.collect(
+        lambda: build_splits(settings, data, settings.splits, ranks=ranks, val_chooses=val_chooses)
+    )
     problems.collect(lambda: check_run_folder(out, resume=resume))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
-    return problems
+    return problems, images or {}
 
 
 def check_space(out: Path, needed: int, purpose: str) -> None:

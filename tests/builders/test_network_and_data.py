@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.builders import build_data, check_splits
+from dimred.builders import build_data, build_splits
 from dimred.config import StageOneConfig
 from dimred.data.image_tree import smallest_side, write_image_tree
 from dimred.distributed.ranks import Ranks
@@ -19,7 +19,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_images_that_would_be_blown_up_are_named(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    check_splits(StageOneConfig(), data, ["train"])
+    build_splits(StageOneConfig(), data, ["train"])
     said = caplog.text
     assert "the images have 16 pixels on the shorter side, and data.image_size is 224" in said
     assert "about 196 times as many" in said
@@ -32,7 +32,7 @@ def test_images_that_would_be_blown_up_are_named(data: Path, caplog: pytest.LogC
 def test_images_that_are_not_blown_up_are_not_mentioned(
     data: Path, changed: dict, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
+    build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert not caplog.messages
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_data, read_image_tree
+from dimred.data.image_tree import check_classes, read_image_tree
 from dimred.errors import DataError
 
 N_IMAGES = 23
@@ -110,20 +110,15 @@ def test_errors_name_the_folder(root, tmp_path):
         read_image_tree(tmp_path / "train")
 
 
-def test_check_data(root, tmp_path):
-    check_data(root, ["train", "val"], 3)
-    check_data(root, ["train", "val"], 1001)
-    with pytest.raises(DataError, match=r"DATA is .*nowhere"):
-        check_data(tmp_path / "nowhere", ["train"], 3)
+def test_classes_that_do_not_fit_are_named(root):
+    for n_classes in (3, 1001):
+        check_classes(root, {"train": ["cat", "dog", "emu"], "val": ["cat", "dog", "emu"]}, n_classes)
     with pytest.raises(DataError, match=r"has 3 classes, but the model has n_classes 2"):
-        check_data(root, ["train"], 2)
+        check_classes(root, {"train": ["cat", "dog", "emu"]}, 2)
     with pytest.raises(DataError, match=r"no such data folder: .*test"):
-        check_data(root, ["train", "test"], 3)
-    for split, name in (("train", "cat"), ("val", "dog")):
-        (tmp_path / split / name).mkdir(parents=True)
-        Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / split / name / "1.png")
+        read_image_tree(root / "test")
     with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' has none; 2 in all"):
-        check_data(tmp_path, ["train", "val"], 3)
+        check_classes(root, {"train": ["cat"], "val": ["dog"]}, 3)
 
 
 def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):

@@ -54,7 +54,7 @@ def weights(network: nn.Cell, tmp_path: Path) -> Path:
 def refusal_of_stage_1(data: Path, network: nn.Cell, *overrides: str) -> str:
     out = data.parent / "out"
     with pytest.raises(DimredError) as refused:
-        check_stage_1(load_config(StageOneConfig, STAGE_1, overrides), network, data, out, None, False)
+        check_stage_1(load_config(StageOneConfig, STAGE_1, overrides), network, data, out, None, False, ALONE)
     assert refused.value.exit_status == 2
     assert not out.exists()
     return str(refused.value)
