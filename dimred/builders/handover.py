@@ -35,7 +35,7 @@ _USED_UP = 1e-3  # share of the peak below which nothing is left to cool down
 
 
 class Handover(NamedTuple):
-    """What a cooldown goes on from. The same on every rank, except for ``state``.
+    """What a cooldown takes over from stage 1. The same on every rank, except for ``state``.
 
     Attributes:
         factor: of ``rate``, with which the cooldown begins.
@@ -79,7 +79,7 @@ class Handover(NamedTuple):
 def read_handover(
     cooldown: CooldownConfig, network: nn.Cell, weights: Path, arrays: Mapping[str, np.ndarray]
 ) -> Handover:
-    """Read what WEIGHTS and their run say; ``optimizer`` and ``rate`` of the cooldown come first.
+    """Read the handover from WEIGHTS and their run; ``optimizer`` and ``rate`` of the cooldown take precedence.
 
     Args:
         cooldown: of stage 2.
@@ -121,7 +121,7 @@ def read_handover(
 
 
 def read_stage_1_config(weights: Path) -> StageOneConfig | None:
-    """Read the configuration of the run that WEIGHTS are a full checkpoint of; None where they are of none."""
+    """Read the configuration of the stage 1 run that wrote WEIGHTS; None if they are not in such a run."""
     config = weights.parent.parent / CONFIG
     is_of_run = weights.parent.name == STAGE_1_CHECKPOINTS and config.is_file()
     return load_config(StageOneConfig, config) if is_of_run else None
@@ -130,7 +130,7 @@ def read_stage_1_config(weights: Path) -> StageOneConfig | None:
 def with_parts_of_stage_1(
     settings: StageTwoConfig, weights: Path, ranks: Ranks, resumed: Path | None = None
 ) -> StageTwoConfig:
-    """Return the settings with the parts of the stage 1 that WEIGHTS are of, if it is there; every rank calls this.
+    """Return the settings with the step's parts of the stage 1 that wrote WEIGHTS; all ranks call this.
 
     Args:
         settings: of stage 2.

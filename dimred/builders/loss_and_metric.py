@@ -15,7 +15,7 @@ from dimred.train_step.network_state import evaluating
 
 
 class _WithLoss(nn.Cell):
-    """The columns of a batch -> the loss of the network's outputs and the last column, the labels."""
+    """Network and loss in one cell. The last column of a batch is the labels, the others are inputs."""
 
     def __init__(self, network: nn.Cell, loss: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -95,7 +95,7 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
 
 
 def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call somebody's function; ConfigError where it fails."""
+    """Call a user's function; raise ConfigError if it fails."""
     try:
         return function(*arguments)
     except DimredError:

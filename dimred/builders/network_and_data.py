@@ -67,7 +67,7 @@ def build_splits(
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Refuse a ``val`` on which differences have no standard error; warn of one on which it means little."""
+    """Refuse a ``val`` too small for a standard error; warn of one where the error means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
@@ -81,7 +81,7 @@ def _check_size_of_val(n_samples: int) -> None:
 
 
 def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
-    """Say so where images with a shorter side of so many pixels would be blown up."""
+    """Warn if images with a shorter side of so many pixels would be enlarged more than twofold."""
     is_scaled = config.augmentation == "random_resized_crop" or config.resize
     if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
         _log.warning(

@@ -34,7 +34,7 @@ class ModelConfig(Strict):
 
     @property
     def file_prefix(self) -> str:
-        """What the names of its checkpoints begin with: of ``package.module:factory`` the last part."""
+        """The prefix of its checkpoints' names; the last part of ``package.module:factory``."""
         return self.name.rpartition(":")[2]
 
 

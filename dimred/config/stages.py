@@ -34,7 +34,7 @@ _TAKEN = ("basis", "cooldown", "epoch", "epochs", "grad_norm", "gradients", "kep
 
 
 class StageConfig(Strict):
-    """What both stages have."""
+    """The keys that both stages have."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, the order of the images and their augmentation."""
@@ -88,7 +88,7 @@ class StageConfig(Strict):
 
     @property
     def eval_split_warning(self) -> str | None:
-        """A sentence for the reader of the reported figure if its split also chose; otherwise None."""
+        """A warning for readers of the reported figure if its split also chose; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:
             return None
         return (
@@ -98,7 +98,7 @@ class StageConfig(Strict):
 
     @property
     def metric_name(self) -> str:
-        """What results and lines call the metric: of ``package.module:factory`` the last part."""
+        """The metric's name in results and logs; the last part of ``package.module:factory``."""
         return "accuracy" if self.metric is None else re.split("[:.]", self.metric)[-1]
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class StageOneConfig(StageConfig):
 
     @property
     def n_epochs(self) -> int:
-        """The same, as stage 2 has it."""
+        """``epochs``, by the name that both stages share."""
         return self.epochs
 
     @property
@@ -239,7 +239,7 @@ class StageTwoConfig(StageConfig):
         return self.keep_best and self.cooldown is not None and self.start != "best"
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
-        """Return the same with ``epochs`` as a number: of a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
+        """Return a copy with ``epochs`` as a number: for a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
 
         Args:
             stage_1_epochs: None where that is not known.
@@ -263,7 +263,7 @@ class StageTwoConfig(StageConfig):
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
 
     def with_parts_of(self, stage_1: Mapping[str, Any]) -> "StageTwoConfig":
-        """Return the same with stage 1's batches and parts of the step, each unless it was set here.
+        """Return a copy with stage 1's batches and parts of the step, except those that are set here.
 
         A cooldown goes on with them, because stage 1's rate is made for them. Without one stage 2 has its own.
 

@@ -124,7 +124,7 @@ class Batches:
         return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
 
     def digest(self) -> str:
-        """Return a digest of what tells this split from another one, in hexadecimal."""
+        """Return a digest that identifies the split, in hexadecimal."""
         raise NotImplementedError
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> dataset.Dataset:

@@ -167,7 +167,7 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
 
 
 def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
-    """Return what an optimizer remembers from step to step, without the weights and the learning rates."""
+    """Return an optimizer's state, such as momenta and the count of updates, without weights and rates."""
     weights = {id(weight) for weight in optimizer.parameters}
     return [
         parameter

@@ -81,7 +81,7 @@ class _ComputesIn(nn.Cell):
 
 
 def _convert(fitting: Sequence[Place], dtype: str) -> None:
-    """Let the cells in these places compute in the type."""
+    """Wrap the cells in these places so that they compute in the type."""
     for place in fitting:
         place.put(_ComputesIn(place.cell, TYPES[dtype]))
 
@@ -95,7 +95,7 @@ def _cell_type(option: str, name: str) -> type[nn.Cell]:
 
 
 def _check_device(network: nn.Cell, dtype: str) -> None:
-    """Try what the network is made of, once, in this type; a device that lacks it would fail much later."""
+    """Check by one small operation that the device computes in this type; it would fail much later otherwise."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), TYPES[dtype])
     try:

@@ -59,7 +59,7 @@ class AveragedStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch: once, as a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch: only once, as a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
@@ -93,7 +93,7 @@ class AveragedStop:
         }
 
     def see(self, found: Candidate, epoch: int) -> Behind | None:
-        """Compare a measurement with the best so far; return how far that is behind it, None for the first."""
+        """Compare a measurement with the best so far; return how far the best is behind, None for the first."""
         gain = None if self.best is None else behind(self.best, found)
         if gain is None or gain.loss > gain.standard_error:
             self.best, self.best_epoch, self.n_without_gain = found, epoch, 0
@@ -122,7 +122,7 @@ class AveragedStop:
         }
 
     def restore(self, found: RunState) -> None:
-        """Go on from a state; one of a run that had measured nothing yet leaves everything as it is."""
+        """Restore the measurements from a state; do nothing if it has none."""
         if (known := found.progress.get("stop")) is not None:
             name, size = known["best"]
             self.best = Candidate(name, size, found.arrays[_LOSSES])

@@ -86,7 +86,7 @@ def set_precision(settings: StageConfig) -> None:
 
 
 class StepProfiler:
-    """Records some steps of this process, between ``__enter__`` and ``__exit__``; none without options.
+    """Context manager that profiles some steps of this process; it does nothing without options.
 
     Args:
         options: which steps.
@@ -105,7 +105,7 @@ class StepProfiler:
             self._profile.stop()
 
     def after_step(self) -> None:
-        """Count a step; begin to record before the first one that is asked for, and stop after the last."""
+        """Count a step; start and stop the profiler around the steps that are asked for."""
         if self._options is None:
             return
         self._n_steps += 1
@@ -125,7 +125,7 @@ class StepProfiler:
 
 @contextmanager
 def redirect_native_stderr(path: Path) -> Iterator[None]:
-    """Inside the block, file descriptor 2 is ``path``, and Python's ``sys.stderr`` stays the terminal.
+    """Send what native code prints to standard error into ``path``; Python's ``sys.stderr`` stays the terminal.
 
     MindSpore's own code would spoil a progress bar. Where standard error is no terminal nothing changes.
     """

@@ -90,7 +90,7 @@ class DivergenceDetector:
         self._recent: list[Any] = []
 
     def see(self, loss: Any, step: int) -> None:
-        """Take this rank's loss of a step, a Tensor () or a number.
+        """Record this rank's loss of a step, a Tensor () or a number.
 
         Raises:
             DivergedError: the training diverged; says how.

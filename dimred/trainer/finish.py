@@ -87,7 +87,7 @@ class Finish(StageRun):
         return found is not None
 
     def take_up(self, found: RunState) -> None:
-        """Take up what stage 2 has measured and chosen.
+        """Restore what stage 2 has measured and chosen.
 
         Raises:
             ConfigError: what was allowed to change does not go with it.

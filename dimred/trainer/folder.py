@@ -19,7 +19,7 @@ _BEGINNINGS = (CONFIG, PHASES, BASIS_METADATA)
 
 @contextmanager
 def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
-    """Make the folder of a run and hold its lock; a run that fails before it wrote anything leaves none behind.
+    """Make the folder of a run and hold its lock; remove it again if the run fails before it writes anything.
 
     Args:
         out: the folder.
@@ -47,7 +47,7 @@ def run_folder(out: Path, *, resume: bool = False) -> Iterator[Path]:
 
 
 def check_run_folder(out: Path, *, resume: bool) -> None:
-    """Raise ConfigError where ``run_folder`` would refuse ``out`` for what it holds."""
+    """Raise ConfigError if ``run_folder`` would refuse ``out`` because of what is in it."""
     if out.exists() and (not out.is_dir() or (results_in(out) and not resume)):
         raise ConfigError(
             f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "

@@ -49,7 +49,7 @@ class MetricsLog:
         return kept
 
     def _flush(self) -> None:
-        """Write the buffer to the file; what a full disk does not take stays in it."""
+        """Write the buffer to the file; what a full disk does not take stays in the buffer."""
         try:
             self._file.flush()
         except OSError as error:
@@ -115,7 +115,7 @@ class TensorBoard:
 
 
 def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
-    """Cut a metrics file to the length of a mark: the run goes on from there, and writes the rest again.
+    """Truncate a metrics file to the length it had at a mark; the resumed run writes the rest again.
 
     Args:
         path: the file.
@@ -136,7 +136,7 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return the value as JSON can hold it: None for a number that is not finite."""
+    """Replace numbers that are not finite by None, because JSON can't hold them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

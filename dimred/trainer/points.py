@@ -126,7 +126,7 @@ class FirstChoice:
         return {name: Measured(losses, found.progress["metrics"][name]) for name, losses in found.arrays.items()}
 
     def save(self, candidates: list[Candidate]) -> None:
-        """Write what all candidates so far have on ``val``. A candidate whose losses are not finite is left out."""
+        """Write losses and metrics on ``val`` of all candidates so far, except those whose losses are not finite."""
         measured = _finite(candidates)
         losses, metrics = {one.name: one.losses for one in measured}, {one.name: one.metric for one in measured}
         progress = {"run": self._session.identity, "metrics": metrics}

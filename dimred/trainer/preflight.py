@@ -138,7 +138,7 @@ class Problems:
         self._found: list[str] = []
 
     def collect(self, check: Callable[[], Result]) -> Result | None:
-        """Run a check; where it raises an error of ours, note the reason and return None."""
+        """Run a check; if it raises an error of ours, note the reason and return None."""
         try:
             return check()
         except DimredError as error:
@@ -146,7 +146,7 @@ class Problems:
             return None
 
     def refuse(self) -> None:
-        """Raise ConfigError with everything that was noted; do nothing where nothing was."""
+        """Raise ConfigError with everything that was noted, if anything was."""
         if len(self._found) == 1:
             raise ConfigError(self._found[0])
         if self._found:
@@ -169,7 +169,7 @@ def _problems_of_run(
 
 
 def check_space(out: Path, needed: int, purpose: str) -> None:
-    """Check the disk of ``out``, which need not exist: ``needed`` bytes, less those already in it, must be free.
+    """Check that ``needed`` bytes, less those already in ``out``, are free on its disk; ``out`` need not exist.
 
     Raises:
         ConfigError: there are fewer.
@@ -230,7 +230,7 @@ def snapshots_until(weights: Path) -> CheckpointSeries:
 
 
 def snapshots_if_any(weights: Path) -> CheckpointSeries | None:
-    """Return the same; None where stage 1 ended before the first of them, or all are later."""
+    """Return the same; None if stage 1 ended before the first of them, or all are later."""
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
     if not (folder.is_dir() and any(folder.iterdir())):
         return None

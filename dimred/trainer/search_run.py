@@ -64,7 +64,7 @@ class SearchRun(Finish):
         self.session.identity["PCA_MAT"] = self.basis.digest
 
     def take_up(self, found: RunState) -> None:
-        """Take up what the search remembers.
+        """Restore the state of the search.
 
         Raises:
             ConfigError: as ``Finish``; or the search can't follow the state.
@@ -91,7 +91,7 @@ class SearchRun(Finish):
             self.result["start_effective_size"] = float(len(self.basis.snapshots))
 
     def train(self) -> None:
-        """Search the epochs that are left, unless nothing is accepted any more."""
+        """Search the epochs that are left; stop early if no step is accepted any more."""
         self.records = read_metrics(self.session.metrics_file)
         try:
             self.loop.run(self.place, self)

@@ -59,7 +59,7 @@ class Session:
         }
 
     def identify_data(self, images: Mapping[str, Batches]) -> None:
-        """Make the splits that the run reads a part of its identity.
+        """Add the splits that the run reads to its identity.
 
         Args:
             images: split -> its batches. Rank 0 reads names and sizes, or the first and the last sample.

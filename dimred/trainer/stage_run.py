@@ -91,7 +91,7 @@ class StageRun(Observer):
         return self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
 
     def restore_state(self, allowed: list[str]) -> RunState | None:
-        """Take up the newest state of the run in the folder; return None where there is none.
+        """Restore the newest state of the run in the folder; return None if there is none.
 
         Args:
             allowed: keys that may differ from before.
@@ -132,14 +132,14 @@ class StageRun(Observer):
         return None
 
     def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Note the last step, average over the ranks what each has of its own, and return every parameter by name."""
+        """Record the last step, average BatchNorm's statistics over the ranks, and return every parameter by name."""
         if self._result is not None:
             self.last = self.last_step(self._result)
         self.ranks.all_reduce_mean(self.statistics)
         return to_arrays(parameters_to_save(self.step))
 
     def last_step(self, result: Any) -> dict[str, Any]:
-        """Return the loss of a step, the mean over the ranks, and what its parts report, where they are on."""
+        """Return a step's loss, averaged over the ranks, and what clipping and loss scale report if they are on."""
         loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
         parts: dict[str, float] = {}
         if self.settings.clipping.norm or self.settings.clipping.value:

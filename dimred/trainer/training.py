@@ -51,7 +51,7 @@ class Training(StageRun):
             self.stop = AveragedStop(self.settings.stop, self.network, self.on, self.ranks)
 
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
-        """Resume the run in the folder; or begin, from the full checkpoint ``first`` and after its epoch if given.
+        """Resume the run in the folder, or begin one: after the epoch of the full checkpoint ``first``, if given.
 
         At a constant rate ``epochs`` and ``stop`` may differ from before: there they change no step that was made.
 
@@ -71,7 +71,7 @@ class Training(StageRun):
             self.place = Place(epoch + 1)
 
     def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
-        """ConfigError where a full checkpoint of this epoch leaves nothing to do, or had epochs of another length."""
+        """Refuse a full checkpoint that leaves nothing to do, or whose epochs had another length."""
         if epoch >= self.settings.epochs:
             raise ConfigError(f"--from has done {epoch} epochs, and epochs is {self.settings.epochs}; --set it to more")
         n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
@@ -106,7 +106,7 @@ class Training(StageRun):
         return self.stop is not None and self.stop.reason is not None
 
     def _rewind(self) -> CheckpointSeries:
-        """Bring back to where the run goes on whatever was written on the way; the snapshots that are left."""
+        """Remove what was written after the place that the run goes on from; return the snapshots that are left."""
         prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(self.finished_epochs)
@@ -150,7 +150,7 @@ class Training(StageRun):
         return self.stop is not None and place.done == self.per_epoch and self.stop.is_due(place.epoch)
 
     def _lacks_last_checkpoint(self) -> bool:
-        """Return whether the run is at its end, as only its resumption says, and has no full checkpoint of it."""
+        """Return whether a resumed run is at its end, because ``epochs`` changed, without a full checkpoint of it."""
         if self.place.done < self.per_epoch or not self._is_last(self.place):
             return False
         return self.ranks.any(self.ranks.is_rank_zero and not self._last_checkpoint.exists())
