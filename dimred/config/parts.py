@@ -29,8 +29,6 @@ class ModelConfig(Strict):
     """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
     n_classes: Count = 1001
     """Outputs; of a classifier at least the number of classes."""
-    initialisation: Literal["xavier_uniform", "xavier_normal", "kaiming", "truncated_normal"] = "xavier_uniform"
-    """How the convolutions are initialised."""
 
     @property
     def file_prefix(self) -> str:
@@ -69,15 +67,11 @@ class PrecisionConfig(Strict):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
-    """O0 float32; O1 the white list in half precision; O2 all but the black list; O3 everything."""
+    """O0 float32; O1 convolutions, dense and recurrent layers in half precision; O2 all but normalisation; O3 all."""
     dtype: Literal["float16", "bfloat16"] = "float16"
     """Half precision's type; bfloat16 only where the device has it."""
     keep_batch_norm: bool | None = None
     """Whether BatchNorm stays float32 in O2 and O3; null for yes in O2, no in O3."""
-    black_list: tuple[str, ...] = ()
-    """More cells of mindspore.nn that stay float32, by name."""
-    white_list: tuple[str, ...] = ()
-    """In O1: more cells of mindspore.nn in half precision, by name."""
     casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
     """Pattern of a cell's name in the network to the type it computes in, whatever the level says."""
     jit_level: Literal["O0", "O1", "O2"] | None = None
@@ -251,8 +245,6 @@ class SearchConfig(SearchOptions):
     """Leading directions to search in, and those of a basis that is fitted for the search."""
     basis: Literal["pca", "snapshots"] = "pca"
     """What is fitted where PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
-    split: Literal["train", "val"] = "train"
-    """The split that gives directions and line-search losses."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"

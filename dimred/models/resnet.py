@@ -4,7 +4,7 @@ He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1
 (and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import mindspore as ms
@@ -108,13 +108,12 @@ _ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], 
 }
 
 
-def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") -> ResNet:
+def resnet(name: str, n_classes: int) -> ResNet:
     """Make a residual network by name, with fresh initial weights drawn from ``mindspore.set_seed``.
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
         n_classes: outputs; at least 2.
-        initialisation: of the convolutions, see ``initialise``.
 
     Raises:
         ConfigError: fewer than 2 classes.
@@ -123,31 +122,19 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
     block, depths, widths, stem = _ARCHITECTURES[name]
     network = ResNet(block, depths, widths, n_classes, stem)
-    initialise(network, initialisation)
+    initialise(network)
     return network
 
 
-_CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
-    "xavier_uniform": init.XavierUniform,
-    "xavier_normal": init.XavierNormal,
-    "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
-    "truncated_normal": lambda: _truncated_normal(0.02),
-}
-
-
-def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
-    """Draw new initial weights: convolutions by name, dense layers from a truncated normal, biases zero.
+def initialise(network: nn.Cell) -> None:
+    """Draw new initial weights: convolutions by Xavier's uniform law, dense layers truncated normal, biases zero.
 
     BatchNorm keeps gamma 1 and beta 0. The draw follows ``mindspore.set_seed``.
-
-    Args:
-        network: changed in place.
-        convolution: ``xavier_uniform``, ``xavier_normal`` (Glorot & Bengio 2010), ``kaiming`` (He et al. 2015, fan out)
-            or ``truncated_normal``.
+    (Glorot & Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.)
     """
     for _, layer in network.cells_and_names():
         if isinstance(layer, nn.Conv2d):
-            _draw(layer.weight, _CONVOLUTION[convolution]())
+            _draw(layer.weight, init.XavierUniform())
         elif isinstance(layer, nn.Dense):
             _draw(layer.weight, _truncated_normal(0.01))
             if layer.bias is not None:

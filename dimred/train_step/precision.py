@@ -1,6 +1,5 @@
 """Mixed precision: cells that compute in half precision. Weights and their updates stay float32."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 
@@ -20,8 +19,6 @@ def with_precision(
     *,
     dtype: str = "float16",
     keep_batch_norm: bool | None = None,
-    black_list: Sequence[str] = (),
-    white_list: Sequence[str] = (),
     casts: Mapping[str, str] | None = None,
 ) -> nn.Cell:
     """Convert cells of a network to half precision; its output and its parameters stay float32.
@@ -36,30 +33,24 @@ def with_precision(
         level: ``O0``, ``O1``, ``O2``, ``O3``.
         dtype: ``float16`` or ``bfloat16``.
         keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
-        black_list: more cells of ``mindspore.nn`` that stay float32, by name, such as ``Softmax``.
-        white_list: in O1, more cells that compute in half precision, by name.
         casts: pattern of a cell's name in the network (``*`` and ``?``) -> type it computes in, whatever the level
             says; such as ``{"classifier": "float32"}``.
 
     Raises:
-        ConfigError: an unknown cell, a pattern that fits no cell, or a type that the device can't compute in.
+        ConfigError: a pattern that fits no cell, or a type that the device can't compute in.
     """
     casts = dict(casts or {})
-    if white_list and level != "O1":
-        raise ConfigError(f"precision.white_list is for level O1, and precision.level is {level}; remove one of them")
     used = {dtype} if level != "O0" else set()
     for name in sorted((used | set(casts.values())) - {"float32"}):
         _check_device(network, name)
-    listed = [_cell_type("precision.black_list", name) for name in black_list]
     if level == "O1":
-        white = [kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in listed]
-        white += [_cell_type("precision.white_list", name) for name in white_list]
+        white = [kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell)]
         _convert([place for place in places(network) if isinstance(place.cell, tuple(white))], dtype)
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
         norms = (*BATCH_NORMS, nn.BatchNorm3d)
         standard = [kind for kind in amp.get_black_list() if kind not in norms] if level == "O2" else []
-        black = [*standard, *(norms if keep else ()), *listed]
+        black = [*standard, *(norms if keep else ())]
         network = amp.custom_mixed_precision(network, black_list=black, dtype=HALF_TYPES[dtype])
     for pattern, name in casts.items():
         fitting = [place for place in places(network) if fnmatch(place.path, pattern)]
@@ -84,14 +75,6 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
     """Wrap the cells in these places so that they compute in the type."""
     for place in fitting:
         place.put(_ComputesIn(place.cell, TYPES[dtype]))
-
-
-def _cell_type(option: str, name: str) -> type[nn.Cell]:
-    kind = getattr(nn, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Cell)):
-        nearest = difflib.get_close_matches(name, dir(nn), n=1, cutoff=0.0)[0]
-        raise ConfigError(f"{option} has {name!r}, which is no cell of mindspore.nn; did you mean {nearest!r}?")
-    return kind
 
 
 def _check_device(network: nn.Cell, dtype: str) -> None:

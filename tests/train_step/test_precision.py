@@ -76,7 +76,6 @@ def test_a_cell_in_two_places_stays_in_both(pynative):
         ({"level": "O2", "keep_batch_norm": False}, False),
         ({"level": "O3"}, False),
         ({"level": "O3", "keep_batch_norm": True}, True),
-        ({"level": "O3", "black_list": ["BatchNorm2d"]}, True),
         ({"level": "O3", "casts": {"2": "float32"}}, True),
     ],
     ids=str,
@@ -87,18 +86,10 @@ def test_batch_norm_is_kept_in_float32_or_not(options, kept, pynative):
     assert norm.fp16 == (not kept)
 
 
-def test_the_white_list_takes_more_cells_and_the_black_list_keeps_some(pynative):
-    used = with_precision(network(), "O1", white_list=["ReLU"], black_list=["Conv2d"])
-    wrapped = {type(cell.cell).__name__ for _, cell in used.cells_and_names() if type(cell).__name__ == "_ComputesIn"}
-    assert wrapped == {"ReLU", "Dense"}
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"level": "O2", "dtype": "bfloat16"}, "precision asks for bfloat16, in which the device CPU can't compute"),
-        ({"level": "O2", "black_list": ["BatchNorm"]}, "which is no cell of mindspore.nn; did you mean 'BatchNorm"),
-        ({"level": "O2", "white_list": ["ReLU"]}, "precision.white_list is for level O1, and precision.level is O2"),
         ({"level": "O2", "casts": {"classifier": "float32"}}, "precision.casts has 'classifier', which fits no cell"),
     ],
 )
