@@ -1,4 +1,6 @@
-"""Direction rules: the proposal that each of them makes, and momentum SGD in the subspace.
+"""Direction rules: the BFGS estimate of the inverse Hessian in the subspace, and momentum SGD there.
+
+All of it is arithmetic of k and k x k numbers on the host in float64; k is a few dozen, so it costs microseconds.
 
 A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which gives the state
 after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
@@ -9,6 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# A pair is used where y's > 0.01 |y| |s|. One update multiplies H's largest eigenvalue by up to about 1 / 0.01^2, and a
+# noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c, y's >= 2 |y| |s| / sqrt(c), so
+# no true pair is refused up to c = 40,000.
+_GUARD = 0.01
+_LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
+_SMALLEST_NORM = 1e-150  # of a pair; its square must not underflow
 
 
 class Proposal(NamedTuple):
@@ -29,6 +38,118 @@ class Proposal(NamedTuple):
     curvature: float = math.nan
     pair_used: bool = False
     condition: float = math.nan
+
+
+class CurvatureState(NamedTuple):
+    """The memory of BFGS between steps.
+
+    Attributes:
+        inverse_hessian: H, (k, k) float64, symmetric positive definite.
+        step_diff: s, the last accepted step t d_k, (k,); None before the first.
+        start_grad: g_k where that step began, (k,); None before the first.
+    """
+
+    inverse_hessian: np.ndarray
+    step_diff: np.ndarray | None = None
+    start_grad: np.ndarray | None = None
+
+
+class InverseBFGS:
+    """The direction d_k = -H g_k, with H updated by each curvature pair (s, y) that passes the guard.
+
+    H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
+
+    with s the last accepted step t d_k, and y the change of g_k from its batch to this one.
+
+    Args:
+        n_components: k.
+    """
+
+    def __init__(self, n_components: int):
+        self.n_components = n_components
+
+    def initial(self) -> CurvatureState:
+        """Return H = I and no pair."""
+        return CurvatureState(np.eye(self.n_components))
+
+    def propose(self, state: CurvatureState, subspace_grad: np.ndarray) -> Proposal:
+        """Update H by the pair that this gradient completes, and propose -H g_k.
+
+        Args:
+            state: after the last accepted step.
+            subspace_grad: g_k, (k,).
+        """
+        grad = np.asarray(subspace_grad, dtype=np.float64)
+        curvature, used = float("nan"), False
+        if state.step_diff is not None and state.start_grad is not None:
+            state, curvature, used = self._take_up(state, state.step_diff, grad - state.start_grad)
+        direction = -state.inverse_hessian @ grad
+        return Proposal(
+            direction=direction,
+            slope=float(grad @ direction),
+            state=state,
+            curvature=curvature,
+            pair_used=used,
+            condition=condition_number(state.inverse_hessian),
+        )
+
+    def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> CurvatureState:
+        """Remember the accepted step t d_k as the next pair's s."""
+        state: CurvatureState = proposal.state
+        return state._replace(
+            step_diff=step_size * proposal.direction,
+            start_grad=np.asarray(subspace_grad, dtype=np.float64),
+        )
+
+    def _take_up(
+        self, state: CurvatureState, step_diff: np.ndarray, grad_diff: np.ndarray
+    ) -> tuple[CurvatureState, float, bool]:
+        """Return the state with the pair worked into H, the pair's y's, and whether it was used."""
+        curvature = float(grad_diff @ step_diff)
+        if not self._passes(grad_diff, step_diff):
+            return state, curvature, False
+        updated = bfgs_update(state.inverse_hessian, step_diff, grad_diff)
+        if not condition_number(updated) <= _LARGEST_CONDITION:
+            return state, curvature, False
+        return state._replace(inverse_hessian=updated), curvature, True
+
+    def _passes(self, grad_diff: np.ndarray, step_diff: np.ndarray) -> bool:
+        """Check y's > 0.01 |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
+        grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
+        if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
+            return False
+        return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > _GUARD
+
+
+def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
+    """Update H by a pair (equation 6.17), expanded so that it costs two outer products.
+
+    With the unit vectors s, y and c = y's::
+
+        H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
+
+    Exactly symmetric, and lengths are divided out before they are multiplied, so that short pairs don't underflow.
+
+    Args:
+        inverse_hessian: H, (k, k) symmetric.
+        step_diff: s, (k,).
+        grad_diff: y, (k,), with y's > 0.
+    """
+    step_norm, grad_norm = float(np.linalg.norm(step_diff)), float(np.linalg.norm(grad_diff))
+    step, grad = step_diff / step_norm, grad_diff / grad_norm
+    cosine = float(grad @ step)
+    hessian_grad = inverse_hessian @ grad
+    factor = (step_norm / grad_norm + float(grad @ hessian_grad) / cosine) / cosine
+    mixed = np.outer(hessian_grad, step) / cosine
+    return inverse_hessian + factor * np.outer(step, step) - (mixed + mixed.T)
+
+
+def condition_number(matrix: np.ndarray) -> float:
+    """Divide the largest by the smallest eigenvalue of a symmetric matrix; infinite if not positive definite."""
+    if not np.isfinite(matrix).all():
+        return math.inf
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    return float(eigenvalues[-1] / eigenvalues[0]) if eigenvalues[0] > 0 else math.inf
 
 
 class MomentumState(NamedTuple):

@@ -13,8 +13,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
-from dimred.search_step.bfgs import InverseBFGS
-from dimred.search_step.direction import ProjectedSGD
+from dimred.search_step.direction import InverseBFGS, ProjectedSGD
 from dimred.search_step.dropout import make_replayable
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, Line
 from dimred.search_step.objective import Objective
