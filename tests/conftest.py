@@ -11,6 +11,7 @@ NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
 # Folders that start training runs or jobs, or compile much; files elsewhere that take ten seconds of processor time.
 LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "train_step")
 LONGER = (
+    "cli/test_bench.py",
     "cli/test_doctor.py",
     "comparison/test_compare.py",
     "launch/test_launcher.py",

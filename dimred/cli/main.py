@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dimred import __version__
+from dimred.cli.bench import bench
 from dimred.cli.compare import compare, report
 from dimred.cli.data import data
 from dimred.cli.doctor import doctor
@@ -57,7 +58,7 @@ def options(
 
 for group, name in ((data, "data"), (rank_table, "rank-table")):
     typer_app.add_typer(group, name=name)
-for command in (init, train, pca, show, merge, compare, report, summary, doctor):
+for command in (init, train, pca, show, merge, compare, report, summary, doctor, bench):
     typer_app.command()(command)
 typer_app.command("eval")(evaluate)
 

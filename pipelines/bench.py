@@ -1,0 +1,114 @@
+"""What ``dimred bench`` runs on each rank: stage 1's steps, timed as a run makes them, with nothing measured or saved.
+
+python -m dimred.pipelines.bench DATA --config pipelines/configs/digits_anytime_1.yaml --out FOLDER
+"""
+
+import json
+import math
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import mindspore as ms
+import typer
+
+from dimred.builders import build_network, build_scores, build_train_step, check_ranks
+from dimred.config import StageOneConfig, load_config
+from dimred.console import Data, DeviceTarget, Overrides, run_program
+from dimred.launch.channel import tell_refusal
+from dimred.trainer.device import set_precision, set_up
+from dimred.trainer.loop import Place
+from dimred.trainer.preflight import check_stage_1
+from dimred.trainer.reads import watched_reads
+from dimred.trainer.session import open_session
+from dimred.trainer.training import Training
+
+_STEPS, _WARM_UP = 50, 10
+
+
+class _Timed(Training):
+    """Stage 1's steps with the time when each was done, and nothing after an epoch."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.done_at: list[float] = []
+
+    def after_step(self, result: Any, place: Place, n_samples: int) -> None:
+        """Note the time."""
+        super().after_step(result, place, n_samples)
+        self.done_at.append(time.perf_counter())
+
+    def save(self, place: Place) -> None:
+        """Save nothing."""
+
+    def after_epoch(self, place: Place) -> str:
+        """Measure nothing."""
+        return ""
+
+
+def bench(
+    data: Data,
+    config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
+    out: Annotated[Path, typer.Option(help="New folder; nothing of use is written.")],
+    device_target: DeviceTarget = "CPU",
+    overrides: Overrides = None,
+) -> None:
+    """Compile the step, make 50 more, and print what they took as one JSON object."""
+    settings = load_config(StageOneConfig, config, overrides or [])
+    ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
+    set_precision(settings)
+    network = build_network(settings)
+    images = check_stage_1(settings, network, data, out, None, False, ranks)[0]["train"]
+    check_ranks(ranks, settings, images)
+    ranks.broadcast(list(network.get_parameters()))
+    step, reads = build_train_step(settings, network, images.steps_per_epoch, ranks), 0
+
+    def note() -> None:
+        nonlocal reads
+        reads += 1
+
+    with open_session(out, settings, ranks, resume=False, is_kept=False) as session:
+        runs, started = [], time.perf_counter()
+        for n_steps in (1, _STEPS):
+            part = images.shortened(n_steps)
+            epochs = math.ceil(n_steps / part.steps_per_epoch)
+            snapshots = settings.snapshots.model_copy(update={"first_epoch": epochs + 1})
+            changes = {"epochs": epochs, "snapshots": snapshots, "stop": None}
+            run = _Timed(session, settings.model_copy(update=changes), network, step, {"train": part},
+                         build_scores(settings))  # fmt: skip
+            reads = 0
+            with watched_reads(note):
+                run.loop.run(run.place, run)
+            runs.append(run.done_at)
+    (compiled,), done_at = runs
+    seconds = (done_at[-1] - done_at[_WARM_UP - 1]) / (len(done_at) - _WARM_UP)
+    precision, batch = settings.precision, settings.data.batch_size * settings.accumulation
+    half = "" if precision.level == "O0" else f" {precision.dtype}"
+    row = {
+        "network": f"{settings.model.name}, {settings.data.image_size} px",
+        "MindSpore": ms.__version__,
+        "device": device_target if device_target == "Ascend" else f"CPU, {os.cpu_count()} cores",
+        "ranks": ranks.group_size,
+        "batch": batch,
+        "precision": precision.level + half,
+        "jit level": precision.jit_level or "default",
+        "compile, s": f"{compiled - started:.1f}",
+        "ms a step": f"{1000 * seconds:.1f}",
+        "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
+        "reads a step": f"{reads / len(done_at):.2f}",
+        "peak memory of rank 0, MB": f"{_peak_bytes(device_target) / 1e6:,.0f}",
+    }
+    print(json.dumps(row))
+
+
+def _peak_bytes(device_target: str) -> int:
+    """Return the most memory that the tensors on the device took so far; on CPU, that the process took."""
+    if device_target == "Ascend":
+        return int(ms.runtime.max_memory_allocated())
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    run_program(bench, tell_refusal)

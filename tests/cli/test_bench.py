@@ -1,0 +1,47 @@
+"""``dimred bench``: the row of a real run, and where it goes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dimred.cli.bench import with_row
+from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here, run
+from tests.helpers.tiny_task import TASK
+
+
+def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stop": "averaged", "tensorboard": True}))
+    command = (Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS)
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment)
+    assert done.returncode == 0, done.stderr
+    head, rule, row = (tmp_path / "bench.md").read_text().splitlines()
+    assert done.stdout.splitlines() == [head, rule, row]
+    names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
+    found = dict(zip(names, cells, strict=True))
+    assert found["network"].startswith("tests.helpers.tiny_task:network")
+    assert (found["ranks"], found["batch"], found["precision"], found["jit level"]) == ("2", "6", "O0", "default")
+    per_second = float(found["images a second"].replace(",", ""))
+    assert per_second == pytest.approx(2 * 6 / (float(found["ms a step"]) / 1000), rel=0.1)
+    assert float(found["reads a step"]) <= 10
+    assert int(found["peak memory of rank 0, MB"]) > 50
+    assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
+
+
+def test_a_row_goes_to_the_end_of_its_table_wherever_that_stands() -> None:
+    head = ["| a |", "| --- |"]
+    assert with_row([], head, "| 1 |") == [*head, "| 1 |"]
+    assert with_row(["# Page", *head, "| 1 |", "", "End"], head, "| 2 |") == [
+        "# Page", *head, "| 1 |", "| 2 |", "", "End"
+    ]  # fmt: skip
+    assert with_row(["# Page"], head, "| 1 |") == ["# Page", "", *head, "| 1 |"]
+
+
+def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    done = dimred_here("bench", "gone", "--config", "digits", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: DATA is 'gone', which is not found\n")
+    done = dimred_here("bench", ".", "--config", "digits", "--table", "gone/bench.md", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--table is 'gone/bench.md'" in done.stderr
