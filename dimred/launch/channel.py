@@ -1,4 +1,4 @@
-"""What a rank reports to its launcher, over the socket pair that the launcher gave it, and what a silence means.
+"""Reports of a rank to its launcher over a socket pair, and the detection of a stall from them.
 
 Each packet is a JSON list: ["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
@@ -17,15 +17,15 @@ from dimred.console import LiveBar
 
 _log = logging.getLogger(__name__)
 
-LAUNCHER = "DIMRED_LAUNCHER"  # environment variable: the file descriptor of the rank's end of the pair
+LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
 _SECONDS_BETWEEN_BARS = 0.1
 _LONGEST_REASON = 10_000  # characters
-_LONGEST_TURN_SECONDS = 10.0  # of a launcher that is not stopped, as all of a job is that Slurm suspends
+_LONGEST_TURN_SECONDS = 10.0  # between two questions to a StallDetector, unless the launcher itself was suspended
 
 
 def _connect() -> socket.socket | None:
-    """Take this process's end of the pair; a program that it starts gets neither the variable nor the descriptor."""
+    """Take this process's end of the pair, and hide it from programs that this process starts."""
     if (number := os.environ.pop(LAUNCHER, None)) is None:
         return None
     launcher = socket.socket(fileno=int(number))
@@ -43,7 +43,7 @@ def has_launcher() -> bool:
 
 
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
-    """Send a message, which is lost if the launcher stands still and reads nothing; return whether it was taken."""
+    """Send a message without waiting; return whether it was sent, which it is not if the launcher reads nothing."""
     _told.add(kind)
     with suppress(OSError):  # a launcher that is gone takes its ranks with it
         return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
@@ -51,16 +51,16 @@ def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> b
 
 
 def tell_refusal(why: str) -> bool:
-    """Leave it to the launcher to say why this rank refuses to begin, and wait until it can take that.
+    """Send the launcher the reason why this rank refuses to begin, to print it once for all ranks.
 
     Returns:
-        False if the caller must say it: there is no launcher, or the rank has begun.
+        False if the caller has to print it: there is no launcher, or the rank has begun.
     """
     return not _told and _tell("refused", why[:_LONGEST_REASON], flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
-    """Report what this rank begins to do for a step, so that the launcher can name a rank that stalls."""
+    """Report what this rank starts doing for a step, so that the launcher can name a rank that stalls."""
     _tell("at", doing, step)
 
 
@@ -71,10 +71,10 @@ def tell_alive() -> None:
 
 
 class _SignsOfLife(logging.Handler):
-    """Takes whatever is logged for a sign of life, such as that a disk is full and the run waits for room."""
+    """Reports activity with every log record, such as one of a run that waits for room on a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the launcher."""
+        """Report activity."""
         tell_alive()
 
 
@@ -83,13 +83,13 @@ if has_launcher():
 
 
 class StageBar:
-    """The bar of a stage, inside ``with``: in this process's terminal, or in that of its launcher.
+    """The progress bar of a stage, inside ``with``: in this process's terminal, or in that of its launcher.
 
-    Without a terminal the logger is told how far the stage is.
+    Without a terminal, the progress is logged at level DEBUG.
 
     Args:
         name: of the stage.
-        total: steps in all.
+        total: number of steps.
         done: steps that earlier runs have done.
     """
 
@@ -115,7 +115,7 @@ class StageBar:
             self.status(status)
 
     def status(self, text: str | None) -> None:
-        """Show what was measured after an epoch; None leaves it as it is."""
+        """Show what was measured after an epoch; None keeps the last text."""
         self._status = self._status if text is None else text
         self._shown_at = time.monotonic()
         self._bar.show(self._name, self._total, self._done, self._status)
@@ -129,7 +129,7 @@ class Stall(NamedTuple):
 
     Attributes:
         rank: the lowest of the ranks that the others wait for.
-        words: the stall in words, for an error message.
+        words: description for an error message.
     """
 
     rank: int
@@ -137,11 +137,11 @@ class Stall(NamedTuple):
 
 
 class StallDetector:
-    """Detects a stall from what the ranks of this node report.
+    """Detects a stall from the reports of this host's ranks.
 
-    The ranks of data-parallel training meet in every step, so when one stands still, all of them soon do. The rank
-    with the smallest step is the straggler; one that was never heard has not come to its first step. Where all are
-    equally far, they wait for a rank of another node, or for each other.
+    The ranks of data-parallel training meet in every step, so when one stands still, all soon do. The rank at the
+    smallest step is the straggler; one that never reported has not reached its first step. If all are equally far, they
+    wait for a rank of another host, or for each other.
 
     Args:
         ranks: numbers of this node's ranks.
@@ -156,7 +156,7 @@ class StallDetector:
         self._last = self._asked = now()
 
     def heard(self, rank: int, doing: str, step: int) -> None:
-        """Record that a rank begins to do something for a step: first reading, then computing, then anything else."""
+        """Record what a rank starts doing for a step: first reading, then computing, then anything else."""
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
         self.alive()
@@ -166,9 +166,10 @@ class StallDetector:
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """Return the stall if all ranks have been silent for too long; there is none before the first was heard.
+        """Return the stall if all ranks have been silent for too long since the first report, else None.
 
-        Call it all the time: a longer pause means that the launcher stood still itself, and does not count.
+        Call it several times a second: a pause of more than 10 s means that the launcher itself was suspended, and
+        does not count.
         """
         now = self._now()
         if now - self._asked > _LONGEST_TURN_SECONDS:

@@ -1,4 +1,4 @@
-"""A job: its ranks, their folders, environment and commands, and what is checked before they start."""
+"""A job: its ranks with their folders, environment and commands, and the checks before they start."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ from dimred.launch.rank_table import Device, read_rank_table
 _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # of MindSpore's own launcher, too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
-_SCHEDULER = "from mindspore import communication; communication.init()"  # ends when all ranks have ended
+_SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
@@ -26,12 +26,12 @@ class Job:
     """One program on several ranks; see ``make_job``.
 
     Attributes:
-        program: module that each rank runs with the arguments and ``--out FOLDER``.
-        stage: ends the names of the ranks' folders, ``out/device{rank}_{stage}``.
-        devices: number of ranks on all nodes together, R.
+        program: module that each rank runs with ``arguments`` and ``--out FOLDER``.
+        stage: ending of the ranks' folders, ``out/device{rank}_{stage}``.
+        devices: number of ranks on all hosts together, R.
         nodes: number of hosts; each has R / nodes ranks.
         node_rank: number of this host.
-        master_addr: address of node 0, where the ranks find each other.
+        master_addr: address of host 0, where the ranks find each other.
         table: rows of the rank table by rank; empty without one.
     """
 
@@ -50,18 +50,18 @@ class Job:
 
     @property
     def local_ranks(self) -> range:
-        """Return the ranks of this node."""
+        """Return the ranks of this host."""
         per_node = self.devices // self.nodes
         return range(self.node_rank * per_node, (self.node_rank + 1) * per_node)
 
     @property
     def joins_ranks(self) -> bool:
-        """Return whether the ranks join in a cluster; one rank alone does not."""
+        """Return whether the ranks form a cluster; a single rank does not."""
         return self.devices > 1
 
     @property
     def has_scheduler(self) -> bool:
-        """Return whether this host runs the scheduler, MindSpore's process through which the ranks find each other."""
+        """Return whether this host runs MindSpore's scheduler, through which the ranks find each other."""
         return self.joins_ranks and self.node_rank == 0
 
     def folder(self, rank: int) -> Path:
@@ -73,7 +73,7 @@ class Job:
         return [sys.executable, "-m", self.program, *self.arguments, "--out", str(self.folder(rank))]
 
     def scheduler_command(self) -> list[str]:
-        """Return the command line of the scheduler, which ends with the job's folder so that ``ps`` tells it apart."""
+        """Return the command line of the scheduler; the job's folder at its end identifies it in ``ps``."""
         return [sys.executable, "-c", _SCHEDULER, str(self.out)]
 
     def environment(self) -> dict[str, str]:
@@ -84,7 +84,7 @@ class Job:
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
             mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
-            # MindSpore's ranks look for each other every 3 to 5 seconds; every second, two of them begin 5 s earlier.
+            # By default MindSpore's ranks look for each other every 3 to 5 s; every second, two start 5 s earlier.
             for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
                 mine[bound] = given.get(bound, "1")
         if self.joins_ranks:
@@ -95,7 +95,7 @@ class Job:
                 "MS_TOPO_TIMEOUT": given.get("MS_TOPO_TIMEOUT", str(_SECONDS_TO_JOIN)),
             }
             if self.device_target == "Ascend":
-                # Ranks that read the tree of the images come to their first collective minutes apart; HCCL waits 120 s.
+                # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
                 mine["HCCL_CONNECT_TIMEOUT"] = given.get("HCCL_CONNECT_TIMEOUT", "600")
         if self.rank_table is not None:
             mine["RANK_TABLE_FILE"] = str(self.rank_table)
@@ -112,7 +112,7 @@ class Job:
         return {"MS_ROLE": "MS_SCHED"}
 
     def describe(self) -> Iterator[str]:
-        """Yield lines that show what each process of this node would run, with its environment."""
+        """Yield lines with the command and environment of each process of this host."""
         ranks = self.local_ranks
         yield f"node {self.node_rank} of {self.nodes}: ranks {ranks[0]} to {ranks[-1]} of {self.devices}"
         yield f"every process: {_assignments(self.environment())}"
@@ -125,12 +125,12 @@ class Job:
             yield f"  {_assignments(self.rank_environment(rank))} {shlex.join(self.command(rank))}"
 
     def check(self, resume: bool) -> None:
-        """Refuse what is known to be wrong before any rank is started.
+        """Check what can be known before any rank is started.
 
         Raises:
             MissingPackageError: there is no MindSpore.
-            ConfigError: the devices or CANN's module are missing, a port is taken, or a folder holds earlier results
-                without ``resume``.
+            ConfigError: the devices or CANN's module are missing, a port is taken, or without ``resume`` a folder
+                holds earlier results.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
@@ -167,14 +167,14 @@ def make_job(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Job:
-    """Make a job from what a person typed; None stands for what was not typed.
+    """Make a job from the options of a command; None stands for an option that was not given.
 
-    Devices, nodes and node 0's address come from the rank table if there is one; without it there are 8 devices on
-    1 node. One node looks up a free port; several nodes have to agree on one, 8118 by default.
+    A rank table gives the devices, hosts and host 0's address; without it there are 8 devices on one host. One host
+    uses any free port; several have to agree on one, by default 8118.
 
     Raises:
-        ConfigError: a number is out of range, the rank table is wrong or says something else, or several nodes miss
-            an address or a number.
+        ConfigError: a number is out of range, the rank table is wrong or contradicts an option, or several hosts lack
+            an address or number.
     """
     table: list[Device] = []
     if rank_table is not None:

@@ -16,15 +16,15 @@ from typing import Any
 
 from dimred.console import LiveBar
 from dimred.errors import DimredError
+from dimred.io.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
 from dimred.launch.channel import StallDetector
 from dimred.launch.job import Job
-from dimred.launch.logs import RankFolders, show
-from dimred.launch.processes import Child
+from dimred.launch.processes import Child, LogTail, make_folders, remove_folders, show
 from dimred.launch.signals import handled
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
-_SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks, which often meet the same fault, end with words of their own
+_SECONDS_AFTER_A_FAILURE = 2.0  # for other ranks that meet the same fault to write why
 _SECONDS_FOR_RANK_0 = 10.0  # after another rank has refused, perhaps because rank 0 could not go on
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
@@ -32,7 +32,7 @@ _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBR
 
 
 class RankFailedError(DimredError):
-    """A rank ended before its time, or the ranks ``refused`` their input; has the status for the launcher."""
+    """A rank failed, or ``refused`` its input; ``exit_status`` is that of the job."""
 
     def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
         super().__init__(message)
@@ -55,28 +55,29 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
 
     Raises:
         ConfigError: there are earlier results, or the devices are missing; nothing was started.
-        RankFailedError: a rank refused its input before it began; the folders are what they were. Or a rank failed;
+        RankFailedError: a rank refused its input before it began; new folders are removed again. Or a rank failed;
             the message names the first one and shows the end of its log. The others were ended.
     """
     if dry_run:
         print("\n".join(job.describe()))
         return 0
     job.check(resume)
-    folders = RankFolders(job)
-    folders.make()
+    new_folders = make_folders(job)
     try:
-        return _Watch(job, folders, stall_timeout_seconds).run()
+        return _Watch(job, stall_timeout_seconds).run()
     except RankFailedError as error:
         if error.refused:
-            folders.take_back()
+            remove_folders(new_folders)
         raise
 
 
 class _Watch:
     """The processes of one job on this host, and what is known of them."""
 
-    def __init__(self, job: Job, folders: RankFolders, stall_timeout_seconds: float):
-        self._job, self._folders = job, folders
+    def __init__(self, job: Job, stall_timeout_seconds: float):
+        self._job, self._first = job, job.local_ranks[0]
+        self._logs = {rank: LogTail(job.folder(rank) / RANK_LOG) for rank in job.local_ranks}
+        self._scheduler_log = LogTail(job.folder(self._first) / SCHEDULER_LOG)
         self._ranks: dict[int, Child] = {}
         self._scheduler: Child | None = None
         self._statuses: dict[int, int] = {}
@@ -98,7 +99,7 @@ class _Watch:
                     self._turn()
             finally:
                 self._end()
-        self._folders.logs[self._job.local_ranks[0]].show(to_the_end=True)
+        self._logs[self._first].show(to_the_end=True)
         if self._stopped_by is not None:
             own = set(self._statuses.values()) - {128 + signal.SIGTERM}  # which the ranks get, whatever came here
             return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self._stopped_by
@@ -110,16 +111,13 @@ class _Watch:
         job, every = self._job, os.environ | self._job.environment()
         if job.has_scheduler:
             # Slurm and systemd send signals to every process of a job; the ranks need the scheduler while they save.
-            self._scheduler = Child(
-                job.scheduler_command(),
-                every | job.scheduler_environment(),
-                self._folders.scheduler_log.path,
-                ignores_stop_signals=True,
-            )
+            environment = every | job.scheduler_environment()
+            log = self._scheduler_log.path
+            self._scheduler = Child(job.scheduler_command(), environment, log, ignores_stop_signals=True)
         for rank in job.local_ranks:
             command, environment = job.command(rank), every | job.rank_environment(rank)
-            _log_environment(self._folders.environment_logs[rank].path, command, environment)
-            self._ranks[rank] = Child(command, environment, self._folders.logs[rank].path)
+            _log_environment(job.folder(rank) / ENVIRONMENT_LOG, command, environment)
+            self._ranks[rank] = Child(command, environment, self._logs[rank].path)
         self._bar.start()
 
     def _end(self) -> None:
@@ -132,7 +130,10 @@ class _Watch:
             child.close()
 
     def _is_done(self) -> bool:
-        """Return whether the ranks of this host have ended, or must, and the others no longer need the scheduler."""
+        """Return whether the job is over: its ranks have ended, or are to be killed.
+
+        With several hosts, the scheduler has to outlive the ranks of the others.
+        """
         if self._failure is not None and time.monotonic() > self._failure_deadline:
             return True
         if len(self._statuses) < len(self._job.local_ranks):
@@ -142,7 +143,7 @@ class _Watch:
         return self._scheduler.status() is not None
 
     def _turn(self) -> None:
-        """Take what has arrived, show what is new, and look for a failure."""
+        """Handle the ranks' messages and ends, pass on signals, show rank 0's log, and look for a failure."""
         running = [number for number in self._ranks if number not in self._statuses]
         wait([self._ranks[number].fileno() for number in running if self._ranks[number].is_open], _WAIT_SECONDS)
         for number in running:
@@ -155,7 +156,7 @@ class _Watch:
             if status is not None:
                 self._ended(number, status)
         self._pass_signals_on()
-        self._folders.logs[self._job.local_ranks[0]].show()
+        self._logs[self._first].show()
         self._failure = self._failure or self._look_for_a_failure()
 
     def _take(self, rank: int, message: Any) -> None:
@@ -165,7 +166,7 @@ class _Watch:
                 self._stalls.heard(rank, doing, step)
             case ["alive"]:
                 self._stalls.alive()
-            case ["bar", *progress] if rank == self._job.local_ranks[0]:
+            case ["bar", *progress] if rank == self._first:
                 with suppress(OSError):  # of a terminal that is gone
                     self._bar.show(*progress)
             case ["refused", why]:
@@ -173,22 +174,21 @@ class _Watch:
                 self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
 
     def _look_for_a_failure(self) -> RankFailedError | None:
-        """Return what the refusals, the scheduler and the clock say."""
+        """Return a refusal, a dead scheduler, a stall, or a stop that takes too long; None if there is none."""
         now = time.monotonic()
-        ranks = self._job.local_ranks
-        if ranks[0] in self._refusals or len(self._refusals) == len(ranks) or now > self._refusal_deadline:
+        all_refused = len(self._refusals) == len(self._ranks)
+        if self._first in self._refusals or all_refused or now > self._refusal_deadline:
             return RankFailedError(self._refusals[min(self._refusals)], refused=True)
         if self._scheduler is not None and (status := self._scheduler.status()):
-            log = self._folders.scheduler_log
-            return RankFailedError(f"the scheduler {_how(status)}; the ranks were ended. {log.quote()}")
+            return RankFailedError(f"the scheduler {_how(status)}; the ranks were ended. {self._scheduler_log.quote()}")
         if (stall := self._stalls.stalled()) is not None:
-            return RankFailedError(f"{stall.words}; the ranks were ended. {self._folders.logs[stall.rank].quote()}")
+            return RankFailedError(f"{stall.words}; the ranks were ended. {self._logs[stall.rank].quote()}")
         if self._stopped_by is not None and now > self._stop_deadline:
             return RankFailedError("stopped", 128 + self._stopped_by)
         return None
 
     def _ended(self, rank: int, status: int) -> None:
-        """Note how a rank ended: its exit status, or -n where signal n killed it."""
+        """Record how a rank ended: its exit status, or -n if signal n killed it."""
         self._statuses[rank] = status
         if status == 0 or self._stopped_by is not None or self._failure is not None or rank in self._refusals:
             return
@@ -197,7 +197,7 @@ class _Watch:
         if self._job.nodes > 1:
             others += " (if its log names no cause, look at the other hosts)"
         self._failure = RankFailedError(
-            f"rank {rank} of {self._job.devices} {_how(status)}{others}. {self._folders.logs[rank].quote()}",
+            f"rank {rank} of {self._job.devices} {_how(status)}{others}. {self._logs[rank].quote()}",
             status if status > 0 else 128 - status,
         )
 
@@ -229,7 +229,7 @@ def _name(number: int) -> str:
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
-    """Add the time, the command, and what of the environment matters to a run (not all of it: it may hold secrets)."""
+    """Log time, command and the environment variables that matter to a run; others may hold secrets."""
     shown = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_SHOWN))
     with log.open("a", encoding="utf-8") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)

@@ -1,40 +1,49 @@
-"""The processes of a job: plain children of the launcher, none of which outlives it."""
+"""The processes of a job, plain children of the launcher that never outlive it, with their folders and logs."""
 
 import ctypes
+import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from dimred.errors import ConfigError
+from dimred.io.atomic import remove
+from dimred.io.run_names import NOT_RESULTS
 from dimred.launch.channel import LAUNCHER
+from dimred.launch.job import Job
 
 _PR_SET_PDEATHSIG = 1
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
+_NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
+_TAIL_LINES = 20
+_TAIL_BYTES = 64_000
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before a fork, not after one
 
 
 class Child:
     """A process in a session of its own, so that ctrl-C in a terminal reaches the launcher alone.
 
-    It has a socket pair with the launcher, over which it can report. Only the two hold an end of the pair, so nobody
-    else can send or receive. The kernel kills the process when the thread that started it ends, so start it from the
-    main thread.
+    It reports to the launcher over a socket pair, which nobody else can reach. The kernel kills it when the thread that
+    started it ends, so start it from the main thread.
 
     Args:
         command: program and arguments.
-        environment: everything that the process finds in ``os.environ``, but for ``LAUNCHER``.
-        log: file that standard output and standard error are appended to.
-        ignores_stop_signals: whether SIGTERM, SIGINT and SIGHUP do nothing to the process.
+        environment: the whole environment of the process, without ``LAUNCHER``.
+        log: file to append standard output and standard error to.
+        ignores_stop_signals: whether the process ignores SIGTERM, SIGINT and SIGHUP.
 
     Attributes:
-        is_open: whether the process holds its end of the pair.
+        is_open: whether the process still holds its end of the pair.
 
     Raises:
         OSError: the process could not be started.
@@ -47,7 +56,7 @@ class Child:
 
         def before_exec() -> None:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != launcher:  # it ended before the kernel was asked, and nobody would tell this process
+            if os.getppid() != launcher:  # it ended before the request above, so no signal would come
                 os._exit(1)
             for number in _STOP_SIGNALS if ignores_stop_signals else ():
                 signal.signal(number, signal.SIG_IGN)
@@ -67,11 +76,11 @@ class Child:
             )
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when the process has sent something, or has closed its end."""
+        """Return a descriptor that is readable when the process has sent something or closed its end."""
         return self._socket.fileno()
 
     def messages(self) -> Iterator[Any]:
-        """Yield what has arrived."""
+        """Yield the messages that have arrived."""
         while self.is_open:
             try:
                 packet = self._socket.recv(_LONGEST_MESSAGE)
@@ -84,7 +93,7 @@ class Child:
                 yield json.loads(packet)
 
     def status(self, wait_seconds: float = 0.0) -> int | None:
-        """Return the exit status, -n if signal n killed the process, or None if it still runs."""
+        """Return the exit status, -n for a kill by signal n, or None while the process runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(wait_seconds)
         return None
@@ -99,6 +108,87 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Wait for the end of a killed process, but not for ever, as its disk may be gone; and close the socket."""
+        """Wait up to 10 s for the end of a killed process, whose disk may hang; close the socket."""
         self.status(_SECONDS_TO_DIE)
         self._socket.close()
+
+
+def show(text: str, stream: TextIO) -> None:
+    """Write a text at once, and give up a stream that nobody reads any more.
+
+    Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks are still to save.
+    """
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # on a full disk, the next text is preceded by what did not fit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class LogTail:
+    """What another process appends to a log from now on; the file need not exist yet.
+
+    Attributes:
+        path: of the log.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._start = self._position = path.stat().st_size if path.exists() else 0
+
+    def show(self, *, to_the_end: bool = False) -> None:
+        """Copy new lines to standard output, but for INFO and WARNING lines of MindSpore's own code.
+
+        Args:
+            to_the_end: also a last line that is not complete.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                text = file.read()
+        except OSError:  # it is not there yet, or its network disk is away for a moment, which must not end the job
+            return
+        if not to_the_end:
+            text = text[: text.rfind(b"\n") + 1]
+        self._position += len(text)
+        show(_NOISE.sub(b"", text).decode(errors="replace"), sys.stdout)
+
+    def quote(self) -> str:
+        """Return the last 20 lines with the log's name, for an error message."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(self._start, self.path.stat().st_size - _TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"Its log, {self.path}, can't be read ({error.strerror})"
+        return "\n".join([f"The end of its log, {self.path}:", *(f"  {line}" for line in lines[-_TAIL_LINES:])])
+
+
+def make_folders(job: Job) -> list[Path]:
+    """Make the folders of this host's ranks, and return the new ones.
+
+    Raises:
+        ConfigError: that is not possible; none is left.
+    """
+    folders = [job.folder(rank) for rank in job.local_ranks]
+    new = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        remove_folders(new)
+        raise ConfigError(
+            f"--out is {str(job.out)!r}, which can't be written ({error.strerror}); name another folder"
+        ) from error
+    return new
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Remove folders that hold nothing but logs."""
+    for folder in sorted(folders, reverse=True):
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+        if folder.is_dir() and {entry.name for entry in entries} <= NOT_RESULTS:
+            for entry in entries:
+                remove(entry)
+            folder.rmdir()

@@ -1,6 +1,6 @@
 """What the launcher shows of a rank's log."""
 
-from dimred.launch.logs import LogTail
+from dimred.launch.processes import LogTail
 
 NOISE = (
     "[INFO] DISTRIBUTED(20472,7f01,python):2026-11-21-18:16:39 [tcp_client.cc:367] Start] Event base dispatch success!"
