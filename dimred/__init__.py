@@ -79,7 +79,7 @@ def _silence_cell_finalisers() -> None:
         sys.modules["mindspore"].nn.Cell.__del__ = lambda self: None
 
 
-if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; a value of the user stands
+if "DNNL_MAX_CPU_ISA" not in os.environ and has_avx512():  # the variable's old name; the user's choice counts
     os.environ.setdefault(ISA_VARIABLE, "AVX2")  # oneDNN reads it at its first primitive
 os.environ.setdefault("MS_OM_PATH", str(Path(tempfile.gettempdir(), f"dimred-{os.getuid()}")))  # else ./rank_0/om
 atexit.register(_silence_cell_finalisers)

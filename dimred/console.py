@@ -1,4 +1,4 @@
-"""What a program shows: plain lines, a live bar in a terminal, one clear line for an error."""
+"""The output of programs: log lines, a live bar in a terminal, one clear line for an error."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ from rich.text import Text
 from dimred.errors import ConfigError, DimredError, MissingPackageError, missing_training_package
 
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
-_UsageError: Any = typer.BadParameter.__base__  # Typer has its own since 0.20, before that click's
+_UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
 
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
@@ -49,7 +49,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Check, as the callback of an argument or option, that it names a new file in a folder that can be written to."""
+    """Check, as a callback of Typer, that an argument names a new file in a writable folder."""
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     if path is not None and path.exists():
         raise ConfigError(f"{name} is {str(path)!r}, which exists already; name another file")
@@ -59,7 +59,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; each row is one line, in a file however long it is."""
+    """Print a table with one line a row; only a terminal's width cuts it."""
     table = Table(*(Column(heading, no_wrap=True) for heading in headings), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -70,7 +70,7 @@ _LONGEST_SILENCE = 30.0  # seconds
 
 
 class Lines(logging.Handler):
-    """Shows what is logged as plain lines; a line that a full disk or a gone terminal does not take is lost.
+    """Shows log records as plain lines; on a full disk or without the terminal, lines are lost.
 
     A record below INFO says what the program is about to do. It is shown on standard error when nothing else was shown
     for 30 s, so that a long silence is explained and a short one is not broken.
@@ -99,7 +99,7 @@ class Lines(logging.Handler):
         self._watch.join()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record, or remember what it says for later."""
+        """Show a record, or keep a DEBUG record for a later silence."""
         text = record.getMessage()
         if record.levelno < logging.INFO:
             self._doing = text
@@ -135,11 +135,11 @@ class LiveBar(Progress):
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not sys.stderr.isatty(),
-            redirect_stdout=sys.stdout.isatty(),  # lines go above the bar; to a file they go as ever
+            redirect_stdout=sys.stdout.isatty(),  # to keep lines above the bar
         )
 
     def show(self, name: str, total: int, done: int, status: str) -> None:
-        """Show ``done`` steps of ``total``, and what was measured last."""
+        """Show ``done`` steps of ``total``, and a status."""
         if not self.task_ids:
             self.add_task(name, total=total, completed=done, status=status)
         self.update(self.task_ids[0], completed=done, status=status)
@@ -162,10 +162,9 @@ def run_program(program: Callable[..., None], tell_refusal: Callable[[str], bool
 def run_app(
     app: typer.Typer, tell_refusal: Callable[[str], bool] = lambda why: False, *, to_stdout: bool = False
 ) -> NoReturn:
-    """Run the commands and exit; an error of ours becomes a line on standard error, with its own exit status.
+    """Run the commands and exit; a DimredError becomes a line on standard error, with its own exit status.
 
-    An error that nobody intended becomes one line too, with status 1. After ``show_tracebacks`` (``--debug``) both show
-    where they arose.
+    Any other error becomes one line too, with status 1. With ``show_tracebacks`` (``--debug``), tracebacks are printed.
 
     Args:
         app: the commands.
@@ -201,7 +200,7 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
 
 
 def _in_our_words(error: Any) -> str:
-    """Say what was wrong with a call: the argument as typed, its value, what is allowed, and what to do."""
+    """Describe a wrong call: the argument as typed, its value, what is allowed, and what to do."""
     parameter, problem = getattr(error, "param", None), error.__cause__
     text = error.format_message().rstrip(".")
     if isinstance(problem, ValidationError) and parameter is not None:
@@ -220,7 +219,7 @@ def _in_our_words(error: Any) -> str:
 
 
 def show_tracebacks(wanted: bool) -> None:
-    """Have ``run_app`` show where an error arose, or not."""
+    """Set whether ``run_app`` prints tracebacks."""
     global _tracebacks
     _tracebacks = wanted
 

@@ -1,4 +1,4 @@
-"""One family of errors.
+"""The errors of dimred.
 
 Every message names the argument as the user typed it, the value received, what is allowed, and what to do next.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class DimredError(Exception):
-    """Base of every error that dimred raises on purpose; the command line prints it without a traceback.
+    """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
     The middle of a message longer than ``LONGEST`` characters is left out: it may quote what stands in a file.
     """
 
     LONGEST = 4_000
-    exit_status = 2  # of the program: nothing was begun, or what was asked for can't be done
+    exit_status = 2  # of a program whose input is wrong
 
     def __init__(self, message: str = "") -> None:
         if len(message) > self.LONGEST:
@@ -57,11 +57,11 @@ class FaultError(DimredError):
 
 
 class DivergedError(FaultError):
-    """A training diverged: going on from its last state would repeat it."""
+    """Training diverged, and resuming from its last state would repeat that."""
 
 
 class StoppedError(DimredError):
-    """SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129) ended a run; ``saved``: what is kept, how to go on."""
+    """SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129) ended a run; ``saved`` says what is kept."""
 
     def __init__(self, number: int, saved: str = ""):
         name = {1: "SIGHUP", 2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
@@ -71,7 +71,7 @@ class StoppedError(DimredError):
 
 
 class SearchError(DimredError):
-    """A search can't go on."""
+    """A search can't continue."""
 
 
 class NothingAcceptedError(SearchError):
@@ -98,7 +98,7 @@ def missing_training_package(error: BaseException) -> str | None:
 
 
 def shown(value: Any, longest: int = 80) -> str:
-    """``repr(value)`` for an error text: short and on one line, whatever the value is and however it is nested."""
+    """Return ``repr(value)`` for an error message, shortened to one line."""
     brief = reprlib.Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 2, longest, longest
     try:

@@ -4,11 +4,9 @@ Two things are in no file and are measured here: stage 1's last weights with re-
 loss in the plane of the first two principal directions.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -17,13 +15,10 @@ from dimred.builders import build_data, build_loss, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.summary import add_comparison
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
-from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
-from dimred.report.page import Page
-from dimred.report.plane import PlanePoints, PlaneView, Surface, grid_around, plane_point
+from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
+from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.report.verdict import Measured
@@ -34,7 +29,7 @@ from dimred.trainer.device import set_up
 from dimred.vectors.parameters import from_arrays
 
 
-def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batches: int) -> Path:
+def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run so far.
 
     A part that needs a file that is gone is left out, and the page says so.
@@ -42,7 +37,6 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
     Args:
         folder: the run's.
         out: a new folder, or one with an earlier report, which is replaced.
-        comparison: ``compare.json``, to be shown too.
         grid: points along each side of the plane.
         n_batches: training batches on which the loss in the plane is evaluated.
 
@@ -53,16 +47,10 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         ConfigError: the run is not finished, or ``out`` holds something else.
     """
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
-        if comparison is not None:
-            raise ConfigError(
-                f"--compare is {str(comparison)!r}, but RUN is {str(folder)!r}, a stage 1; give the folder of a stage "
-                "2, or open compare.html"
-            )
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
         make_report_folder(out)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
-    summary = None if comparison is None else _read(comparison)
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
@@ -74,12 +62,7 @@ def report(folder: Path, out: Path, comparison: Path | None, grid: int, n_batche
         basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
-
-    def add_more(page: Page) -> None:
-        if summary is not None:
-            add_comparison(page, "Comparison", summary)
-
-    return write_report(out, run, measured, plane, add_more)
+    return write_report(out, run, measured, plane)
 
 
 def _measure(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> Measured:
@@ -97,17 +80,6 @@ def _measure(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) ->
     return Measured(split, reestimated, on.metric(split))
 
 
-def _read(comparison: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(comparison.read_text(encoding="utf-8"))
-        if {"seeds", "at", "metric", "batch_norm", "rows", "runs"} - found.keys():
-            raise ValueError("it holds something else, or an earlier version wrote it")
-    except (OSError, ValueError, AttributeError) as error:
-        told = f"--compare is {str(comparison)!r}, which can't be read ({error})"
-        raise ConfigError(f"{told}; give the compare.json that dimred compare wrote") from error
-    return found
-
-
 def _view(
     run: StageTwoRecord,
     basis: SubspaceBasis,
@@ -122,25 +94,16 @@ def _view(
     basis.check(layout)
     mean = np.asarray(basis.mean, np.float64)
 
-    def points(epochs: list[float], paths: Iterable[Path]) -> PlanePoints:
+    def points(paths: Iterable[Path]) -> PlanePoints:
         vectors = (
             layout.flatten(read_checkpoint(path, names=layout.names)) for path in paths
         )  # one in memory at a time
         along, off = zip(*(plane_point(basis, mean, vector) for vector in vectors), strict=True)
-        return PlanePoints(epochs, np.array(along), np.array(off))
+        return PlanePoints(np.array(along), np.array(off))
 
-    place = checkpoint_place(Path(run.result["sources"]["weights"]))
-    entries = series.entries
-    snapshots = points(
-        [entry.step / place.steps_per_epoch if place else entry.epoch for entry in entries], series.paths
-    )
-    saved = {0: "start"} | {int(epoch): f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch}
-    found = {
-        run.stage_1_epochs + epoch: path
-        for epoch, name in saved.items()
-        for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt")
-    }
-    stops = points(list(found), found.values())
+    snapshots = points(series.paths)
+    saved = ["start", *(f"{epoch}_*" for epoch in run.by_point(reestimated=False) if epoch)]
+    stops = points(path for name in saved for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
     search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 
     train = build_data(settings.data, Path(run.result["sources"]["data"]), "train").training_epoch(settings.seed, 0)
@@ -182,3 +145,22 @@ def loss_in_plane(
         return float(np.mean([float(loss(*batch).asnumpy()) for batch in batches]))
 
     return at
+
+
+def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the coordinates (2,) of weights (M,) in the plane mean + span(P[:2]), and the distance from that plane.
+
+    With c = P[:2] (w - mean) the distance is |w - mean - P[:2]' c|.
+    """
+    away = np.asarray(weights, np.float64) - mean
+    plane = np.asarray(basis.components[:2], np.float64)
+    along = plane @ away
+    return along, float(np.linalg.norm(away - along @ plane))
+
+
+def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column and the row coordinates, (n,) each, of a grid around points (m, 2), with a margin."""
+    low, high = points.min(0), points.max(0)
+    wider = 0.15 * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
+    first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))
+    return first, second

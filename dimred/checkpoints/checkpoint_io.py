@@ -1,4 +1,4 @@
-"""Reading and writing checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
+"""Read and write checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
 
 MindSpore is not needed for either: nothing is unpickled, sizes are checked before memory is taken, no other file is
 touched, and what is written can be read with ``mindspore.load_checkpoint``.
@@ -55,7 +55,7 @@ def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = 
 
 
 def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
-    """Find where each tensor of a checkpoint stands, without loading the values.
+    """Locate each tensor of a checkpoint without loading the values.
 
     Args:
         path: of the file.
@@ -78,7 +78,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Find the tensors, name -> place, and the texts that stand elsewhere, name -> text."""
+    """Locate the tensors, name -> place, and read texts that are stored apart, name -> text."""
     if path.suffix not in SUFFIXES:
         raise CheckpointError(f"{path} is not a checkpoint: its name must end in {' or '.join(SUFFIXES)}.")
     if os.fstat(file.fileno()).st_size == 0:
@@ -97,7 +97,7 @@ def write_checkpoint(
     weights: Mapping[str, Any],
     extra: Mapping[str, int | float | str | np.ndarray] | None = None,
 ) -> None:
-    """Write a checkpoint, whole or not at all: a temporary file in the same folder, flushed, then renamed.
+    """Write a checkpoint atomically: to a temporary file in the same folder, which is flushed and renamed.
 
     Args:
         path: ends in ``.ckpt`` or ``.safetensors``; an existing file is replaced.
@@ -148,22 +148,22 @@ class Checkpoint:
 
     @cached_property
     def places(self) -> dict[str, StoredTensor]:
-        """Name -> place of the tensor, whichever file it is in."""
+        """Return name -> place for the tensors of all files."""
         return {name: place for name, (_, place) in self.tensors.items()}
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """The layout of what is taken for trainable weights; CheckpointError if there are none."""
+        """Return the layout of the guessed trainable weights; CheckpointError if there are none."""
         return trainable_layout(self.places, self.path)[0]
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
-        """Names of BatchNorm's statistics, which are averaged but are no weights."""
+        """Return the names of BatchNorm statistics, which are averaged but not trained."""
         return tuple(name for name, place in self.places.items() if is_statistic(name) and place.is_float)
 
     @cached_property
     def integers(self) -> tuple[str, ...]:
-        """Names of integer and bool tensors that are no counters, such as quantised weights: they have no mean."""
+        """Return the names of integer and bool tensors other than counters; they can't be averaged."""
         return tuple(name for name, place in self.places.items() if place.is_integer and not is_counter(name, place))
 
     def names_in(self, number: int) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class Checkpoint:
 
 
 def open_file(path: Path) -> Checkpoint:
-    """Find the tensors of a single checkpoint file, and verify its checksum if it has one.
+    """Locate the tensors of a single checkpoint file, and verify its checksum if it has one.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.

@@ -30,7 +30,7 @@ _TYPES |= {f"{_KINDS[dtype.kind]}{8 * dtype.itemsize}": dtype for dtype in NUMBE
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _VALUE, _TAG, _TENSOR = 0x0A, 0x0A, 0x12  # field number << 3 | wire type (2: bytes with a length, 0: varint)
 _DIM, _PACKED_DIMS, _TYPE, _CONTENT = 0x08, 0x0A, 0x12, 0x1A
-# save_checkpoint(crc_check=True) ends the file with a mark, and the CRC-32 of all before it in ten bytes.
+# save_checkpoint(crc_check=True) ends the file with a mark and ten bytes with the CRC-32 of everything before.
 _CRC_MARK, _CRC_BYTES = b"crc_num", 17
 _LONGEST_NAME = 65_536
 _MOST_RECORDS = 1 << 20
@@ -39,7 +39,7 @@ _PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf mess
 
 
 class _Cursor:
-    """Reads numbers and short texts at a position of a file, without mapping or loading the file."""
+    """Reads numbers and short texts from a position of a file."""
 
     def __init__(self, file: BinaryIO, path: os.PathLike[str]) -> None:
         self._descriptor = file.fileno()
@@ -68,7 +68,7 @@ class _Cursor:
         raise self.error("a number is longer than 64 bits")
 
     def end(self, outer: int) -> int:
-        """Read a length, and return where the bytes that follow it end; CheckpointError if that is beyond ``outer``."""
+        """Read a length, and return the end of the bytes it announces; CheckpointError if that is beyond ``outer``."""
         length = self.varint()
         if self.position + length > outer:
             missing = self.position + length - outer
@@ -92,7 +92,7 @@ class _Cursor:
 
 
 def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Find where each tensor of a ``.ckpt`` file stands: name -> place, in the file's order.
+    """Locate each tensor of a ``.ckpt`` file: name -> place, in the file's order.
 
     Raises:
         CheckpointError: the file is damaged; the message names the byte.
@@ -172,14 +172,14 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
 
 
 def renew_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
-    """Renew the checksum at the end of a ``.ckpt`` file, if it has one, after the content was changed."""
+    """Update the checksum at the end of a ``.ckpt`` file, if it has one, after a change of the content."""
     _, crc = _checksums(file, path)
     if crc is not None:
         os.pwrite(file.fileno(), crc, os.fstat(file.fileno()).st_size - len(crc))
 
 
 def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, bytes | None]:
-    """Return the checksum in a file, and that of its content; None twice if it has none."""
+    """Return the stored checksum and the one computed from the content; (None, None) if none is stored."""
     size = os.fstat(file.fileno()).st_size
     end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
     if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):

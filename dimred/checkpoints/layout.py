@@ -93,12 +93,12 @@ class WeightLayout:
 
     @cached_property
     def size(self) -> int:
-        """M, the length of the vector."""
+        """Return M, the length of the vector."""
         return sum(self.sizes)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
+        """Return the SHA-256 over names, order and shapes, as 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
     def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
@@ -180,9 +180,9 @@ def _plain(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(length) for length in shape)
 
 
-# The running statistics of a normalisation as PyTorch names them, with their count, and as MindSpore and Keras do.
+# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
-# What MindSpore's optimizers put before a parameter's name to name its state, and dimred before its averages.
+# Prefixes that MindSpore's optimizers add to a parameter's name for its state, and dimred for its averages.
 _STATE = frozenset((
     "accum", "accumulation", "ema", "exp_avg", "exp_avg_sq", "linear", "m", "max_exp_avg_sq", "mean_grad",
     "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "stat", "v", "vhat",

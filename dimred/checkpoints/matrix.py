@@ -85,17 +85,17 @@ class WeightMatrix:
 
     @property
     def entries(self) -> tuple[SnapshotEntry, ...]:
-        """The snapshots in use, one for each row."""
+        """Return the snapshots in use, one for each row."""
         return tuple(row.entry for row in self._rows)
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Their files."""
+        """Return the files of the snapshots in use."""
         return tuple(row.path for row in self._rows)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, M)."""
+        """Return (N, M)."""
         return len(self._rows), self.layout.size
 
     def leave_out(self, number: int) -> None:

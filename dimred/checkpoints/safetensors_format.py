@@ -1,8 +1,8 @@
 """The ``.safetensors`` format: eight bytes of header length, a JSON header, the raw bytes of all tensors.
 
-The ``safetensors`` library decides whether a header is valid. It does not tell where a tensor stands in the file, which
-streaming needs; that is read from the header here. Files are written here too: the library's ``serialize`` doubles the
-memory, and its ``save_file`` writes to a temporary file of its own and hides the system's error numbers.
+The ``safetensors`` library decides whether a header is valid, but does not give the offsets that streaming needs; they
+are read from the header here. Files are written here too: the library's ``serialize`` doubles the memory, and its
+``save_file`` writes to a temporary file of its own and hides the system's error numbers.
 """
 
 import json
@@ -25,7 +25,7 @@ _MARK = {"format": "ms"}  # MindSpore writes this into the metadata
 
 
 def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Find where each tensor stands, name -> place, and read the texts of the metadata.
+    """Locate each tensor, name -> place, and read the texts of the metadata.
 
     Raises:
         CheckpointError: the file is truncated, its header is damaged, or a tensor has a type that dimred can't read.
@@ -47,7 +47,7 @@ def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
-    if len(result) != len(pairs):  # the library takes the last one
+    if len(result) != len(pairs):  # which the library accepts
         raise ValueError("a name appears twice")
     return result
 
@@ -73,20 +73,20 @@ def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
 def safetensors_header(
     types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, StoredTensor]]:
-    """Make all that stands before the values of a file.
+    """Make the part of a file before the values.
 
     Args:
         types: name -> (type, shape) of each tensor.
         metadata: texts, if any.
 
     Returns:
-        The bytes; and where each tensor goes, name -> place, in the file's order.
+        The bytes; and the place of each tensor, by name, in the file's order.
     """
     empty = {name: StoredTensor(shape, dtype, ()) for name, (dtype, shape) in types.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     spans: dict[str, tuple[int, int]] = {}
     position = 0
-    # The widest types first, as the format's own writer does: so every tensor is aligned.
+    # The widest types first, like the format's own writer, so that every tensor is aligned.
     for name in sorted(empty, key=lambda name: -empty[name].storage.itemsize):
         size = math.prod(empty[name].shape) * empty[name].storage.itemsize
         offsets = [position, position + size]

@@ -42,7 +42,7 @@ class SnapshotEntry:
 
 
 class CheckpointSeries:
-    """Snapshots of a network's trainable weights, ordered by step; the newest ``keep`` of them.
+    """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
 
     Written by one process, which continues an existing series where it ended. ``CheckpointSeries.open`` reads one.
 
@@ -75,7 +75,7 @@ class CheckpointSeries:
         self.entries: tuple[SnapshotEntry, ...] = ()
         if (self.directory / MANIFEST).exists():
             self.layout, self.entries = read_manifest(self.directory / MANIFEST)
-        elif len(self._unlisted()) > 1:  # a writer that was killed before its first manifest leaves one
+        elif len(self._unlisted()) > 1:  # one may be left by a writer that was killed before its first manifest
             raise SeriesError(
                 f"{self.directory} has snapshots, but no {MANIFEST} that lists them; restore it, or move them away to "
                 "begin a new series there."
@@ -103,19 +103,19 @@ class CheckpointSeries:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The snapshots' files, oldest first."""
+        """Return the snapshots' files, oldest first."""
         return tuple(self.directory / entry.file for entry in self.entries)
 
     @property
     def steps(self) -> list[int]:
-        """The number of updates before each snapshot, oldest first."""
+        """Return the number of updates before each snapshot, oldest first."""
         return [entry.step for entry in self.entries]
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
-        """Add a snapshot: write its file, then the manifest, then remove what falls out of the window.
+        """Add a snapshot: write its file, then the manifest, then remove snapshots beyond ``keep``.
 
         A process killed between any two of these leaves a series that opens, without the new snapshot or with it.
 
@@ -151,14 +151,14 @@ class CheckpointSeries:
         if any(path.name == entry.file for entry in self.entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)
-        digest = vector_digest(arrays.values())
+        digest = vector_digest(layout.flatten(arrays))
         entry = SnapshotEntry(path.name, int(step), int(epoch), path.stat().st_size, digest)
         entries = (*self.entries, entry)
         self._replace(layout, entries if self.keep is None else entries[-self.keep :])
         return path
 
     def rewind(self, step: int) -> None:
-        """Remove the snapshots taken after ``step``, and what a killed writer left: training goes on from earlier.
+        """Remove the snapshots taken after ``step``, to continue training from there, and files of a killed writer.
 
         Raises:
             SeriesError: the series was opened for reading.
@@ -176,7 +176,7 @@ class CheckpointSeries:
         return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
-        """Select a part for reading: the last ones, of those up to an epoch.
+        """Select, for reading, the last snapshots up to an epoch.
 
         Raises:
             ConfigError: ``last`` is not a whole number above 0.
@@ -205,7 +205,7 @@ class CheckpointSeries:
         gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
         for name in gone:
-            with suppress(OSError):  # of a network disk; the snapshot that was added stays, and rewind removes the file
+            with suppress(OSError):  # on a network disk; the new snapshot counts, and rewind removes the file later
                 (self.directory / name).unlink(missing_ok=True)
 
 

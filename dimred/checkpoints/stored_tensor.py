@@ -1,4 +1,4 @@
-"""The place of one tensor in a checkpoint file, and how its bytes become numbers."""
+"""Read one tensor of a checkpoint file from the place of its bytes."""
 
 import math
 import os
@@ -33,7 +33,7 @@ class StoredTensor:
 
     @property
     def storage(self) -> np.dtype:
-        """The type in which the bytes are read."""
+        """Return the type in which the bytes are read."""
         if isinstance(self.dtype, np.dtype):
             return self.dtype
         return np.dtype("<u2" if self.dtype == BFLOAT16 else "<u4")
@@ -51,7 +51,7 @@ class StoredTensor:
         return sum(length for _, length in self.pieces)
 
     def read(self, descriptor: int, path: os.PathLike[str]) -> np.ndarray:
-        """Read the tensor's values: bfloat16 as float32, a text as an array without dimensions.
+        """Read the tensor: bfloat16 as float32, a text as an array without dimensions.
 
         Raises:
             CheckpointError: the file is shorter than when its index was read.
@@ -67,7 +67,7 @@ class StoredTensor:
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
         self.read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
-            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused as such
+            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is refused later
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
     def read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
@@ -113,7 +113,7 @@ def tensor_of(
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an error of the disk inside the block into a CheckpointError that names ``path``, the file that is read."""
+    """Turn an OSError inside the block into a CheckpointError that names ``path``, the file that is read."""
     try:
         yield
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""``dimred compare`` and ``dimred report``: stage 2 beside what it has to beat, and the page of a run."""
+"""``dimred compare`` and ``dimred report``: compare stage 2 with its rivals, and make the page of a run."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -32,8 +31,8 @@ def compare(
     """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
 
     The missing controls are trained here. The val split chooses, the test split reports, BatchNorm is re-estimated in
-    every row. With a search in the configuration there is a row for it, and the others get as many passes. The same
-    call goes on where an earlier one was cut off. Ends with a table, or with --json what OUT/compare.json holds;
+    every row. With a search in the configuration there is a row for it, and the others get as many passes. A call that
+    was cut off is continued by the same call. Prints a table, or with --json the contents of OUT/compare.json;
     OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
@@ -55,13 +54,7 @@ def compare(
     if as_json:
         print(json.dumps(summary, indent=2))
         return
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(markdown(summary)))
-    else:
-        print(markdown(summary))
+    print(markdown(summary))
     print(f"{out / 'compare.md'}, {out / 'compare.json'}, {out / 'compare.html'}")
 
 
@@ -70,22 +63,18 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Folder for page and pictures; an earlier report there is replaced. RUN/report.")
     ] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="compare.json of dimred compare, to be shown too.", exists=True),
-    ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
 
-    Curves, spectrum, the path of both stages over the true loss surface, the search step by step, the comparison. Of a
-    stage 1 alone, while it runs or after it: its curves, and the spectrum of its snapshots.
+    It has curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
+    stage 1, finished or not, it has the curves, and the spectrum of the snapshots.
 
-    Example: dimred report device0_stage_2 --compare comparison/compare.json
+    Example: dimred report device0_stage_2
     """
     if not run.is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
     from dimred.pipelines.report import report as make_report
 
-    print(f"report: {make_report(run, out or run / 'report', compare, grid, batches)}")
+    print(f"report: {make_report(run, out or run / 'report', grid, batches)}")

@@ -30,7 +30,7 @@ def check(
     root: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with images in it, at any depth.", exists=True)],
     workers: Annotated[int, typer.Option(min=1, help="Processes that decode.")] = 8,
 ) -> None:
-    """Decode every image; count grey, CMYK and damaged ones, name the damaged. Exit status 1 if there are any.
+    """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if there are any.
 
     Example: dimred data check ./imagenet
     """

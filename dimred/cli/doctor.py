@@ -27,7 +27,7 @@ _NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
 
 
 class Finding(NamedTuple):
-    """What was looked at, what was found, and what to do where that is wrong."""
+    """One check: its name, what it found, and the remedy if that is wrong."""
 
     what: str
     found: str
@@ -41,10 +41,10 @@ def doctor(
         int | None, typer.Option(min=1024, max=65535, help="Port that the ranks join through; a free one by default.")
     ] = None,
 ) -> None:
-    """Look whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
+    """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
 
-    Takes half a minute. Exit status 0, or 1 where something is wrong; each such line says how to mend it. Ascend's part
-    is untested on the device.
+    Takes half a minute. Exit status 1 if something is wrong; the line says how to mend it. The checks for Ascend were
+    never run on a device.
 
     Example: dimred doctor --device-target Ascend --devices 8
     """
@@ -110,14 +110,11 @@ def _cann(target: Literal["CPU", "Ascend"]) -> Finding:
     if home is None:
         return Finding("CANN", "none" if target == "CPU" else f"none: neither {' nor '.join(_CANN)} is set",
                        "" if target == "CPU" else "install CANN, and source its set_env.sh")  # fmt: skip
-    version = next((line for path in Path(home).glob("version.*") for line in _lines(path) if "ersion" in line), "")
-    exists = Path(home).is_dir()
-    told = f"{home}{f' ({version.strip()})' if version else ''}" if exists else f"{home}, which is not there"
-    return Finding("CANN", told, "" if exists else "source the set_env.sh of a CANN that is installed")
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace")[:10_000].splitlines()
+    if not Path(home).is_dir():
+        return Finding("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
+    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
+    version = next((line.strip() for line in lines if "ersion" in line), "no version found")
+    return Finding("CANN", f"{home} ({version})")
 
 
 def _memory() -> Finding:
@@ -151,7 +148,7 @@ def _instruction_set() -> Finding:
 
 
 def _job(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> Finding:
-    """Run the rank program through the launcher, in a folder beside this one's files that goes afterwards."""
+    """Run the rank program through the launcher, in a temporary folder of this one."""
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 

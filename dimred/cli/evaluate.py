@@ -31,7 +31,7 @@ def evaluate(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure accuracy, or your own metric, with BatchNorm's statistics as they are and with re-estimated ones.
+    """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
     They are re-estimated on training batches; stage 2's reestimate_batches says on how many. A merge of snapshots has
     no statistics, and gets them here. --json prints accuracies as fractions.

@@ -1,4 +1,4 @@
-"""``dimred init``: write a configuration to start from, every key with its meaning."""
+"""``dimred init``: write a configuration file that explains every key."""
 
 import json
 import textwrap
@@ -92,7 +92,7 @@ def _lines(
 
 
 def _allowed(types: list[dict[str, Any]]) -> str:
-    """Return the values that a key of these types may have, in brackets; nothing where its type says enough."""
+    """Return the allowed values or range of a key, in brackets; empty if its type says enough."""
     words: list[str] = []
     for part in types:
         if "const" in part or "enum" in part:

@@ -1,4 +1,4 @@
-"""The ``dimred`` command, made of its subcommands. None of them loads MindSpore before it needs it."""
+"""The ``dimred`` command. No subcommand loads MindSpore before it needs it."""
 
 from importlib import metadata
 from typing import Annotated
@@ -64,5 +64,5 @@ typer_app.command("eval")(evaluate)
 
 
 def app() -> None:
-    """Run the command that was typed; see ``run_app``."""
+    """Run ``dimred``; see ``run_app``."""
     run_app(typer_app)

@@ -80,8 +80,7 @@ def _print(record: dict[str, Any], out: Path) -> None:
     listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
     print_table(("checkpoint", "step", "coefficient"), listed)
     if "table" in record:
-        from dimred.merging.candidates import scores_of
-        from dimred.merging.scores import SPLITS
+        from dimred.merging.candidates import SPLITS, scores_of
 
         rows = [["*" if row["kept"] else "", row["kind"], row["name"], *scores_of(row)] for row in record["table"]]
         print_table(("kept", "kind", "candidate", *SPLITS), rows)

@@ -1,9 +1,8 @@
-"""``dimred pca`` and ``dimred show``: compute the basis of the subspace in which a series lies, and describe one."""
+"""``dimred pca`` and ``dimred show``: compute the basis of a series of snapshots, and describe one."""
 
 import json
 import logging
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,21 +95,17 @@ def pca(
 
 @contextmanager
 def _progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a ``progress`` for ``fit_basis``: a bar of the bytes read on a terminal, elsewhere a line a pass."""
+    """Yield a ``progress`` for ``fit_basis``: in a terminal a bar of the bytes read, elsewhere a line for each pass."""
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    is_terminal = sys.stderr.isatty()
-    passes: dict[str, tuple[TaskID, float]] = {}  # the bar's task, and when it began
-    with Progress(*columns, console=Console(stderr=True), disable=not is_terminal) as bar:
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
 
         def report(phase: str, done: int, total: int) -> None:
-            each = 4 * n_snapshots
             if done == 0:
-                passes[phase] = bar.add_task(phase, total=total * each), time.monotonic()
-            task, started = passes[phase]
-            bar.update(task, completed=done * each)
-            if done == total and not is_terminal:
-                seconds, size = max(time.monotonic() - started, 1e-9), total * each
-                _log.info(f"{phase}: {size / 1e9:.2f} GB in {seconds:.1f} s ({size / seconds / 1e6:.0f} MB/s)")
+                tasks[phase] = bar.add_task(phase, total=4 * n_snapshots * total)
+                if bar.disable:
+                    _log.info(f"{phase}: {4 * n_snapshots * total / 1e9:.2f} GB")
+            bar.update(tasks[phase], completed=4 * n_snapshots * done)
 
         yield report
 
@@ -139,9 +134,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a basis: its snapshots, what each direction explains, whether it fits a checkpoint.
+    """Print a basis: its snapshots, the variance along each direction, whether it fits a checkpoint.
 
-    The whole file is read and checked.
+    The whole file is read and verified.
 
     Example: dimred show pca_mat.npy --checkpoint resnet-70_625.ckpt
     """

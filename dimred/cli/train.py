@@ -103,7 +103,7 @@ def train(
     missing = [
         f"{argument} is {str(path)!r}, which is not found"
         for argument, path in paths.items()
-        if not path.exists() and (argument == "DATA" or not node_rank)  # host 0 reads the others, or names them for all
+        if not path.exists() and (argument == "DATA" or not node_rank)  # only host 0 reads the others
     ]
     if missing:
         raise ConfigError("; ".join(missing))
@@ -177,7 +177,7 @@ def check_table(
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a rank table, all of it at once; exit status 0 if it can be used.
+    """List everything that is wrong with a rank table; exit status 0 if it can be used.
 
     Example: dimred rank-table check rank_tables/rank_table_8pcs.json
     """

@@ -1,26 +1,37 @@
-"""Stage 2 beside what it has to beat, from the same stage 1: ``dimred compare``.
+"""``dimred compare``: stage 2 and its rivals, from the same stage 1.
 
-Every method has stage 1 up to one epoch: its full checkpoint and its snapshots. What trains is a run of stage 1's or
-stage 2's program, in a folder of its own; the networks are measured here. BatchNorm is re-estimated in every row. The
-split ``val`` chooses, the split ``test`` reports. A row that is finished is a file, and is not run again.
+Every method starts from stage 1 at one epoch: its full checkpoint and its snapshots. Trainings are runs of stage 1's or
+stage 2's program in folders of their own; the networks are measured here. BatchNorm is re-estimated in every row, the
+split ``val`` chooses, and the split ``test`` reports. Each finished row is a file, and is not run again.
 """
 
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dimred.comparison.checks import check_comparable, check_rows, claim_folder
-from dimred.comparison.methods import METHODS, NEEDS, Comparison
+from dimred.builders import build_splits
+from dimred.builders.handover import last_rate
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.comparison.methods import METHODS, NEEDS, SPLITS, Comparison, checkpoint_of
 from dimred.comparison.summary import collect, markdown, write_comparison_page
-from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write
-from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
+from dimred.io.run_names import (
+    CONFIG,
+    SNAPSHOTS,
+    STAGE_1_CHECKPOINTS,
+    STAGE_2_CHECKPOINTS,
+    checkpoint_place,
+    full_checkpoints,
+)
+from dimred.subspace.spectrum import check_enough
 from dimred.trainer.device import set_up
+from dimred.trainer.preflight import snapshots_in_the_end
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +54,7 @@ def compare(
         config: stage 2's YAML file, or the name of a recipe.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; all of them by default.
-        at: epochs at which stage 1 is taken to end; its last by default.
+        at: epochs at which to take stage 1 as ended; by default its last.
         overrides: ``key=value``, over the configuration.
 
     Returns:
@@ -65,7 +76,7 @@ def compare(
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
     chosen, seeds = methods or list(METHODS), dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
-    claim_folder(folder, two)
+    _claim_folder(folder, two)
     for job in jobs:
         job()
     summary = collect(folder)
@@ -84,7 +95,7 @@ def _jobs(
     methods: Sequence[str],
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
-    """Check one stage 1, and yield what is to be done for each epoch at which it is taken to end."""
+    """Check one stage 1, and yield a job for each epoch at which it is taken to end."""
     if (run / STAGE_2_CHECKPOINTS).is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
@@ -95,9 +106,13 @@ def _jobs(
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [ended]:
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        check_rows(place, own, run)
+        _check_rows(place, own, run)
         wanted = set(methods)
-        for method in ("plain_for_total", "average", "stage_2"):  # each after those that need it
+        for method in (
+            "plain_for_total",
+            "average",
+            "stage_2",
+        ):  # in the order of their needs
             wanted |= {needed for needed in NEEDS.get(method, ()) if method in wanted}
         if at >= (one.schedule.last_epoch or 0):
             wanted.discard("plain_to_the_end")
@@ -105,12 +120,12 @@ def _jobs(
             wanted.discard("search")
         missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
         if missing:
-            check_comparable(own, run, one, two, at, missing)
+            _check_comparable(own, run, one, two, at, missing)
             yield partial(_run, partial(Comparison, own, run, one, two, at, place), missing, one.seed)
 
 
 def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> None:
-    """Run these methods; each leaves its row, ``METHOD.json``."""
+    """Run these methods, and write a row, ``METHOD.json``, for each."""
     set_up(seed)
     comparison = begin()
     for method in missing:
@@ -123,3 +138,62 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
         }  # fmt: skip
         comparison.folder.mkdir(parents=True, exist_ok=True)
         atomic_write(comparison.folder / f"{method}.json", json.dumps(record, indent=2) + "\n")
+
+
+def _check_comparable(
+    data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
+) -> None:
+    """Check that stage 1 has kept what the methods need at epoch ``at``.
+
+    Raises:
+        ConfigError, DataError, SeriesError: something is missing.
+    """
+    checkpoint = checkpoint_of(run, at)
+    if at < (first := one.snapshots.first_epoch):
+        raise ConfigError(
+            f"RUN is {str(run)!r}, to be compared at epoch {at}, but it keeps snapshots from epoch {first} on; name "
+            "later epochs with --at, or train it with an earlier snapshots.first_epoch"
+        )
+    build_splits(one, data, SPLITS, val_chooses=True)
+    for key in ("model", "loss"):
+        typed, trained = getattr(two, key), getattr(one, key)
+        if typed != trained:
+            raise ConfigError(f"--config is for the {key} {typed}, but {str(run)!r} trained {trained}")
+    if "stage_2" in methods and (two.cooldown is None or two.cooldown.rate is None):
+        last_rate(one, checkpoint)
+    folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
+    n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
+    place = checkpoint_place(checkpoint)
+    would_have = snapshots_in_the_end(one.model_copy(update={"epochs": at}), place and place.steps_per_epoch)
+    if n_snapshots < would_have:
+        _log.warning(
+            f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
+            f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
+        )
+    if "search" in methods and two.search is not None:
+        check_enough(n_snapshots, two.search.n_components, two.search.basis, folder)
+
+
+def _claim_folder(out: Path, two: StageTwoConfig) -> None:
+    """Make the folder of a comparison, or check that an earlier one was made with the same configuration."""
+    if (out / CONFIG).exists():
+        if load_config(StageTwoConfig, out / CONFIG) != two:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds a comparison with other settings of stage 2; name another folder"
+            )
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic_write(out / CONFIG, config_text(two))
+
+
+def _check_rows(place: Path, data: Path, run: Path) -> None:
+    """Check that the rows of an earlier call, for one seed and epoch, are of the same stage 1 and data."""
+    for row in sorted(place.glob("*.json"))[:1]:
+        found = json.loads(row.read_text(encoding="utf-8"))
+        for argument, key, typed in (("RUN", "run", run), ("DATA", "data", data)):
+            if Path(found[key]).resolve() != typed.resolve():
+                raise ConfigError(
+                    f"{argument} is {str(typed)!r}, but {place} has rows of {found[key]!r}; name another --out"
+                )

@@ -1,4 +1,4 @@
-"""The methods of a comparison: what each makes of one stage 1."""
+"""The methods of a comparison: the network that each makes from one stage 1."""
 
 import json
 import logging
@@ -13,34 +13,35 @@ from typing import Any, NamedTuple
 
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.comparison.checks import SPLITS, checkpoint_of, on_one_process, ranks_of
-from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
-from dimred.errors import FaultError, StoppedError
+from dimred.config import CooldownConfig, DataConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
+from dimred.data.batches import steps_in_epoch
+from dimred.errors import ConfigError, FaultError, StoppedError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
-from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
+from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
 from dimred.report.record import passes_of, read_stage_1, seconds_of
 from dimred.report.verdict import kept_in_words
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)
 
+SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-# Method -> those that are run before it.
+# Method -> those that must be run before it.
 NEEDS = {"average": ("stage_2",), "stage_2": ("search",), "plain_for_total": ("search",)}
 
 
 class Made(NamedTuple):
-    """What a method made.
+    """The result of a method.
 
     Attributes:
         network: checkpoint with parameters and statistics.
-        passes: forward and backward of the training that made it, in epochs of ordinary training; stage 1's are
-            included, those of trainings that ``val`` did not choose are not.
-        seconds: after stage 1, with trainings that were not chosen, and choices.
+        passes: forward and backward passes of the training that led to it, stage 1's included, in epochs of ordinary
+            training; trainings that ``val`` did not choose are not counted.
+        seconds: time after stage 1, with choices and with trainings that were not chosen.
         chosen: what ``val`` chose, in words; empty if there was nothing to choose.
-        choice: the same as a number, if other seeds are to have it too.
+        choice: the same as a number, if other seeds are to use it too.
     """
 
     network: str
@@ -51,9 +52,9 @@ class Made(NamedTuple):
 
 
 class Comparison:
-    """One stage 1 that is taken to end at one epoch, and what can be done from there.
+    """One stage 1, taken as ended at one epoch, and the methods that start there.
 
-    One process takes the steps of as many ranks as stage 1 had: their batches are its micro-batches.
+    A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
 
     Args:
         data: folder with train/, val/ and test/.
@@ -84,7 +85,7 @@ class Comparison:
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
-        """Measure a checkpoint on ``val`` and ``test``: the metric as trained and re-estimated, the loss after that."""
+        """Measure a checkpoint on ``val`` and ``test``: the metric before, metric and loss after re-estimation."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         found: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
         self.on.reestimate()
@@ -94,7 +95,7 @@ class Comparison:
         return found
 
     def last(self) -> Made:
-        """Take stage 1 as it is here."""
+        """Take stage 1's last weights."""
         return Made(str(self.checkpoint), self.at)
 
     def average(self) -> Made:
@@ -103,11 +104,11 @@ class Comparison:
         seconds = result.get("average_seconds", 0.0) + result.get("start_seconds", 0.0)
         point = "average" if "average_of" in result else "start"
         chosen = result.get("average_of", result.get("started_from", "last"))
-        found = next(saved.glob(f"*-{point}.ckpt"), self.checkpoint)  # no average is better than the last weights
+        found = next(saved.glob(f"*-{point}.ckpt"), self.checkpoint)  # if no average was better than the last weights
         return Made(str(found), self.at, seconds, chosen)
 
     def stage_2(self) -> Made:
-        """Run stage 2 without a search; with a search configured, as long as that took, with stage 1's batches."""
+        """Run stage 2 without a search; if one is configured, for as many passes, with stage 1's batches."""
         changes: dict[str, Any] = {"keep_best": True}
         if self.two.search is not None:
             changes |= {
@@ -121,13 +122,13 @@ class Comparison:
         return self._run_stage_2("stage_2", self.two.model_copy(update=changes))
 
     def search(self) -> Made:
-        """Run stage 2 with the search that is configured."""
+        """Run stage 2 with the configured search."""
         return self._run_stage_2("search", self.two)
 
     def plain_for_total(self) -> Made:
-        """Train from the beginning with a linear schedule made for the same total.
+        """Train from the beginning with a linear schedule made for the same total of passes.
 
-        ``val`` chooses the peak on the first seed that is compared at this epoch; it is kept for the others.
+        ``val`` chooses the peak on the first seed that is compared at this epoch; the others use it too.
 
         Raises:
             FaultError: the training failed with each of the peaks.
@@ -153,7 +154,7 @@ class Comparison:
         return self._run_stage_1("plain_to_the_end", self.one.schedule, total, [f"--from={self.checkpoint}"])
 
     def equal_passes(self) -> int:
-        """Return how many epochs of ordinary training cost what stage 2 as configured costs here, rounded up."""
+        """Return the passes of the configured stage 2 in epochs of ordinary training, rounded up."""
         if self.two.search is None:
             return self.two.n_epochs
         return math.ceil(passes_of(self._result("search")) - 1e-9)
@@ -165,7 +166,7 @@ class Comparison:
         return Made(str(network), self.at + passes_of(result), seconds_of(result), kept_in_words(result))
 
     def _run_stage_1(self, name: str, schedule: Any, total: int, options: Sequence[str] = ()) -> Made:
-        """Train to epoch ``total`` without snapshots, and measure nothing on the way."""
+        """Train to epoch ``total`` without snapshots and evaluations."""
         updates = {"schedule": schedule, "epochs": total, "stop": None, "evaluate_every": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_program(name, "stage_1", self.one.model_copy(update=updates), options)
@@ -182,11 +183,11 @@ class Comparison:
         run_program(what, program, [str(self.data), *options, f"--config={config}"], self.folder / name)
 
     def _result(self, name: str) -> dict[str, Any]:
-        """Read what a stage 2 that has been run here found."""
+        """Read the ``result.json`` of a stage 2 that was run here."""
         return read_checksummed(self.folder / name / RESULT)
 
     def _earlier_choice(self, method: str) -> float | None:
-        """Return what ``val`` chose on the first seed that was compared at this epoch, or None on the first."""
+        """Return the choice of the first seed that was compared at this epoch; None on the first seed."""
         others = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))
         return json.loads(others[0].read_text(encoding="utf-8"))["choice"] if others else None
 
@@ -202,13 +203,13 @@ METHODS: dict[str, Callable[[Comparison], Made]] = {  # in the order in which th
 
 
 def run_program(what: str, program: str, arguments: Sequence[str], out: Path) -> None:
-    """Run one of ``dimred.pipelines`` in the folder ``out``, or finish its run there; its log is beside the folder.
+    """Run a program of ``dimred.pipelines`` with its log beside the folder ``out``, or resume its run there.
 
     Args:
-        what: told the user.
-        program: its name.
+        what: name of the run, for the log and for errors.
+        program: name of the program.
         arguments: its command line, without ``--out``.
-        out: the folder of its run.
+        out: folder of the run.
 
     Raises:
         FaultError: it failed.
@@ -223,7 +224,7 @@ def run_program(what: str, program: str, arguments: Sequence[str], out: Path) ->
 
 
 def run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command that prints into a file; return its status. A signal ends it, and waits until it has saved."""
+    """Run a command that prints into a file, and return its status; a stop signal lets it save first."""
     with (
         log.open("a") as file,
         subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
@@ -231,6 +232,45 @@ def run_logged(command: Sequence[str], log: Path) -> int:
         try:
             return process.wait()
         except StoppedError:
-            process.send_signal(signal.SIGINT)  # a terminal's ctrl-C does not reach another session
+            process.send_signal(signal.SIGINT)  # ctrl-C in a terminal does not reach another session
             process.wait()
             raise
+
+
+def checkpoint_of(run: Path, epoch: int) -> Path:
+    """Find the full checkpoint that stage 1 wrote after an epoch.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = full_checkpoints(run / STAGE_1_CHECKPOINTS)
+    if epoch not in found:
+        there = ", ".join(map(str, sorted(found))) or "none"
+        raise ConfigError(
+            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {there}); finish "
+            "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
+        )
+    return found[epoch]
+
+
+def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
+    """Compute how many ranks trained a stage 1: the fewest with which an epoch has its number of steps.
+
+    Raises:
+        ConfigError: no number gives these steps, so the run had other data.
+    """
+    place, size = checkpoint_place(checkpoint), one.data.batch_size
+    steps = place.steps_per_epoch if place else None
+    for n_ranks in range(1, n_images // size + 1):
+        if steps_in_epoch(n_images, size, n_ranks, one.accumulation) == steps:
+            return n_ranks
+    raise ConfigError(
+        f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
+        f"{size} don't make on any number of devices; give DATA that it was trained with"
+    )
+
+
+def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
+    """Return the options with which one process takes the batches of several ranks as micro-batches."""
+    sink = stage.data.sink and n_ranks == 1
+    return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}

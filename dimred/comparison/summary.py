@@ -1,4 +1,4 @@
-"""The comparison summed up: from the files of the single rows to one JSON, its tables, and its page."""
+"""Sum up a comparison: from the files of the single rows to one JSON, tables, and a page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from dimred.errors import ConfigError
 from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
-from dimred.report.page import COMPARISON_PICTURES, Page, Picture, details, sentences, table
+from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.verdict import duration, gain_text
 
@@ -33,11 +33,10 @@ def collect(folder: Path) -> dict[str, Any]:
     """Sum up the files ``folder/seed_S/at_EPOCH/METHOD.json``.
 
     Returns:
-        ``seeds``; ``at``, epochs of stage 1; ``metric``, its name; ``batch_norm``, whether the network has any;
-        ``rows``; and ``runs``, the files' contents. A row is of one method and one of ``at``. It has each score's mean
-        and spread over the seeds (the standard deviation; None for one seed) and the mean of each cost. ``passes`` are
-        those of the training that led to the weights, stage 1 included, in epochs of ordinary training; ``seconds``
-        are those after stage 1, with rejected trainings and choices.
+        ``seeds``; ``at``, the epochs at which stage 1 ends; ``metric``, its name; ``batch_norm``, whether the network
+        has any; ``rows``; and ``runs``, the files' contents. There is a row for each method and each of ``at``, with
+        the mean of ``passes`` and ``seconds`` (see ``Made``) and each score's ``mean`` and ``spread`` over the seeds:
+        the standard deviation, None for one seed.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -70,7 +69,7 @@ def _row(at: int, method: str, runs: list[Row]) -> Row:
 
 
 def plain_title(method: str) -> str:
-    """Return a method's title without the marks of bold print."""
+    """Return a method's title without Markdown."""
     return TITLES[method].replace("**", "")
 
 
@@ -80,7 +79,7 @@ def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
 
 
 def best_row(rows: Iterable[Row], split: str, metric: str) -> Row:
-    """Return the row with the best mean on a split: the highest accuracy, or with another metric the lowest loss."""
+    """Return the row with the highest mean accuracy on a split, or for another metric with the lowest loss."""
     if metric == ACCURACY:
         return max(rows, key=lambda row: float(row[f"{split}_reestimated"]["mean"]))
     return min(rows, key=lambda row: float(row[f"{split}_loss"]["mean"]))
@@ -101,7 +100,7 @@ def headings(metric: str) -> list[str]:
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
-    """Write the body of a table; the best mean on test is bold (``**``), a row of fewer seeds says so."""
+    """Write the rows of a table; the best mean on test is bold (``**``), and rows of fewer seeds are marked."""
     best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
@@ -132,33 +131,8 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
-    """Write ``compare.html`` and its pictures into the folder of a comparison.
-
-    Args:
-        out: the folder.
-        summary: as ``collect`` returns it.
-
-    Returns:
-        The page's path.
-    """
-    page = Page(out, PAGE, COMPARISON_PICTURES)
-    add_comparison(page, "Methods", summary, verdict=False)
-    rows = [[plain_title(run["method"]), str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
-    runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
-    listed = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
-    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", listed))
-    return page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
-
-
-def add_comparison(page: Page, heading: str, summary: dict[str, Any], *, verdict: bool = True) -> None:
-    """Add a section: a table for each epoch at which stage 1 ends, the scores at the last one, all scores over passes.
-
-    Args:
-        page: of a comparison or of a run.
-        heading: of the section.
-        summary: as ``collect`` returns it.
-        verdict: whether the section begins with the verdict.
-    """
+    """Write ``compare.html`` of a summary (see ``collect``) and its pictures into a folder; return its path."""
+    page = Page(out, PAGE)
     at, n_seeds, metric = summary["at"], len(summary["seeds"]), summary["metric"]
     last = rows_at(summary, at[-1])
     seeds = f"{'seeds' if n_seeds > 1 else 'seed'} {', '.join(map(str, summary['seeds']))}"
@@ -187,12 +161,16 @@ def add_comparison(page: Page, heading: str, summary: dict[str, Any], *, verdict
             f"Test {metric} over all forward and backward passes, one line a method; bands are the spread.",
         ),
     ]  # fmt: skip
-    before = sentences(comparison_verdict(summary)) if verdict else ""
-    page.add(heading, pictures, before=before + sentences(words) + shown)
+    page.add("Methods", pictures, before=sentences(words) + shown)
+    rows = [[plain_title(run["method"]), str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
+    runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
+    listed = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
+    page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", listed))
+    return page.write(f"Comparison: {out.resolve().name}", sentences(comparison_verdict(summary), "verdict"))
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
-    """Write what ``val`` takes after the longest stage 1, what that gained over what, and what it cost."""
+    """Write which method ``val`` prefers after the longest stage 1, its gains over others, and its cost."""
     at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), summary["metric"]
     rows = {row["method"]: row for row in rows_at(summary, at)}
     chosen, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))
@@ -222,7 +200,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
 
 
 def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
-    """Write how far one method is above another: mean and spread of the differences between rows of one seed."""
+    """Write how far one method is above another: mean and spread of the differences over the seeds of both."""
     found: Sequence[dict[int, float]] = [
         {
             run["seed"]: run[_SCORE]

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Write files and folders atomically, and retry when a disk fails for a moment."""
 
 import errno
 import logging
@@ -23,7 +23,7 @@ _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open ``path`` for writing so that it is seen whole, or not at all, or as it was before.
+    """Open ``path`` for an atomic write: others see the old content until the new one is complete.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
     without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
@@ -48,7 +48,7 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Make a folder that is seen whole, or not at all.
+    """Make a folder that appears when it is complete.
 
     Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
 
@@ -64,19 +64,19 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def _temporary_name(target: Path) -> Iterator[Path]:
-    """Make a name beside the target that nobody else uses; after an error, what stands there is removed.
+    """Yield an unused name beside the target; after an error, remove what has that name.
 
-    Host and process stand in it, so that whose it is can be told. The target's name does not: it may already be as long
-    as the file system allows.
+    The name has the host and process, for ``remove_leftovers``. It does not have the target's name, which may already
+    be as long as the file system allows.
     """
     temporary = target.parent / f".writing-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         yield temporary
     except BaseException as error:
-        with suppress(OSError):  # of a disk that became read-only, for example; the first error is the one to tell
+        with suppress(OSError):  # of a disk that became read-only, for example; the first error matters
             remove(temporary)
         if isinstance(error, OSError):
-            error.filename = str(target)  # what somebody wanted to write, not the temporary name or nothing
+            error.filename = str(target)  # instead of the temporary name
         raise
 
 
@@ -87,7 +87,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def rename_durably(path: Path, target: Path) -> None:
-    """Flush a file or folder and rename it; unless the folder around it is flushed too, a power cut may undo that."""
+    """Flush a file or folder, rename it, and flush the folder around it, so that a power cut can't undo that."""
     _flush(path)
     path.replace(target)
     _flush(target.parent)
@@ -111,12 +111,12 @@ def flush_to_disk(descriptor: int, path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file or folder of this name is still being written, or was when its writer died."""
+    """Return whether a name is that of an unfinished file or folder."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
 def remove_leftovers(directory: str | os.PathLike[str]) -> None:
-    """Remove the temporary files and folders of processes of this host that were killed while they wrote them.
+    """Remove the unfinished files and folders of processes of this host that were killed.
 
     What can't be removed stays: in a shared folder it may be another user's.
     """
@@ -128,7 +128,7 @@ def remove_leftovers(directory: str | os.PathLike[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder and what is in it, if it is there."""
+    """Remove a file or folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 _Result = TypeVar("_Result")
 _WAITS_SECONDS = (1.0, 5.0, 20.0)
-_SECONDS_UNTIL_ROOM = 5.0  # from one look at a full disk to the next
+_SECONDS_UNTIL_ROOM = 5.0  # between two attempts on a full disk
 _SECONDS_BETWEEN_LINES = 60.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # Errors of a network disk that is away for a moment.
@@ -149,7 +149,7 @@ its files in a thread, which receives no signals."""
 
 
 def retry(action: Callable[[], _Result], wait: Callable[[float], object] | None = None) -> _Result:
-    """Call ``action``; where the disk fails in a way that may pass, wait and call it again.
+    """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
     On a full disk it waits until there is room or ``stop_waiting`` is set, and says so once a minute. Any other failure
     that may pass is tried again three times.

@@ -1,4 +1,4 @@
-"""JSON files that carry their own checksum, so that a changed byte is found wherever it is."""
+"""JSON files with a checksum of their own, which reveals any changed byte."""
 
 import hashlib
 import json

@@ -4,7 +4,6 @@ A chunk can be hashed without those before it, so that columns can be hashed blo
 """
 
 import hashlib
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -34,18 +33,6 @@ def digest_of_chunks(digests: np.ndarray) -> str:
     return hashlib.sha256(digests.tobytes()).hexdigest()
 
 
-def vector_digest(parts: Iterable[np.ndarray]) -> str:
-    """Compute the digest, 64 hexadecimal digits, of arrays of any shape, one after the other, in C order as float32."""
-    digests, chunk, room = [], hashlib.sha256(), CHUNK
-    for part in parts:
-        rest = np.ascontiguousarray(part, "<f4").reshape(-1)
-        while rest.size:
-            piece, rest = rest[:room], rest[room:]
-            chunk.update(piece.data)
-            room -= piece.size
-            if room == 0:
-                digests.append(chunk.digest())
-                chunk, room = hashlib.sha256(), CHUNK
-    if room < CHUNK:
-        digests.append(chunk.digest())
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+def vector_digest(vector: np.ndarray) -> str:
+    """Compute the digest, 64 hexadecimal digits, of a vector (M,) or of rows (k, M)."""
+    return digest_of_chunks(chunk_digests(vector))

@@ -1,14 +1,12 @@
-"""One process at a time in a folder.
+"""Lock a folder for one process at a time.
 
-The kernel holds the lock (``flock``) and releases it when the process ends, however it ends: a crash leaves nothing to
-clean up. What stands in the file is only a note of who holds it.
+The kernel holds the lock (``flock``) and releases it with the process, so a crash leaves nothing to clean up. The file
+only has a note of who holds it.
 """
 
 import fcntl
-import json
 import os
 import socket
-import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -35,7 +33,7 @@ class FolderLock:
 
     def __enter__(self) -> Self:
         while not self._try_to_lock():
-            pass  # the last holder removed the file, or the folder, before it was locked here
+            pass  # the last holder removed the file or the folder meanwhile
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,7 +42,7 @@ class FolderLock:
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
         self._path.unlink(missing_ok=True)
-        with suppress(OSError):  # of a folder that holds something: a result, or the next process's lock
+        with suppress(OSError):  # if it holds a result, or the next process's lock
             self._path.parent.rmdir()
 
     def _try_to_lock(self) -> bool:
@@ -55,22 +53,15 @@ class FolderLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                note = os.pread(descriptor, 200, 0).decode(errors="replace")
+                holder = note if note.startswith("process ") and note.isprintable() else "another process"
                 raise RunError(
-                    f"{self._what}, where {_holder(descriptor)} is at work; wait for it, end it, or name another"
+                    f"{self._what}, where {holder} is at work; wait for it, end it, or name another"
                 ) from None
             if os.path.samestat(os.fstat(descriptor), self._path.stat()):
-                note = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+                note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(note | {"command": " ".join(sys.argv)[:1000]}).encode(), 0)
+                os.pwrite(descriptor, note.encode(), 0)
                 self._held = stack.pop_all()
                 return True
         return False
-
-
-def _holder(descriptor: int) -> str:
-    """Describe who holds the lock; the note may be half written, or not ours."""
-    try:
-        note = json.loads(os.pread(descriptor, 4_096, 0))
-        return f"process {int(note['pid'])} on {str(note['host'])[:80]} (since {str(note['since'])[:30]})"
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "another process"

@@ -1,7 +1,6 @@
-"""Read ``metrics.jsonl``: one JSON object a line, appended while the run goes on.
+"""Read ``metrics.jsonl``, one JSON object a line, and format metrics.
 
-What a network is measured by is ``accuracy``, a fraction that is told in percent, or somebody's own metric, which is
-told as it is.
+An ``accuracy`` is a fraction, shown in percent; any other metric is shown as it is.
 """
 
 import json
@@ -12,7 +11,7 @@ from dimred.errors import RunError
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read all records of a metrics file, in order; a last line that is still being written is left out.
+    """Read all records of a metrics file, in order, without a last line that is still being written.
 
     Raises:
         RunError: the file can't be read, or a line is not a record.
@@ -40,10 +39,10 @@ ACCURACY = "accuracy"
 
 
 def metric_text(name: str, value: float, decimals: int = 2) -> str:
-    """Write a metric's value as text: accuracy in percent with these ``decimals``, another one with four digits."""
+    """Format a metric's value: accuracy in percent with these ``decimals``, others with four digits."""
     return f"{100 * value:.{decimals}f} %" if name == ACCURACY else f"{value:.4g}"
 
 
 def metric_axis(name: str) -> tuple[str, float]:
-    """Return the label of an axis, and the factor of the values on it."""
+    """Return an axis label, and the factor to scale values with."""
     return (f"{name}, %", 100.0) if name == ACCURACY else (name, 1.0)

@@ -1,4 +1,4 @@
-"""The names of the files and folders of a run. Each stands here and nowhere else."""
+"""The names of the files and folders of a run, each in this one place."""
 
 import re
 from pathlib import Path
@@ -40,12 +40,12 @@ RESULT = "result.json"
 
 
 def results_in(folder: Path) -> bool:
-    """Return whether a run has written something; what it was writing when it died does not count."""
+    """Return whether a folder has files of a run other than logs and unfinished ones."""
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
 class CheckpointPlace(NamedTuple):
-    """Where stage 1 was when it wrote a full checkpoint, as its name says."""
+    """The epoch and epoch length in the name of a full checkpoint."""
 
     epoch: int
     steps_per_epoch: int
@@ -63,7 +63,7 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Name a checkpoint as the user typed it, for a message, with its kind if its folder tells it."""
+    """Begin a message about a checkpoint argument: its name, value, and kind if its folder tells it."""
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
@@ -73,7 +73,7 @@ def named_weights(argument: str, path: Path) -> str:
 
 
 def full_checkpoint_beside(weights: Path) -> str:
-    """Return the full checkpoint to name instead of these weights."""
+    """Return the full checkpoint to suggest in place of these weights."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
     others = {} if folder is None else full_checkpoints(folder)
     others = {epoch: path for epoch, path in others.items() if path != weights}
@@ -81,6 +81,6 @@ def full_checkpoint_beside(weights: Path) -> str:
 
 
 def snapshots_below(folder: Path) -> str:
-    """Say where the snapshots of a run are, for a message about its folder; empty for another folder."""
+    """Return the end of a message about a run's folder, with the place of its snapshots; empty for other folders."""
     place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
     return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""

@@ -34,7 +34,7 @@ def _connect() -> socket.socket | None:
 
 
 _launcher = _connect()
-_told: set[str] = set()  # kinds of messages
+_told: set[str] = set()  # kinds of messages sent so far
 
 
 def has_launcher() -> bool:
@@ -45,7 +45,7 @@ def has_launcher() -> bool:
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
     """Send a message without waiting; return whether it was sent, which it is not if the launcher reads nothing."""
     _told.add(kind)
-    with suppress(OSError):  # a launcher that is gone takes its ranks with it
+    with suppress(OSError):  # if the launcher is gone, this rank is about to end
         return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
     return False
 

@@ -15,7 +15,7 @@ from dimred.io.run_names import RANK_LOG, results_in
 from dimred.launch.rank_table import Device, read_rank_table
 
 _LOOPBACK = "127.0.0.1"
-_USUAL_PORT = 8118  # of MindSpore's own launcher, too
+_USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 ASCEND_DEVICE = Path("/dev/davinci_manager")
@@ -221,7 +221,7 @@ def _free_port() -> int:
 
 def _check_port(address: str, port: int) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a job has just left is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a job has just left counts as free
         try:
             probe.bind((address, port))
         except OSError as error:

@@ -83,7 +83,7 @@ class _Watch:
         self._statuses: dict[int, int] = {}
         self._refusals: dict[int, str] = {}
         self._failure: RankFailedError | None = None
-        self._signals: list[int] = []  # in the order in which they came
+        self._signals: list[int] = []  # in order of arrival
         self._stopped_by: int | None = None
         self._stop_deadline = self._refusal_deadline = math.inf
         self._failure_deadline = -math.inf
@@ -101,7 +101,7 @@ class _Watch:
                 self._end()
         self._logs[self._first].show(to_the_end=True)
         if self._stopped_by is not None:
-            own = set(self._statuses.values()) - {128 + signal.SIGTERM}  # which the ranks get, whatever came here
+            own = set(self._statuses.values()) - {128 + signal.SIGTERM}  # ranks always get SIGTERM
             return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self._stopped_by
         if self._failure is not None:
             raise self._failure
@@ -148,7 +148,7 @@ class _Watch:
         wait([self._ranks[number].fileno() for number in running if self._ranks[number].is_open], _WAIT_SECONDS)
         for number in running:
             rank = self._ranks[number]
-            status = rank.status()  # before its messages: all that it has sent is read before its end counts
+            status = rank.status()  # read before the messages, so that none is missed when it has ended
             for message in rank.messages():
                 self._take(number, message)
             if status is None and not rank.is_open:

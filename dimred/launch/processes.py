@@ -27,7 +27,7 @@ _SECONDS_TO_DIE = 10.0
 _NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
 _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
-_libc = ctypes.CDLL(None, use_errno=True)  # loaded before a fork, not after one
+_libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
 
 
 class Child:
@@ -147,7 +147,7 @@ class LogTail:
             with self.path.open("rb") as file:
                 file.seek(self._position)
                 text = file.read()
-        except OSError:  # it is not there yet, or its network disk is away for a moment, which must not end the job
+        except OSError:  # not there yet, or on a network disk that is away for a moment
             return
         if not to_the_end:
             text = text[: text.rfind(b"\n") + 1]

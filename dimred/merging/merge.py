@@ -18,12 +18,11 @@ from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import remove, remove_leftovers, rename_durably
 from dimred.io.lock import FolderLock
-from dimred.merging.candidates import choose_average, score_candidates, table
+from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
 from dimred.merging.inputs import Sources, check_integers, label, open_checkpoints, read_one, select
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, name_faults, record_of, sample_digest, work_folder, write_record
-from dimred.merging.scores import Average, Scores
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ def merge(
         else:
             option = "--metric" if metric_command is None else "--metric-command"
             judge = ProcessMetric(option, source, timeout, work / "metric.log")
-        held.callback(judge.close)
+            held.callback(judge.close)
         for folder in (work, target.parent):
             remove_leftovers(folder)
         _log.info(_order_of(chosen))

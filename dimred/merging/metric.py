@@ -86,9 +86,6 @@ class FunctionMetric:
             argument = _tensors(candidate) if self._takes_tensors else str(candidate)
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
 
-    def close(self) -> None:
-        """Do nothing: there is no process to end."""
-
 
 def command_metric(command: str) -> FunctionMetric:
     """Make a metric of a command whose last line of output is the score.

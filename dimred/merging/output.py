@@ -86,7 +86,7 @@ def write_network(
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
-                os.posix_fallocate(descriptor, 0, end)  # a full disk is noticed here
+                os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
                 for name in targets.keys() - averaged:
                     copied = np.empty(places[name].n_bytes, np.uint8)
                     places[name].read_bytes(source.fileno(), template.files[number], 0, copied)
@@ -175,8 +175,8 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     single, halves = bits.view(np.float32), bits.view("<u2")
     with np.errstate(over="ignore"):
         np.copyto(single, values, casting="same_kind")
-    # Half of a last bit is added below, which is wrong where the float32 lies half way between two bfloat16. There the
-    # float64 decides, which that float32 may have been rounded from; of two equally near ones the even one is taken.
+    # Adding half of the last bit rounds, but is wrong if the float32 lies half way between two bfloat16. Then the
+    # float64 that it was rounded from decides; for a true tie, the even one is taken.
     ties = np.flatnonzero(halves[::2] == 0x8000)
     exact, rounded = np.abs(values[ties]), np.abs(single[ties])
     bits[ties] -= (exact < rounded) | ((exact == rounded) & (bits[ties] & 0x10000 == 0))

@@ -1,7 +1,4 @@
-"""One HTML file that is whole by itself (text, tables and SVG pictures, no script, no network), and its folder.
-
-A run, a comparison and a merge have a page each.
-"""
+"""An HTML page of a run or a comparison: one file with text, tables and SVG pictures, without script or network."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,45 +10,18 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write, remove_leftovers
-from dimred.io.run_names import LOCK
+from dimred.io.atomic import atomic_write
 from dimred.report.plots import save_figure
-
-COMPARISON_PICTURES = ("comparison", "curve")  # of a comparison's page, and of a run's that shows one
-
-
-def make_page_folder(out: Path, name: str, pictures: Sequence[str]) -> None:
-    """Make the folder of a page; it may hold an earlier one.
-
-    Args:
-        out: the folder.
-        name: of the page.
-        pictures: names of those that an earlier page may have left.
-
-    Raises:
-        ConfigError: it holds something else, or can't be made.
-    """
-    own = {name, LOCK, *(f"{picture}.{suffix}" for picture in pictures for suffix in ("png", "svg"))}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(out)
-        others = sorted({path.name for path in out.iterdir()} - own)
-    except OSError as error:
-        why = error.strerror
-        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
-    if others:
-        raise ConfigError(f"--out is {str(out)!r}, where {others[0]!r} is no part of a report; name another folder")
 
 
 class Picture(NamedTuple):
     """A picture of a page.
 
     Attributes:
-        name: of its files, and on the page.
+        name: of its files.
         drawn: the figure.
         says: description for readers who can't see it.
-        caption: words below it.
+        caption: text below it.
     """
 
     name: str
@@ -66,30 +36,24 @@ class Page:
     Args:
         out: folder.
         name: of the page.
-        pictures: names of those that an earlier page in the folder may have left.
     """
 
-    def __init__(self, out: Path, name: str, pictures: Sequence[str]):
-        self._out, self._name, self._pictures = out, name, pictures
+    def __init__(self, out: Path, name: str):
+        self._out, self._name = out, name
         self._sections: list[tuple[str, str]] = []
-        self._shown: set[str] = set()
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
-        """Add a section of pictures, with HTML before and after them."""
+        """Add a section: HTML, pictures, HTML."""
         shown = ""
         for name, drawn, says, caption in pictures:
             svg = save_figure(drawn, self._out, name)
             shown += figure(name, svg, says, f"{caption} ({name}.png, {name}.svg)")
-            self._shown.add(name)
         grid = f'<div class="figures">{shown}</div>' if pictures else ""
         self._sections.append((heading, f"{before}{grid}{after}"))
 
     def write(self, title: str, summary: str) -> Path:
-        """Write the page, remove pictures of an earlier one that it does not show, and return its path."""
+        """Write the page, with HTML below its title, and return its path."""
         atomic_write(self._out / self._name, document(title, summary, self._sections))
-        for name in set(self._pictures) - self._shown:
-            for suffix in ("png", "svg"):
-                (self._out / f"{name}.{suffix}").unlink(missing_ok=True)
         return self._out / self._name
 
 
@@ -117,22 +81,15 @@ def document(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> s
 
 
 def figure(name: str, svg: str, says: str, caption: str) -> str:
-    """Make a picture.
-
-    Args:
-        name: unique on the page.
-        svg: text of an SVG file.
-        says: description for readers who can't see it.
-        caption: words below it.
-    """
+    """Make the HTML of a picture from the text of an SVG file; for the rest see ``Picture``."""
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids are the page's, not the picture's
+    drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids must be unique on the page
     drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
     return f'<figure id="figure-{name}">\n{drawing}\n<figcaption>{escape(caption)}</figcaption>\n</figure>'
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Make a table that scrolls sideways where it is too wide; ``**text**`` is bold."""
+    """Make a table that scrolls sideways if it is too wide; ``**text**`` becomes bold."""
 
     def text(cell: str) -> str:
         return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(cell))
@@ -144,22 +101,22 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def preformatted(text: str) -> str:
-    """Show text as it stands in a file."""
+    """Show text as it is in a file."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def details(summary: str, content: str) -> str:
-    """Hide HTML below a line that opens it."""
+    """Fold HTML behind a summary line."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """Join sentences to one paragraph; no sentence makes none."""
+    """Join sentences to a paragraph; without sentences there is none."""
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:
-    """Show a few figures large: pairs of a value and its meaning."""
+    """Show a few figures in large type: pairs of a value and its meaning."""
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
     return f'<div class="key">{cells}</div>'

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -28,7 +28,7 @@ _DARK_STYLE = "".join(
 )
 
 Size = tuple[float, float]
-NARROW: Size = (4.8, 3.6)  # inches: letters stay readable where a telephone scales it to its width
+NARROW: Size = (4.8, 3.6)  # inches; letters stay readable on the width of a telephone
 
 # Outcome of a step -> marker, colour, label.
 _OUTCOMES = {
@@ -57,7 +57,7 @@ def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
 
 
 def whole_numbers(*axes: Any) -> None:
-    """Put the ticks of axes such as ``axes.xaxis`` at whole numbers."""
+    """Put the ticks of the given axes, such as ``axes.xaxis``, at whole numbers."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
 
@@ -90,9 +90,9 @@ def plot_metric(
     Args:
         metric: its name; an accuracy is a fraction, and is drawn in percent.
         plain: epoch -> value.
-        stage_2: the same, the branching point included; empty where there is none.
-        snapshots_taken: the first and the last epoch that gave a snapshot; None where that is not known.
-        statistics: of BatchNorm, in every point of both curves; stands in their labels.
+        stage_2: the same for stage 2, from the epoch at which it began; may be empty.
+        snapshots_taken: the first and the last epoch with a snapshot; None if not known.
+        statistics: kind of BatchNorm statistics of both curves, for their labels.
     """
     figure, axes = new_figure()
     label, factor = metric_axis(metric)
@@ -106,7 +106,7 @@ def plot_metric(
         if values:
             label_of_one = f"{name}, {statistics}"
             axes.plot(list(values), factor * np.array(list(values.values())), label=label_of_one, **look)
-    # Single collapses would flatten the part that matters, so the axis leaves out a tenth of late training.
+    # Single collapses would flatten the rest, so the axis leaves out the worst tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
@@ -168,6 +168,79 @@ def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
         legend_below(figure, axes)
     axes.set(xlabel="step of stage 2", ylabel="gradient inside, %", ylim=(0, None))
     whole_numbers(axes.xaxis)
+    return figure
+
+
+class PlanePoints(NamedTuple):
+    """Points of weight space, seen from the plane through the snapshots' mean.
+
+    Attributes:
+        along: coordinates in the plane, (n, 2) float64.
+        off: distance from the plane, (n,) float64.
+    """
+
+    along: np.ndarray
+    off: np.ndarray
+
+
+class Surface(NamedTuple):
+    """The loss on a grid of the plane.
+
+    Attributes:
+        first: coordinates along the first direction, (n,).
+        second: coordinates along the second direction, (n,).
+        loss: (n, n); row i belongs to ``second[i]``, column j to ``first[j]``.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    loss: np.ndarray
+
+
+class PlaneView(NamedTuple):
+    """The content of the plane's pictures.
+
+    Attributes:
+        whole: loss around both stages.
+        near: loss around stage 2 alone.
+        n_images: number of samples the loss was evaluated on.
+        batch_norm: whether the network has BatchNorm.
+        snapshots: those of stage 1, in order.
+        stops: stage 2's start and the end of each of its epochs.
+        search: stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2).
+    """
+
+    whole: Surface
+    near: Surface
+    n_images: int
+    batch_norm: bool
+    snapshots: PlanePoints
+    stops: PlanePoints
+    search: np.ndarray
+
+
+def plot_plane(surface: Surface, view: PlaneView) -> Figure:
+    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences to its lowest one."""
+    figure, axes = new_figure((4.8, 4.9))
+    loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
+    lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
+    power = 0 if highest >= 0.1 else 3 * int(np.floor(np.log10(highest) / 3))  # of ten, for short labels that differ
+    unit = "" if power == 0 else f", in units of $10^{{{power}}}$"
+    # Levels are closer together near the lowest loss.
+    levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
+    grid = (surface.first, surface.second, (loss - lowest) / 10**power)
+    drawn = axes.contourf(*grid, levels, cmap="cividis", alpha=0.45)
+    axes.clabel(axes.contour(*grid, levels, colors="#666666", linewidths=0.4), fontsize=7, fmt="%.3g")
+    figure.colorbar(drawn, ax=axes, shrink=0.85, format="%.3g", label=f"loss above the lowest here, {lowest:.4g}{unit}")
+    snapshots, stops = view.snapshots.along, view.stops.along
+    axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
+    axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
+    axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
+    axes.plot(*view.search.T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
+    axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
+    axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
+    axes.set(xlabel="along the first direction", ylabel="along the second direction")
+    legend_below(figure, axes)
     return figure
 
 

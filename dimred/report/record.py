@@ -1,4 +1,4 @@
-"""Read the files of a run once, for a report."""
+"""Read the files of a run for a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,22 +45,22 @@ class StageOneRecord:
 
     @property
     def averaged(self) -> list[dict[str, Any]]:
-        """Records of the epochs after which ``stop: averaged`` measured."""
+        """Return the records with a measurement of ``stop: averaged``."""
         return [record for record in self.epochs if "averaged_loss" in record]
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, evaluation and measuring averages."""
+        """Return the seconds of training, evaluation and measuring averages."""
         parts = ("seconds", "evaluation_seconds", "averaged_seconds")
         return float(sum(record.get(part) or 0.0 for record in self.epochs for part in parts))
 
     @property
     def last_epoch(self) -> int:
-        """Last complete epoch."""
+        """Return the last complete epoch."""
         return int(self.epochs[-1]["epoch"])
 
     def snapshot_epochs(self, basis: SubspaceBasis | None = None) -> list[int]:
-        """Return the epoch of each snapshot that is kept, in order; with a basis only of those it was made from."""
+        """Return the epochs of the kept snapshots, or only of those that a basis was made from."""
         entries = self.snapshots.entries if self.snapshots else ()
         used = None if basis is None else {source.file for source in basis.snapshots}
         return [entry.epoch for entry in entries if used is None or entry.file in used]
@@ -99,12 +99,12 @@ class StageTwoRecord:
 
     @property
     def metric(self) -> str:
-        """Name of the metric."""
+        """Return the name of the metric."""
         return str(self.result.get("metric", ACCURACY))
 
     @property
     def is_reestimated(self) -> bool:
-        """Whether every point was also measured with re-estimated BatchNorm statistics."""
+        """Return whether every point was also measured with re-estimated BatchNorm statistics."""
         return f"{self.metric}_reestimated_by_point" in self.result
 
     def by_point(self, *, reestimated: bool) -> dict[int, float]:
@@ -119,17 +119,17 @@ class StageTwoRecord:
 
     @property
     def start_metric(self) -> float:
-        """Metric of the start, with re-estimated BatchNorm statistics if that was measured."""
+        """Return the metric of the start, with re-estimated BatchNorm statistics if that was measured."""
         return self.by_point(reestimated=self.is_reestimated)[0]
 
     @property
     def kept_metric(self) -> float:
-        """Metric of the network that the run left, with the BatchNorm statistics in its file."""
+        """Return the metric of the final network, with the BatchNorm statistics in its file."""
         return float(self.result.get(f"{self.metric}_reestimated", self.result[self.metric]))
 
     @property
     def stage_1_epochs(self) -> int:
-        """Epochs of stage 1 when stage 2 began, or 0 if that is not known."""
+        """Return the epoch of stage 1 at which stage 2 began, or 0 if it is not known."""
         place = checkpoint_place(Path(self.result["sources"]["weights"]))
         if place is not None:
             return place.epoch
@@ -137,16 +137,16 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """Path of the network to use."""
+        """Return the path of the network to use."""
         return next((self.folder / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), self.folder / STAGE_2_CHECKPOINTS)
 
     @property
     def seconds(self) -> float:
-        """Seconds of stage 2, see ``seconds_of``."""
+        """Return the seconds of stage 2, see ``seconds_of``."""
         return seconds_of(self.result)
 
     def coordinates(self) -> np.ndarray:
-        """Return the place after each step of the search, relative to its start, (n_steps + 1, k) float64."""
+        """Return the coordinates after each step of the search, relative to its start, (n_steps + 1, k) float64."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
 
@@ -154,11 +154,11 @@ class StageTwoRecord:
 def on_equal_terms(
     stage_1: StageOneRecord, stage_2: StageTwoRecord | None, metric: str
 ) -> tuple[dict[int, float], dict[int, float], str]:
-    """Return the metric over the epochs of both stages, with the same kind of BatchNorm statistics in every point.
+    """Return the metric over the epochs of both stages, all with the same kind of BatchNorm statistics.
 
     Returns:
-        Epoch -> value of stage 1; the same of stage 2, its epochs counted on from stage 1's; and words for the
-        statistics, which are re-estimated if both stages measured with such ones.
+        Epoch -> value for stage 1; the same for stage 2, whose epochs continue stage 1's; and a description of the
+        statistics, which are re-estimated ones if both stages measured with them.
     """
     again = stage_1.measured(f"{metric}_reestimated")
     reestimated = bool(again) and (stage_2 is None or stage_2.is_reestimated)
@@ -190,7 +190,7 @@ def seconds_of(result: Mapping[str, Any]) -> float:
 
 
 def read_stage_1(checkpoints: Path) -> StageOneRecord:
-    """Read a stage 1 run, which may go on meanwhile.
+    """Read a stage 1 run, which may still be training.
 
     Args:
         checkpoints: the run's folder of checkpoints, such as ``device0_stage_1/checkpoint_stage_1``.
@@ -204,12 +204,12 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
     epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
-    has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder is made before the first of them
+    has_snapshots = any(snapshots.glob("*-*_*.*"))  # the folder exists before its first snapshot
     return StageOneRecord(folder, epochs, CheckpointSeries.open(snapshots) if has_snapshots else None)
 
 
 def read_stage_2(folder: Path) -> StageTwoRecord:
-    """Read a finished stage 2 run, and its stage 1 where that is still there.
+    """Read a finished stage 2 run, and its stage 1 if that still exists.
 
     Raises:
         ConfigError: ``folder`` is no finished stage 2 run, or its result is damaged.

@@ -1,8 +1,8 @@
-"""Write the page of a run: verdict, candidates, pictures with words."""
+"""Write the page of a run: verdict, candidates, pictures with captions."""
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,40 +10,35 @@ from typing import Any
 import numpy as np
 
 from dimred.config import StageOneConfig
+from dimred.errors import ConfigError
+from dimred.io.atomic import remove_leftovers
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
-from dimred.report.page import (
-    COMPARISON_PICTURES,
-    Page,
-    Picture,
-    details,
-    key_figures,
-    make_page_folder,
-    preformatted,
-    sentences,
-    table,
-)
-from dimred.report.plane import PlaneView, plot_distances, plot_plane
+from dimred.report.page import Page, Picture, details, key_figures, preformatted, sentences, table
+from dimred.report.plots import PlaneView, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of
-from dimred.report.verdict import (
-    Measured,
-    duration,
-    kept_in_words,
-    run_verdict,
-    start_in_words,
-)
+from dimred.report.verdict import Measured, duration, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
-_PICTURES = (
-    "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", *COMPARISON_PICTURES
-)  # fmt: skip
-_SHOWN = 6  # candidates of a choice; the others are below a line that opens them
+_SHOWN = 6  # candidates of a choice that are not folded away
 
 
 def make_report_folder(out: Path) -> None:
-    """Make the folder of a report; it may hold an earlier one. ConfigError as in ``make_page_folder``."""
-    make_page_folder(out, PAGE, _PICTURES)
+    """Make the folder of a report; it may hold an earlier one.
+
+    Raises:
+        ConfigError: it holds something else, or can't be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(out)
+        kept = [path.name for path in out.iterdir() if path.suffix not in (".png", ".svg") and path.name != PAGE]
+    except OSError as error:
+        why = error.strerror
+        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
+    if kept:
+        raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
 
 
 def write_report(
@@ -51,21 +46,19 @@ def write_report(
     run: StageTwoRecord,
     measured: Measured,
     plane: PlaneView | None = None,
-    add_more: Callable[[Page], object] = lambda page: None,
 ) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
-        out: folder made by ``make_report_folder``; files of an earlier report in it are replaced, one by one.
+        out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: content of the run's files.
         measured: figures that the files do not hold.
-        plane: None if it can't be shown.
-        add_more: adds sections before the last one.
+        plane: content of the plane's pictures; None to leave them out.
 
     Returns:
         The page's path.
     """
-    page, result, stage_1 = Page(out, PAGE, _PICTURES), run.result, run.stage_1
+    page, result, stage_1 = Page(out, PAGE), run.result, run.stage_1
     _add_choices(page, result)
     if stage_1 is not None:
         _add_curves(page, stage_1, run.metric, run)
@@ -76,7 +69,6 @@ def write_report(
     if plane is not None:
         _add_plane(page, plane)
     _add_search(page, run)
-    add_more(page)
     sources = {name: source for name, source in result["sources"].items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
@@ -84,8 +76,8 @@ def write_report(
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
-    """Write ``report.html`` of a stage 1 alone, while it runs or after it; return its path."""
-    page, metric = Page(out, PAGE, _PICTURES), settings.metric_name
+    """Write ``report.html`` of a stage 1, finished or not; return its path."""
+    page, metric = Page(out, PAGE), settings.metric_name
     _add_curves(page, run, metric, None)
     _add_spectrum(page, run.variance_shares())
     _add_configuration(page, {}, {"stage 1": run.folder})
@@ -113,7 +105,7 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
     facts = [(ours, f"{metric} on {measured.split} of the network to use: {kept_in_words(result)}")]
     if measured.last is not None:
         facts.append((metric_text(metric, measured.last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
-    # The last weights have one figure; their other one, with the statistics as trained, would need its reason told.
+    # The last weights appear once, and not again with the statistics as trained.
     if result.get("started_from", result["start"]) != "last" or measured.last is None:
         facts.append((metric_text(metric, run.start_metric), f"where stage 2 began: {start_in_words(result)}"))
     facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
@@ -144,13 +136,13 @@ def _named(facts: Mapping[str, str]) -> str:
 
 
 def _when(path: Path) -> str:
-    """Write the date of a file's last change."""
+    """Format the date of a file's last change."""
     written = datetime.fromtimestamp(path.stat().st_mtime)
     return f"{written.day} {written:%B %Y, %H:%M}"
 
 
 def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
-    """Add the candidates among which ``val`` chose, at the start and at the end, and the cost of that."""
+    """Add the candidates that ``val`` chose from, at the start and at the end, with the cost of choosing."""
     parts, metric = [], str(result.get("metric", ACCURACY))
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
@@ -189,7 +181,7 @@ def _point(name: str) -> str:
 
 
 def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> None:
-    """Add the metric of stage 1, that of stage 2 from its start on if there is one, and stage 1's loss."""
+    """Add the curves of both stages' metric and of stage 1's loss."""
 
     def told(value: float) -> str:
         return metric_text(metric, value)
@@ -215,7 +207,7 @@ def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoR
 
 
 def _averaged(run: StageOneRecord) -> str:
-    """Write the table of what ``stop: averaged`` measured, or nothing."""
+    """Make the table of what ``stop: averaged`` measured, if it did."""
     rows = []
     for one in run.averaged:
         loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
@@ -242,25 +234,19 @@ def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:
 def _add_plane(page: Page, plane: PlaneView) -> None:
     whole, near = plane.whole.loss, plane.near.loss
     off = [f"{points.off.min():.3g} to {points.off.max():.3g}" for points in (plane.snapshots, plane.stops)]
+    statistics = ", with BatchNorm statistics of these" if plane.batch_norm else ""
     page.add("Where it went", [
         Picture(
             "plane", plot_plane(plane.whole, plane),
             f"Loss surface with the path of both stages. The lowest loss on the grid is {np.nanmin(whole):.3g}.",
-            "The true loss of the plane through the snapshots' mean and the first two directions: the network at each "
-            f"of {whole.size} points, on the same {plane.n_images:,} training samples"
-            f"{', with BatchNorm statistics of these' if plane.batch_norm else ''}. The points are projections: their "
-            "own loss is not that of the plane below them.",
+            f"The true loss in the plane through the snapshots' mean along the first two directions, at {whole.size} "
+            f"points, on the same {plane.n_images:,} training samples{statistics}. The snapshots lie {off[0]} off the "
+            f"plane, stage 2's points {off[1]}: their own losses are not those of the plane below them.",
         ),
         Picture(
             "plane-near", plot_plane(plane.near, plane),
             f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
             "The same plane, the part around stage 2; here too losses are differences to the lowest one shown.",
-        ),
-        Picture(
-            "distance", plot_distances(plane),
-            f"Distance off the plane: stage 1's snapshots {off[0]}, stage 2's points {off[1]}.",
-            "How far each point lies off the plane that is shown: the length of what is left of its weights, less the "
-            "snapshots' mean, without their parts along the first two directions. Dotted: the length of these parts.",
         ),
     ])  # fmt: skip
 
@@ -287,7 +273,7 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
 
 
 def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[str, Path]) -> None:
-    """Add the sources of the run, the versions of the packages in its last stage, and each stage's configuration."""
+    """Add the run's sources, the package versions of its last stage, and each stage's configuration."""
     versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
     texts = [
         details(f"Configuration of {stage} ({path})", preformatted(path.read_text(encoding="utf-8")))

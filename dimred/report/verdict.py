@@ -1,18 +1,18 @@
-"""The sentences that the page of a run opens with."""
+"""The opening sentences of a run's page."""
 
 from typing import Any, NamedTuple
 
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.report.record import StageTwoRecord, passes_of
 
-_LEVEL = 0.00005  # of an accuracy: less than the last digit that is shown
+_LEVEL = 0.00005  # accuracies that differ by less are shown equal
 
 
 class Measured(NamedTuple):
-    """Figures that the files of a run do not hold.
+    """Measurements that are in no file of the run.
 
     Attributes:
-        split: on which the metric is reported.
+        split: the split that the metric is reported on.
         reestimated: whether BatchNorm statistics are re-estimated for it; false for a network without BatchNorm.
         last: metric of stage 1's last weights, with such statistics; None if it could not be measured.
     """
@@ -36,7 +36,7 @@ def kept_in_words(result: dict[str, Any]) -> str:
 
 
 def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
-    """Write which network to use and how good it is, what stage 2 gained over what, and what it cost."""
+    """Write which network to use, its metric, its gains over others, and its cost."""
     result, ours, metric = run.result, run.kept_metric, run.metric
     statistics = ", BatchNorm re-estimated" if measured.reestimated else ""
     others = {"the last weights of stage 1 (": measured.last}
@@ -61,7 +61,7 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds, minutes, or hours and minutes."""
+    """Format a duration in seconds, minutes, or hours and minutes."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def gain_text(difference: float, spread: float | None = None) -> str:
-    """Write how far an accuracy is above another one, both fractions, in points, with a spread if it is given."""
+    """Format the difference of two accuracies (fractions) in points, with a spread if there is one."""
     if abs(difference) < _LEVEL:
         return "level with"
     error = "" if spread is None else f" ± {100 * spread:.2f}"

@@ -1,4 +1,4 @@
-"""SubspaceBasis: k orthonormal directions in the space of M weights, and which snapshots they were made from."""
+"""``SubspaceBasis``: k orthonormal directions in the space of M weights, with the snapshots they were made from."""
 
 import os
 import tempfile
@@ -12,21 +12,21 @@ import numpy as np
 
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
+from dimred.io.digest import CHUNK, vector_digest
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
 
-# Rows from elsewhere may have been orthonormalised in float32; what is further off is not an orthonormal basis.
+# Other programs may orthonormalise in float32; a larger deviation is not an orthonormal basis.
 _FOREIGN_TOLERANCE = 1e-3
 _STRIP = 16_384  # columns that are checked at once
-# What NumPy's reader of a header raises for one that is damaged; found by fuzzing it.
+# Errors of NumPy's reader for damaged headers, found by fuzzing.
 _HEADER_ERRORS = (
     ValueError, EOFError, AttributeError, SyntaxError, MemoryError, OverflowError, TypeError, KeyError, RecursionError,
     tokenize.TokenError,
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SubspaceBasis:
     """The basis P of a subspace of weight space, with orthonormal rows.
 
@@ -60,12 +60,6 @@ class SubspaceBasis:
     digest: str | None = None
     deviation: float | None = None
 
-    def __repr__(self) -> str:
-        """Describe it in one line."""
-        made = f", of {len(self.snapshots)} snapshots" if self.snapshots else ""
-        where = f", {self.path}" if self.path else ""
-        return f"SubspaceBasis({self.n_components} directions of {self.n_weights:,} weights{made}{where})"
-
     @property
     def n_components(self) -> int:
         """Return k, the dimension of the subspace."""
@@ -77,7 +71,7 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """Summarise it for a result: sizes, and the variance that the leading rows explain (None if not known)."""
+        """Summarise the basis: sizes, and the variance that the leading rows explain (None if not known)."""
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),
@@ -145,7 +139,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
 
 
 def _is_metadata(path: Path) -> bool:
-    """Return whether a file is the metadata of a basis; a killed run may have left it without the rows."""
+    """Return whether a file is the metadata of a basis, which a killed run may have left without rows."""
     try:
         read_metadata(path)
     except BasisMismatchError:
@@ -188,8 +182,8 @@ def load_basis(
                 f"{source} has shape {stored.shape}; {beside.name} beside it describes {expected}. They don't belong "
                 "together; make them again with dimred pca."
             )
-    if verify and not is_bare and digest_of_chunks(chunk_digests(basis.components)) != basis.digest:
-        check_orthonormal(stored, source)  # where this explains more, it does
+    if verify and not is_bare and vector_digest(basis.components) != basis.digest:
+        check_orthonormal(stored, source)  # a better explanation, if it applies
         raise BasisMismatchError(
             f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was changed, "
             "or its writing was interrupted. Run the same dimred pca command again."
@@ -235,12 +229,12 @@ def _open_npy(path: Path) -> np.ndarray:
 
 
 def _as_float32(components: np.ndarray) -> np.ndarray:
-    """Return the rows as C-ordered float32, converted where needed into an unnamed temporary file, not into memory."""
+    """Return the rows as C-ordered float32, if necessary converted into an unnamed temporary file."""
     if components.dtype == np.float32 and components.flags.c_contiguous:
         return components
     with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
         converted = np.memmap(file, np.float32, "w+", shape=components.shape)
-    with np.errstate(over="ignore"):  # what becomes infinite is refused when the rows are checked
+    with np.errstate(over="ignore"):  # infinite numbers are refused when the rows are checked
         for start in range(0, components.shape[1], CHUNK):
             converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
     return converted

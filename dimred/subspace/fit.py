@@ -45,7 +45,7 @@ def fit_basis(
     skip_bad: bool = False,
     progress: Progress = lambda *_: None,
 ) -> SubspaceBasis:
-    """Fit the orthonormal basis of the subspace in which the snapshots of a series lie.
+    """Fit an orthonormal basis of the subspace that the snapshots of a series span.
 
     With the snapshots as the rows of X (N x M) and their mean m: X - 1m' = U S P, where (X - 1m')(X - 1m')' = U S^2 U'
     is the N x N Gram matrix. Two passes over the columns, in float64: one forms the Gram matrix, one writes
@@ -80,7 +80,7 @@ def fit_basis(
                 series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
                 skip_bad=skip_bad, progress=progress,
             )  # fmt: skip
-            return replace(made, path=None)  # the mappings hold the files after their names are gone
+            return replace(made, path=None)  # the mappings keep the files alive without names
     target = Path(out)
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
@@ -137,7 +137,7 @@ def _make(
     *,
     overwrite: bool,
 ) -> None:
-    """Compute the basis, and put both files in place, the metadata first.
+    """Compute the basis and write both files, the metadata first.
 
     A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with another digest.
     """
@@ -145,7 +145,7 @@ def _make(
     centred = kind == "pca"
     remove_leftovers(target.parent)
     with (
-        threadpool_limits(1, user_api="blas"),  # a second thread, idle between two strips, would spin on its core
+        threadpool_limits(1, user_api="blas"),  # a second thread would spin between two strips
         open_atomic(target) as rows,
         tempfile.TemporaryFile(dir=target.parent) as mean,
     ):
@@ -177,7 +177,7 @@ def _make(
             "digest": digest,
             "deviation": off,
         }
-        check_out(target, overwrite=overwrite)  # another process may have been faster
+        check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
         write_metadata(metadata_path(target), fields)
 
 

@@ -15,7 +15,7 @@ from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError
 from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
 
-STRIP = 16_384  # columns multiplied at once, which fit the cache; fixed, so that sums form in one order
+STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
 _AHEAD = 2  # blocks of rows that may be waiting or being written
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]
@@ -58,7 +58,7 @@ def gram_pass(
     digests = np.zeros((n_rows, -(-n_columns // CHUNK), 32), np.uint8)
     progress("reading snapshots", 0, n_columns)
     for first, block in matrix.blocks(digests):
-        with np.errstate(invalid="ignore", over="ignore"):  # looked for below, block by block
+        with np.errstate(invalid="ignore", over="ignore"):  # checked below
             add_products(gram, block, buffer, centred=centred)
         if not np.isfinite(gram).all():
             raise _non_finite(matrix, block, first)
@@ -114,7 +114,7 @@ def rows_pass(
     strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
     pending: list[Future[None]] = []
     progress("writing basis", 0, n_columns)
-    # Flushed all the while, so that the disk is not idle until the file must be complete.
+    # Flush continuously, instead of leaving all of it to the end.
     with ThreadPoolExecutor(1, "flush") as flusher, ThreadPoolExecutor(1, "writer") as writer:
         for number, (first, source) in enumerate(matrix.blocks()):
             if len(pending) == _AHEAD:
@@ -147,7 +147,7 @@ def make_rows(
     *,
     centred: bool,
 ) -> None:
-    """Compute a block's columns of the basis, and their mean; add the products of what was made to P P'.
+    """Compute a block's columns of the basis and of the mean, and add the block's part of P P'.
 
     Args:
         coefficients: float64 (k, N).
@@ -162,7 +162,7 @@ def make_rows(
         made = buffers[1][:, : strip.shape[1]]
         np.matmul(coefficients, strip, out=made)
         block[:, columns] = made
-        made[:] = block[:, columns]  # with the rounding to float32 in it
+        made[:] = block[:, columns]  # as rounded to float32
         row_gram += made @ made.T
 
 
@@ -182,7 +182,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 
 
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
-    """Name the first number that is not finite.
+    """Return the error for the first number that is not finite.
 
     There is one: finite float32 numbers have finite products in float64.
     """

@@ -1,4 +1,4 @@
-"""The file ``pca_mat.h5``, which describes the rows in the ``pca_mat.npy`` beside it.
+"""Read and write ``pca_mat.h5``, which describes the rows in ``pca_mat.npy``.
 
 The first 512 bytes, which HDF5 leaves to its users (the "user block"), hold a checksum of the rest. It is compared
 before the HDF5 library reads any of it, as a damaged file can keep that library busy for ever.
@@ -59,7 +59,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def checksum_of(path: Path) -> bytes:
-    """Return what the first ``CHECKSUM_BYTES`` of a ``.h5`` file must be, from what follows them."""
+    """Compute the first ``CHECKSUM_BYTES`` of a ``.h5`` file from the rest."""
     with path.open("rb") as file:
         file.seek(CHECKSUM_BYTES)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -67,7 +67,7 @@ def checksum_of(path: Path) -> bytes:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read the fields of a ``SubspaceBasis`` that stand in the ``.h5`` file, by name; the mean is memory-mapped.
+    """Read the fields of a ``SubspaceBasis`` from the ``.h5`` file, by name; the mean is memory-mapped.
 
     Raises:
         BasisMismatchError: it is no such file, or not what was written.

@@ -9,13 +9,12 @@ from dimred.errors import SeriesError
 # Eigenvalues below this share of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
 _NOISE = 10 * np.finfo(np.float64).eps
-# Rounding a row to float32 changes its norm by up to 6e-8, and an angle by less. More than this is an error of the
-# arithmetic.
+# Rounding a row to float32 changes its norm by up to 6e-8, and angles by less. A larger deviation has another cause.
 TOLERANCE = 1e-6
 
 
 def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n_bad: int = 0) -> None:
-    """Check that there are k snapshots, and for kind "pca" one more, which goes into the mean.
+    """Check that there are k snapshots, or k + 1 for kind "pca", which subtracts their mean.
 
     Raises:
         SeriesError: there are fewer.
@@ -45,7 +44,7 @@ def centre_gram(gram: np.ndarray) -> np.ndarray:
 
 
 def effective_rank(eigenvalues: np.ndarray) -> int:
-    """Count the eigenvalues, (N,), of an N x N Gram matrix that stand above rounding."""
+    """Count the eigenvalues, (N,), of an N x N Gram matrix that are larger than rounding errors."""
     largest = eigenvalues.max(initial=0.0)
     return int(np.count_nonzero(eigenvalues > len(eigenvalues) * _NOISE * largest)) if largest > 0 else 0
 

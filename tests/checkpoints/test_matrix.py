@@ -30,7 +30,7 @@ def test_chunk_digests_are_those_of_the_weights(tmp_path):
     for _ in matrix.blocks(chunks):
         pass
     for row, entry in enumerate(series.entries):
-        assert digest_of_chunks(chunks[row]) == vector_digest([snapshots[row]]) == entry.digest
+        assert digest_of_chunks(chunks[row]) == vector_digest(snapshots[row]) == entry.digest
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])

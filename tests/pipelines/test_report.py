@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.errors import ConfigError
-from dimred.pipelines.report import report as make_report
+from dimred.pipelines.report import grid_around, plane_point
 from dimred.report.record import read_stage_2
+from dimred.subspace.basis import SubspaceBasis
 from tests.helpers.commands import STAGE_2, TwoStages, dimred_here, run
 
 PICTURES = {
-    "metric", "loss", "spectrum", "plane", "plane-near", "distance", "steps", "captured", "comparison", "curve"
+    "metric", "loss", "spectrum", "plane", "plane-near", "steps", "captured"
 }  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -26,19 +26,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.fixture(scope="module")
 def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    score = {"mean": 0.5, "spread": 0.01}
-    row = {
-        "method": "average", "n_seeds": 2, "at": 3, "passes": 3.0, "val": score, "test": score,
-        "val_reestimated": score, "test_reestimated": score, "seconds": 2.0, "chosen": ["", ""],
-    }  # fmt: skip
-    (folder / "compare.json").write_text(
-        json.dumps(
-            {"seeds": [1, 2], "at": [2, 3], "metric": "accuracy", "batch_norm": True, "runs": []}
-            | {"rows": [row | {"at": 2}, row]}
-        )
-    )
     done = dimred_here(
-        "report", searched, "--out", folder / "out", "--compare", folder / "compare.json", "--grid", 3, "--batches", 1,
+        "report", searched, "--out", folder / "out", "--grid", 3, "--batches", 1,
         cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -91,7 +80,6 @@ def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoSt
     text, result = page.read_text(), json.loads((searched / "result.json").read_text())
     assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
     assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
-    assert "best average of its snapshots" in text
     assert importlib.metadata.version("mindspore") in text
     assert str(two_stages.weights) in text
 
@@ -148,8 +136,6 @@ def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) ->
     assert f"<b>{100 * record['accuracy_reestimated']:.2f} %</b><span>{told}" in text
     assert "<b>36</b><span>snapshots kept" in text
     assert "all together 100.00 %" in text
-    with pytest.raises(ConfigError, match=r"a stage 1; give the folder of a stage 2, or open compare\.html"):
-        make_report(two_stages.stage_1, tmp_path / "other", tmp_path / "compare.json", 2, 1)
 
 
 @pytest.mark.browser
@@ -177,3 +163,22 @@ def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> Non
     width = re.search(r"WIDTH (\d+)", shown.stdout)
     assert width, shown.stderr
     assert int(width[1]) <= 390
+
+
+def test_a_point_is_taken_apart_into_what_it_was_put_together_from() -> None:
+    rng = np.random.default_rng(3)
+    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
+    basis = SubspaceBasis(rows.astype(np.float32))
+    mean = rng.normal(size=50)
+    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
+    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
+    np.testing.assert_allclose(off, 5, rtol=1e-5)
+
+
+def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
+    points = np.array([[0.0, 1.0], [10.0, 1.0]])
+    first, second = grid_around(points, 7)
+    assert (len(first), len(second)) == (7, 7)
+    assert first[0] < 0
+    assert first[-1] > 10
+    assert second[0] < 1 < second[-1]
