@@ -55,10 +55,10 @@ def stage_2(
     network = build_network(settings)
     found = check_stage_2(settings, network, data, weights, pca_mat, out, resume, ranks)
     images = found.images
-    check_ranks(ranks, settings, images["train"])
+    check_ranks(ranks, settings, images[settings.trained_split])
     scores = build_scores(settings)
     check_scores(settings, network, scores, images)
-    n_steps = images["train"].steps_per_epoch
+    n_steps = images[settings.trained_split].steps_per_epoch
     say_plan(settings, settings.n_epochs, n_steps, disk_of_stage_2(settings, network, pca_mat))
     if fast_dev_run:
         settings, images = shortened(settings, images)

@@ -28,7 +28,10 @@ _MOST_UPSCALING = 2  # of an image's side, without a warning
 def build_network(config: StageConfig) -> nn.Cell:
     """Build the network with fresh weights, in the precision that is configured."""
     model = config.model
-    network = (make_cell if ":" in model.name else resnet)(model.name, model.n_classes)
+    if ":" in model.name:
+        network = make_cell(model.name, model.n_classes)
+    else:
+        network = resnet(model.name, model.n_classes, model.initialisation)
     return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
 
 

@@ -29,6 +29,8 @@ class ModelConfig(Strict):
     """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
     n_classes: Count = 1001
     """Outputs; of a classifier at least the number of classes."""
+    initialisation: Literal["xavier_uniform", "kaiming"] = "xavier_uniform"
+    """How the convolutions are initialised."""
 
     @property
     def file_prefix(self) -> str:
@@ -245,6 +247,8 @@ class SearchConfig(SearchOptions):
     """Leading directions to search in, and those of a basis that is fitted for the search."""
     basis: Literal["pca", "snapshots"] = "pca"
     """What is fitted where PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
+    split: Literal["train", "val"] = "train"
+    """The split that gives directions and line-search losses."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"

@@ -77,9 +77,14 @@ class StageConfig(Strict):
         raise NotImplementedError
 
     @property
+    def trained_split(self) -> str:
+        """The split whose batches the steps take."""
+        return "train"
+
+    @property
     def splits(self) -> list[str]:
         """The splits that a run reads."""
-        return sorted({"train", self.data.eval_split} | ({"val"} if self.uses_val else set()))
+        return sorted({"train", self.trained_split, self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
     @property
     def eval_split_warning(self) -> str | None:
@@ -169,8 +174,8 @@ class StageTwoConfig(StageConfig):
         "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
         "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
         "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer",
-        "n_component": "search.n_components",
-        **{key: f"search.{key}" for key in SearchConfig.model_fields if key != "basis"},
+        "n_component": "search.n_components", "search_split": "search.split",
+        **{key: f"search.{key}" for key in SearchConfig.model_fields if key not in ("basis", "split")},
     }  # fmt: skip
 
     epochs: NumberOrShare = "10%"
@@ -195,8 +200,13 @@ class StageTwoConfig(StageConfig):
 
     @property
     def uses_val(self) -> bool:
-        """Whether val chooses the start or the network that is kept."""
-        return self.keep_best or self.start == "best"
+        """Whether val chooses the start or the network that is kept, or is searched on."""
+        return self.keep_best or self.start == "best" or self.trained_split == "val"
+
+    @property
+    def trained_split(self) -> str:
+        """The split whose batches the steps take."""
+        return "train" if self.search is None else self.search.split
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "StageTwoConfig":
@@ -204,6 +214,13 @@ class StageTwoConfig(StageConfig):
             raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
         if self.start == "mean" and self.search is None:
             raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
+        if self.cooldown is None or self.search is None:
+            return self
+        if self.search.split == "val":
+            raise ValueError(
+                "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "
+                "null"
+            )
         return self
 
     @property

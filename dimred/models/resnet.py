@@ -4,7 +4,7 @@ He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1
 (and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import mindspore as ms
@@ -108,12 +108,13 @@ _ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], 
 }
 
 
-def resnet(name: str, n_classes: int) -> ResNet:
+def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") -> ResNet:
     """Make a residual network by name, with fresh initial weights drawn from ``mindspore.set_seed``.
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
         n_classes: outputs; at least 2.
+        initialisation: of the convolutions, see ``initialise``.
 
     Raises:
         ConfigError: fewer than 2 classes.
@@ -122,19 +123,28 @@ def resnet(name: str, n_classes: int) -> ResNet:
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
     block, depths, widths, stem = _ARCHITECTURES[name]
     network = ResNet(block, depths, widths, n_classes, stem)
-    initialise(network)
+    initialise(network, initialisation)
     return network
 
 
-def initialise(network: nn.Cell) -> None:
-    """Draw new initial weights: convolutions by Xavier's uniform law, dense layers truncated normal, biases zero.
+_CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
+    "xavier_uniform": init.XavierUniform,
+    "kaiming": lambda: init.HeNormal(mode="fan_out", nonlinearity="relu"),
+}
+
+
+def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
+    """Draw new initial weights: convolutions by name, dense layers from a truncated normal, biases zero.
 
     BatchNorm keeps gamma 1 and beta 0. The draw follows ``mindspore.set_seed``.
-    (Glorot & Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.)
+
+    Args:
+        network: changed in place.
+        convolution: ``xavier_uniform`` (Glorot & Bengio 2010) or ``kaiming`` (He et al. 2015, normal, fan out).
     """
     for _, layer in network.cells_and_names():
         if isinstance(layer, nn.Conv2d):
-            _draw(layer.weight, init.XavierUniform())
+            _draw(layer.weight, _CONVOLUTION[convolution]())
         elif isinstance(layer, nn.Dense):
             _draw(layer.weight, _truncated_normal(0.01))
             if layer.bias is not None:

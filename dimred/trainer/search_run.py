@@ -204,7 +204,7 @@ def build_search_run(
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)
 
-    ranks, steps = session.ranks, images["train"].steps_per_epoch
+    ranks, steps = session.ranks, images[search.split].steps_per_epoch
     basis: SubspaceBasis = share(ranks.run_on_rank_zero(fitted), ranks, load)
     step = build_search_step(settings, search, handover, network, basis, steps, ranks)
     return SearchRun(

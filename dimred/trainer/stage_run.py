@@ -59,7 +59,7 @@ class StageRun(Observer):
     metrics: MetricsLog = field(init=False)
 
     def __post_init__(self) -> None:
-        session, settings, trained = self.session, self.settings, self.images["train"]
+        session, settings, trained = self.session, self.settings, self.images[self.settings.trained_split]
         self.ranks, self.n_epochs, self.place = session.ranks, settings.n_epochs, Place(epoch=self.first_epoch)
         self.loop = EpochLoop(
             self.name, self.step, trained, seed=settings.seed, n_epochs=self.n_epochs, first_order=self.first_order,

@@ -159,6 +159,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"start": "mean"}, "start is mean, that of a search's basis, but search is null"),
+        ({"search": {"split": "val"}}, "search.split is val, but a cooldown trains all weights"),
     ],
 )
 def test_what_the_defaults_of_stage_2_do_not_go_with(options: dict[str, object], said: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.models.resnet import BasicBlock, Bottleneck, ResNet, resnet
+from dimred.models.resnet import BasicBlock, Bottleneck, ResNet, initialise, resnet
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,15 +85,25 @@ def fans(weight: np.ndarray) -> tuple[int, int]:
     return weight.shape[1] * receptive, weight.shape[0] * receptive
 
 
+# What a weight divided by this number looks like: standard deviation 1, and its largest possible size.
 TRUNCATED = 0.8796  # standard deviation of a unit normal cut off at -2 and 2
+EXPECTED = {
+    "xavier_uniform": (lambda fan_in, fan_out: np.sqrt(2 / (fan_in + fan_out)), np.sqrt(3)),
+    "kaiming": (lambda fan_in, fan_out: np.sqrt(2 / fan_out), 8.0),
+}
 
 
-def test_convolutions_begin_with_xavier_s_uniform_law():
-    drawn = weights(resnet("resnet_small", 10), nn.Conv2d)
-    scaled = np.concatenate([(weight / np.sqrt(2 / sum(fans(weight)))).ravel() for weight in drawn])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_initial_weights_have_the_distribution_of_their_name(name):
+    network = resnet("resnet_small", 10)
+    initialise(network, name)
+    scale, largest = EXPECTED[name]
+    scaled = np.concatenate([(weight / scale(*fans(weight))).ravel() for weight in weights(network, nn.Conv2d)])
     assert scaled.mean() == pytest.approx(0, abs=0.03)
     assert scaled.std() == pytest.approx(1, abs=0.03)
-    assert np.abs(scaled).max() <= np.sqrt(3) * 1.001
+    assert np.abs(scaled).max() <= largest * 1.001
+    if name == "kaiming":
+        assert np.abs(scaled).max() > 2  # not uniform
 
 
 def test_dense_batch_norm_and_biases(resnet50):

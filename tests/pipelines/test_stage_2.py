@@ -118,13 +118,13 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots}", "--set=start=last",
+        "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots, split: val}", "--set=start=last",
         "--set=reestimate_batches=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = dimred("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
     assert "raw snapshots" in shown.stdout
-    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == STEPS
+    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
 
 
 def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
