@@ -10,26 +10,22 @@ from dimred.cli.init import commented_configuration
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, load_config
 from tests.helpers.commands import dimred_here
 
-
-@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
-def test_it_reads_back_to_the_defaults(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
-    file = tmp_path / "made.yaml"
-    done = dimred_here("init", stage, file)
-    assert done.returncode == 0, done.stderr
-    assert load_config(model, file) == model()
+STAGES = pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
 
 
-@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
-def test_it_reads_back_to_a_recipe_and_names_other_defaults(
-    stage: str, model: type[StageConfig], tmp_path: Path
+@STAGES
+@pytest.mark.parametrize("recipe", [None, "digits"])
+def test_it_reads_back_to_the_defaults_or_to_a_recipe_and_names_other_defaults(
+    stage: str, model: type[StageConfig], recipe: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "made.yaml"
-    done = dimred_here("init", stage, file, "--config", "digits")
+    done = dimred_here("init", stage, file, *(["--config", recipe] if recipe else []))
     assert done.returncode == 0, done.stderr
-    assert load_config(model, file) == load_config(model, config_file(model, Path("digits")))
-    named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
-    assert named[stage] in file.read_text()
-    assert file.read_text().count("(default: ") < 20
+    assert load_config(model, file) == (load_config(model, config_file(model, Path(recipe))) if recipe else model())
+    if recipe:
+        named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
+        assert named[stage] in file.read_text()
+        assert file.read_text().count("(default: ") < 20
 
 
 @pytest.mark.parametrize("model", [StageOneConfig, StageTwoConfig])
@@ -57,7 +53,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     assert file.read_text() == "epochs: 3\n"
 
 
-@pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
+@STAGES
 def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
     """As an editor reads it, which stops at keys that are not in it."""
     file = tmp_path / "schema.json"

@@ -1,6 +1,6 @@
 import json
 
-from tests.helpers.commands import dimred
+from tests.helpers.commands import dimred_here as dimred
 
 
 def test_make_then_check(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dimred.distributed.ranks import ALONE, Intent, columns_of_rank
 from dimred.launch.job import make_job
-from tests.distributed.checks import K
+from tests.distributed.steps import K
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import launch_command
 

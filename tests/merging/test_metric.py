@@ -13,16 +13,10 @@ import pytest
 from dimred.errors import ConfigError
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
 from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
-from tests.helpers.commands import REPOSITORY
 
 METRICS = Path(__file__).with_name("metrics.py")
 STATISTICS = Path(__file__).with_name("statistics_metric.py")
 VALUES = np.array([0.5, 1.5, 4.0], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.report.verdict import Measured
 from dimred.subspace.basis import load_basis
-from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred, program
+from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred_here, program
 
 EPOCHS, STEPS = 2, 18
 
@@ -122,7 +122,7 @@ def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages
         "--set=reestimate_batches=2", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shown = dimred("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
+    shown = dimred_here("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
     assert "raw snapshots" in shown.stdout
     assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
 
@@ -156,18 +156,18 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
     averaged = tmp_path / "average.ckpt"
-    made = dimred("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
+    made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
     worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
     assert worth in made.stdout, made.stderr
-    done = dimred("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
+    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     average = json.loads(done.stdout)
     assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
     assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
     merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
-    assert dimred("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
-    done = dimred("eval", two_stages.data, merged, "--config", STAGE_2, "--json", cwd=tmp_path)
+    assert dimred_here("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
+    done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_2, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {key: average[key] for key in ("split", "batches", "accuracy_reestimated")}
 
 

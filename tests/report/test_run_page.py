@@ -31,15 +31,16 @@ def stage_1_page(run: RunFiles, out: Path) -> Path:
     return write_stage_1_report(out, record, load_config(StageOneConfig, run.stage_1 / "config.yaml"))
 
 
+def stage_2_page(run: RunFiles, out: Path, measured: Measured = MEASURED, **changed: object) -> Path:
+    """The page of a stage 2 in whose result some values are changed."""
+    record = read_stage_2(run.stage_2)
+    make_report_folder(out)
+    return write_report(out, replace(record, result=record.result | changed), measured)
+
+
 def described(page: Path) -> list[str]:
     """What each picture tells a reader who can't see it."""
     return re.findall(r'aria-label="(.*?)"', page.read_text())
-
-
-def test_the_snapshots_are_shaded_where_they_were_taken_with_several_in_an_epoch(run: RunFiles, tmp_path: Path) -> None:
-    make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED)
-    assert "snapshots were taken in epochs 21 to 50" in described(page)[0]
 
 
 def test_a_running_stage_1_may_be_in_the_middle_of_a_line(run: RunFiles, tmp_path: Path) -> None:
@@ -76,8 +77,7 @@ def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_p
 
 def test_a_report_replaces_an_earlier_one(run: RunFiles, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    make_report_folder(out)
-    write_report(out, read_stage_2(run.stage_2), MEASURED)
+    stage_2_page(run, out)
     (out / "loss.png").write_bytes(b"of an earlier report")
     assert stage_1_page(run, out) == out / "report.html"
     assert "Stage 1" in (out / "report.html").read_text()
@@ -104,16 +104,14 @@ def test_a_file_in_the_place_of_the_folder_is_refused(run: RunFiles, tmp_path: P
 def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(run: RunFiles, tmp_path: Path) -> None:
     (tmp_path / "pca_mat.h5").unlink()
     with pytest.warns(UserWarning, match="pca_mat"):
-        record = read_stage_2(run.stage_2)
-    make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", record, MEASURED)
+        page = stage_2_page(run, tmp_path / "out")
     assert "snapshots were taken" not in described(page)[0]
     assert not (tmp_path / "out" / "spectrum.svg").exists()
 
 
-def test_it_opens_with_what_to_use_what_it_gained_and_what_it_cost(run: RunFiles, tmp_path: Path) -> None:
-    make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED).read_text()
+def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path: Path) -> None:
+    path = stage_2_page(run, tmp_path / "out")
+    page = path.read_text()
     said = re.search(r'</h1>\n<p class="verdict">(.*?)</p>', page)
     assert said
     final = run.stage_2 / "checkpoint_stage_2" / "net-final.ckpt"
@@ -124,6 +122,11 @@ def test_it_opens_with_what_to_use_what_it_gained_and_what_it_cost(run: RunFiles
     )
     for fact in (str(run.stage_2), "stage 1 2 min, stage 2 6 s", str(tmp_path)):
         assert f"<td>{fact}</td>" in page
+    best = "<b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000"
+    for row in (best, "last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100", "<b>epoch 1</b>"):
+        assert f"<td>{row}</td>" in page
+    assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
+    assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
 
 
 def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -> None:
@@ -141,10 +144,7 @@ def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -
 
 
 def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, tmp_path: Path) -> None:
-    make_report_folder(tmp_path / "out")
-    record = read_stage_2(run.stage_2)
-    record = replace(record, result=record.result | {"warning": "'val' is the split that chooses."})
-    page = write_report(tmp_path / "out", record, MEASURED).read_text()
+    page = stage_2_page(run, tmp_path / "out", warning="'val' is the split that chooses.").read_text()
     assert "&#x27;val&#x27; is the split that chooses." in page
     assert "likely too good" not in stage_1_page(run, tmp_path / "out").read_text()
     (run.stage_1 / "config.yaml").write_text("stop: averaged\n")
@@ -152,34 +152,16 @@ def test_a_figure_of_the_split_that_chose_is_said_to_be_too_good(run: RunFiles, 
 
 
 def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFiles, tmp_path: Path) -> None:
-    make_report_folder(tmp_path / "out")
-    record = read_stage_2(run.stage_2)
-    record = replace(
-        record, result=record.result | {"start": "last", "started_from": "last", "start_effective_size": 1.0}
-    )
-    page = write_report(tmp_path / "out", record, MEASURED).read_text()
+    began = {"start": "last", "started_from": "last", "start_effective_size": 1.0}
+    page = stage_2_page(run, tmp_path / "out", **began).read_text()
     assert "<b>55.00 %</b><span>stage 1&#x27;s last weights, epoch 50</span>" in page
     assert "where stage 2 began" not in page
-
-
-def test_every_candidate_is_shown_with_what_choosing_cost(run: RunFiles, tmp_path: Path) -> None:
-    make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), MEASURED).read_text()
-    assert (
-        "<td><b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000</td>"
-        in page
-    )
-    assert "<td>last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100</td>" in page
-    assert "<td><b>epoch 1</b></td>" in page
-    assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
 
 
 def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path: Path) -> None:
     shutil.rmtree(run.stage_1)
     (tmp_path / "pca_mat.npy").unlink()
-    make_report_folder(tmp_path / "out")
-    page = write_report(tmp_path / "out", read_stage_2(run.stage_2), Measured("test", reestimated=False))
-    text = page.read_text()
+    text = stage_2_page(run, tmp_path / "out", Measured("test", reestimated=False)).read_text()
     assert "needs the weights and the basis: not there any more." in text
     assert "70.00 % on test. That is 10.00 points above the average" in text
     assert "last weights of stage 1" not in text

@@ -21,7 +21,7 @@ from tests.helpers.networks import (
     orthonormal_rows,
     weight_vector,
 )
-from tests.helpers.problems import changed, tensors, values
+from tests.helpers.problems import batches, changed, tensors, values
 from tests.oracles.search import Twin
 from tests.oracles.train_step import Optimizer
 
@@ -47,9 +47,8 @@ def test_the_step_is_its_twin(name: str) -> None:
     optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01, no_decay=["*bias"])
     step = SubspaceTrainStep(network, PlainBasis(rows), optimizer=optimizer)
     step.direction_rule = Shortened(step.direction_rule, 0.05)
-    rng, outside, start = np.random.default_rng(4), 0.0, twin.weights
-    for _ in range(len(RATES)):
-        batch = tuple(rng.standard_normal((64, width)).astype(np.float32) for width in (3, 2))
+    outside, start = 0.0, twin.weights
+    for batch in batches(len(RATES), rows=64):
         expected, found = twin.step(tuple(part.astype(np.float64) for part in batch)), step(*tensors(batch))
         assert found.step_size == pytest.approx(expected["step_size"])
         outside += found.moved_outside
@@ -92,9 +91,8 @@ def test_an_optimizer_in_another_order_gets_each_gradient_where_it_belongs() -> 
     for network, turn in ((straight, 1), (turned, -1)):
         optimizer = nn.Momentum(network.trainable_params()[::turn], 0.1, 0.9)
         step = SubspaceTrainStep(network, basis_for(network, 6), optimizer=optimizer)
-        for number in range(3):
-            rng = np.random.default_rng(number)
-            step(*(Tensor(rng.standard_normal((8, width)).astype(np.float32)) for width in (3, 2)))
+        for batch in batches(3):
+            step(*tensors(batch))
     np.testing.assert_array_equal(weight_vector(straight), weight_vector(turned))
 
 

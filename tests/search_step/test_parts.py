@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from mindspore import Tensor
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
@@ -10,12 +9,10 @@ from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
 from tests.helpers.networks import PlainBasis, TanhMLP, mlp_function, orthonormal_rows, weight_vector
+from tests.helpers.problems import batches, tensors
 from tests.oracles.search import Twin
 
-
-def batches(n: int = 6) -> list[tuple[np.ndarray, ...]]:
-    rng = np.random.default_rng(4)
-    return [tuple(rng.standard_normal((64, width)).astype(np.float32) for width in (3, 2)) for _ in range(n)]
+BATCHES = batches(6, rows=64)
 
 
 def clipped(norm: float):
@@ -34,9 +31,9 @@ def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
     rows = orthonormal_rows(6, weight_vector(network).size)
     twin = Twin(clipped(0.3), rows, weight_vector(network), alpha=0.01)
     step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, clipping=Clipping(0.3), loss_scale=scale)
-    for batch in batches():
+    for batch in BATCHES:
         _, g = mlp_function()(weight_vector(network).astype(np.float64), batch)
-        expected, found = twin.step(batch), step(*[Tensor(part) for part in batch])
+        expected, found = twin.step(batch), step(*tensors(batch))
         assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=1e-4)
         assert found.slope == pytest.approx(expected["slope"], rel=1e-3)
         assert found.step_size == pytest.approx(expected["step_size"])
@@ -52,10 +49,10 @@ def test_the_average_moves_with_accepted_steps_only():
     ema = EMA(network, 0.5, ramp=False)
     step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, ema=ema)
     average = weight_vector(network)
-    for number, batch in enumerate(batches()):
+    for number, batch in enumerate(BATCHES):
         if number == 3:
             step.line_search.sigma = 1e6  # nothing is accepted from here on
-        accepted = step(*[Tensor(part) for part in batch]).accepted
+        accepted = step(*tensors(batch)).accepted
         assert accepted == (number < 3)
         average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average
         found = np.concatenate([value.asnumpy().ravel() for value in ema.averages])
@@ -71,7 +68,7 @@ def test_a_network_in_half_precision_is_searched_with_a_loss_scale():
     network = with_precision(TanhMLP(), "O2")
     rows = orthonormal_rows(6, weight_vector(network).size)
     step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
-    results = [step(*[Tensor(part) for part in batch]) for batch in batches()]
+    results = [step(*tensors(batch)) for batch in BATCHES]
     assert sum(result.accepted for result in results) >= 4
     for result in results:
         assert not result.accepted or result.loss_after < float(result.loss.asnumpy())

@@ -11,6 +11,7 @@ from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.step import TrainStep
 from dimred.vectors.base import make_vectors
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
+from tests.helpers.problems import tensors
 
 N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
 SIZES = [8, 4, 2, 1]
@@ -21,10 +22,6 @@ def batches(n: int = N_STEPS, last: int = LAST_ROWS) -> list[tuple[np.ndarray, n
     rng = np.random.default_rng(4)
     sizes = [last if number % 4 == 3 else ROWS for number in range(n)]
     return [tuple(rng.standard_normal((rows, width)).astype(np.float32) for width in (3, 2)) for rows in sizes]
-
-
-def tensors(batch: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(part) for part in batch)
 
 
 def momentum_by_hand() -> np.ndarray:

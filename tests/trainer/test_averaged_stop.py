@@ -5,7 +5,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 
@@ -35,11 +34,6 @@ AT_REST = {"schedule": {"name": "constant", "peak": 1e-30, "warmup_epochs": 0}}
 
 def settings(**options: Any) -> StageOneConfig:
     return StageOneConfig.model_validate(TASK | STAGE_1 | options)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _graph_mode() -> None:
-    ms.set_context(mode=ms.GRAPH_MODE)
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import pytest
 
 from dimred.checkpoints.series import CheckpointSeries
@@ -43,11 +42,6 @@ BOTH = TWO.model_copy(update={"cooldown": COOLDOWN.cooldown, "save_every_steps":
 
 class DeadError(BaseException):
     """The process is taken for dead."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _graph_mode() -> None:
-    ms.set_context(mode=ms.GRAPH_MODE)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
@@ -48,7 +47,6 @@ def settings(**options: Any) -> StageTwoConfig:
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Those of a stage 1 of two epochs."""
-    ms.set_context(mode=ms.GRAPH_MODE)
     out = tmp_path_factory.mktemp("finished") / "one"
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
     return out / "checkpoint_stage_1"

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import pytest
 
 from dimred.builders import build_data, build_network
@@ -33,7 +32,6 @@ def settings(**options: Any) -> StageOneConfig:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    ms.set_context(mode=ms.GRAPH_MODE)
     out = tmp_path_factory.mktemp("finished") / "one"
     stage_1_run(settings())(out, False)
     return out

@@ -1,0 +1,138 @@
+"""Checks of ``checks.py``: the steps of both stages on several ranks, beside one rank that has all rows."""
+
+import hashlib
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.builders.search import SubspaceTrainStep
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.step import TrainStep
+from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
+
+K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
+OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
+
+
+def digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def batch_of_all(seed: int, group_size: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(seed)
+    rows = ROWS * group_size
+    return rng.standard_normal((rows, 8)).astype(np.float32), rng.standard_normal((rows, 4)).astype(np.float32)
+
+
+def part(ranks: Ranks, arrays) -> tuple[Tensor, ...]:
+    own = slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS) if ranks.group_size > 1 else slice(None)
+    return tuple(Tensor(array[own]) for array in arrays)
+
+
+def stage_1_weights(ranks: Ranks, group_size: int) -> np.ndarray:
+    network = TanhMLP(8, 12, 4)
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
+    for number in range(STEPS):
+        step(*part(ranks, batch_of_all(number, group_size)))
+    return weight_vector(network)
+
+
+def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
+    network = TanhMLP(8, 12, 4)
+    basis = PlainBasis(orthonormal_rows(K, len(weight_vector(network))))
+    options = dict(OPTIONS)
+    if continued:
+        options |= {"optimizer": nn.Momentum(network.trainable_params(), 0.05, 0.9)}
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **options)
+    found = [step(*part(ranks, batch_of_all(number % 2, group_size))) for number in range(STEPS)]
+    return weight_vector(network), [(result.outcome.name, result.step_size, result.n_trials) for result in found]
+
+
+def beside_one_rank(ranks: Ranks) -> dict:
+    """R ranks with b rows each, and one with all R b rows: the same weights after ten steps of each stage."""
+    one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
+    continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
+    return {
+        "stage_1_error": float(np.abs(one - alone).max()),
+        "stage_2_error": float(np.abs(two - two_alone).max()),
+        "continued_error": float(np.abs(continued - continued_alone).max()),
+        "continued_apart": float(np.abs(continued - two).max()),
+        "moved": float(np.abs(two - weight_vector(TanhMLP(8, 12, 4))).max()),
+        "decisions": decisions,
+        "decisions_alone": decisions_alone,
+        "digest": digest(one, two, continued),
+    }
+
+
+def batch_norm(ranks: Ranks) -> dict:
+    """Bit-equal weights with BatchNorm; its statistics differ until they are averaged."""
+    network = BatchNormNet()
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
+    for number in range(STEPS):
+        step(*image_batch(number * ranks.group_size + ranks.rank))
+    one = weight_vector(network)
+    search = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, len(one))), ranks=ranks, **OPTIONS)
+    for number in range(STEPS):
+        search(*image_batch(number * ranks.group_size + ranks.rank))
+    statistics = moving_statistics(network)
+    before = [value.asnumpy().copy() for value in statistics]
+    ranks.all_reduce_mean(statistics)
+    after = [value.asnumpy().copy() for value in statistics]
+    return {
+        "weights": digest(one, weight_vector(network)),
+        "statistics": [value.tolist() for value in before],
+        "averaged": [value.tolist() for value in after],
+    }
+
+
+class OwnLoss(nn.Cell):
+    """f(w; a) = sum(a w^2) / 2 - sum(w): a differs between the ranks."""
+
+    def __init__(self, n: int):
+        super().__init__()
+        self.w = ms.Parameter(Tensor(np.full(n, 2.0, np.float32)), name="w")
+
+    def construct(self, a):
+        return 0.5 * (a * self.w * self.w).sum() - self.w.sum()
+
+
+def one_loss_differs(ranks: Ranks) -> dict:
+    """The last rank's loss grows along the step that the others like, and is not finite in the third step."""
+    network = OwnLoss(K)
+    basis = PlainBasis(np.eye(K, dtype=np.float32))
+    step = SubspaceTrainStep(network, basis, ranks=ranks, **(OPTIONS | {"alpha": 0.0}))
+    last = ranks.rank == ranks.group_size - 1
+    decisions = []
+    for number in range(4):
+        curvature = 3.0 * ranks.group_size if last else 0.1
+        found = step(Tensor(np.full(K, np.nan if last and number == 2 else curvature, np.float32)))
+        decisions.append((found.outcome.name, found.step_size, found.n_trials, digest(weight_vector(network))))
+    return {"decisions": decisions}
+
+
+def counters(ranks: Ranks) -> dict:
+    """Numbers that one accepted step hands to the collectives, counted where they enter."""
+    network = TanhMLP(8, 12, 4)
+    n_weights = len(weight_vector(network))
+    step = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, n_weights)), ranks=ranks, **OPTIONS)
+    batch = part(ranks, batch_of_all(0, ranks.group_size))
+    step(*batch)  # the first step asks for one loss more
+    sent = {"mean": 0, "project": 0, "gather": 0}
+    mean, project, gather = step._objective._reduce, step._subspace._project, step._subspace._back_project
+
+    def count(name, cell, size):
+        def call(*values):
+            found = cell(*values)
+            sent[name] += size(values, found)
+            return found
+
+        return call
+
+    step._objective._reduce = count("mean", mean, lambda values, _: sum(value.size for value in values))
+    step._subspace._project = count("project", project, lambda _, found: found.size)
+    step._subspace._back_project = count("gather", gather, lambda _, found: found.size)
+    found = step(*batch)
+    return {"sent": sent, "n_weights": n_weights, "n_trials": found.n_trials, "accepted": found.accepted}
