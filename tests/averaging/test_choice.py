@@ -39,7 +39,7 @@ def test_the_largest_average_within_one_standard_error_is_chosen(others: list, c
     assert lowest(candidates).name == "lowest"
 
 
-def test_a_loss_below_zero_is_no_more_exact_than_one_above() -> None:
+def test_negative_losses_have_the_same_tolerance() -> None:
     """A likelihood's, of which float32 has as many digits."""
     candidates = [Candidate("lowest", 1, -100 * np.ones(400)), Candidate("larger", 9, -99.99999 * np.ones(400))]
     assert choose(candidates).name == "larger"

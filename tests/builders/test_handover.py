@@ -98,7 +98,7 @@ def test_batches_and_parts_of_the_step_are_those_of_stage_1_unless_set(weights: 
     assert with_parts_of_stage_1(bare, tmp_path / "net-4_3.ckpt", ALONE) == bare  # of no run
 
 
-def test_batches_that_the_rate_is_not_made_for_are_said(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     for options, steps, said in (({}, 3, False), ({}, 24, True), ({"rate": 0.2}, 24, False)):
         build_cooldown_optimizer(read(weights, **options), NETWORK, steps, n_epochs=2)
         told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"

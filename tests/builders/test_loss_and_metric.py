@@ -55,7 +55,7 @@ def test_what_can_not_be_used_is_said(options: dict[str, Any], said: str) -> Non
     assert refused.value.exit_status == 2
 
 
-def test_a_network_that_can_not_take_the_data_is_said() -> None:
+def test_a_network_that_does_not_take_the_data_is_named() -> None:
     with pytest.raises(ConfigError, match=r"model\.name is .*:network', which fails on the first batch of 'train'"):
         check(data=tiny_task.TASK["data"], loss=None, metric=None)
 

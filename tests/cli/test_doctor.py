@@ -44,7 +44,7 @@ def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_port_that_is_taken_is_wrong_and_the_step_is_not(tmp_path: Path) -> None:
+def test_a_taken_port_fails_the_collective_but_not_the_step(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = dimred_here("doctor", "--master-port", port, cwd=tmp_path)

@@ -156,7 +156,7 @@ def test_what_a_step_sends_is_what_the_readme_counts(answers):
 
 
 @pytest.mark.parametrize("intent", Intent)
-def test_alone_everything_is_agreed_on_as_it_is(intent):
+def test_a_single_rank_agrees_with_itself(intent):
     assert ALONE.agree(intent) is intent
     assert ALONE.broadcast_bytes("größer".encode()).decode() == "größer"
     assert [ALONE.any(True), ALONE.any(False)] == [True, False]

@@ -139,7 +139,7 @@ class Several(nn.Cell):
 
 @pytest.mark.parametrize(("n_runs", "momentum"), [(1, 0.9), (2, 0.9), (3, 0.99), (2, 0.0)])
 @pytest.mark.parametrize("scale", [1e-3, 1e5])
-def test_a_layer_that_runs_several_times_has_the_mean_that_training_would_weigh_so(
+def test_a_layer_that_runs_several_times_weighs_its_runs_as_training_does(
     n_runs: int, momentum: float, scale: float
 ) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)

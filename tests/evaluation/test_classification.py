@@ -88,7 +88,7 @@ def test_each_place_of_a_text_counts_for_itself_unless_it_is_to_be_ignored(count
         (np.zeros((B, V), np.int32), r"logits of the shape \(3, 4, 5\) for labels of the shape \(3, 4\)"),
     ],
 )
-def test_what_can_not_be_classified_is_said(score: Score, labels: np.ndarray, said: str) -> None:
+def test_labels_that_can_not_be_classified_are_refused(score: Score, labels: np.ndarray, said: str) -> None:
     network = nn.SequentialCell(nn.Identity())
     network.set_train(True)
     with pytest.raises(DataError, match=said):
@@ -96,7 +96,7 @@ def test_what_can_not_be_classified_is_said(score: Score, labels: np.ndarray, sa
     assert network.training
 
 
-def test_logits_without_an_axis_of_classes_are_said() -> None:
+def test_logits_without_an_axis_of_classes_are_refused() -> None:
     batches = dataset.NumpySlicesDataset((np.zeros(B, np.float32), np.zeros(B, np.int32))).batch(3)
     with pytest.raises(DataError, match=r"logits of the shape \(3,\) for labels"):
         mean_score(nn.Identity(), is_correct, batches)

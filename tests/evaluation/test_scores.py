@@ -68,7 +68,7 @@ def test_what_is_not_one_value_for_each_item_is_refused(score: Any, outputs: np.
 
 
 @pytest.mark.parametrize("score", [mean_score, sample_scores])
-def test_a_split_of_which_nothing_counts_is_said(score: Any) -> None:
+def test_a_split_without_a_label_that_counts_is_refused(score: Any) -> None:
     logits, ignored = RNG.normal(size=(N, 4)).astype(np.float32), np.full(N, -100, np.int32)
     with pytest.raises(DataError, match="not one item of the split counts"):
         score(nn.Identity(), cross_entropy, batches(logits, ignored))
@@ -98,7 +98,7 @@ def test_every_cell_is_put_back_into_its_own_mode() -> None:
     assert (network(Tensor(OUTPUTS)).asnumpy() == 0).any()  # a graph that was compiled for measuring is not used again
 
 
-def test_a_type_that_numpy_does_not_know_is_taken() -> None:
+def test_scores_may_be_of_a_type_that_numpy_does_not_know() -> None:
     labels = Tensor(LABELS)
     sums, counts = sums_and_counts(Tensor(OUTPUTS).astype(ms.bfloat16), labels, labels)
     np.testing.assert_allclose(sums, OUTPUTS.sum(1), atol=0.1)

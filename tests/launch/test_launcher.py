@@ -97,7 +97,7 @@ def test_bad_input_that_a_rank_finds_is_said_once_and_leaves_nothing(tmp_path, c
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
-def test_a_run_that_is_not_gone_on_with_keeps_its_files(tmp_path):
+def test_a_refused_resume_leaves_the_run_as_it_is(tmp_path):
     folder = tmp_path / "device0_stage_1"
     folder.mkdir()
     before = {"result.json": "{}", "train.log": "of the run\n"}

@@ -88,7 +88,7 @@ def test_each_problem_is_found(tmp_path, change, problem):
         read_rank_table(written(tmp_path, table))
 
 
-def test_all_problems_come_together(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     table = copy.deepcopy(TWO_SERVERS)
     for changes, words in (
         ({"version": "0", "status": "?"}, ("version is '0'", "status is '?'")),

@@ -191,7 +191,7 @@ def test_the_next_merge_removes_what_a_killed_one_was_writing(tmp_path: Path, ou
     assert sorted(path.name for path in tmp_path.iterdir()) == [out, f"{out}.json", "run"]
 
 
-def test_all_else_may_come_from_another_checkpoint(tmp_path: Path) -> None:
+def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     weights = [{"w": draw((4, 3), np.float32, seed)} for seed in (1, 2)]
     for number, arrays in enumerate(weights, start=1):

@@ -86,7 +86,7 @@ def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> Non
     np.testing.assert_array_equal(found["bn.running_mean"], found["fc.weight"][:7, 0])
 
 
-def test_all_else_may_come_from_another_checkpoint_with_a_metric_too(tmp_path: Path) -> None:
+def test_the_other_entries_may_come_from_another_checkpoint_with_a_metric_too(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 3)
     full = {**read_file(tmp_path / "run" / "checkpoint-3000" / "model.safetensors"), "head": draw((2,), np.float32, 9)}
     write_file(tmp_path / "full.safetensors", full)

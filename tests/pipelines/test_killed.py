@@ -126,7 +126,7 @@ def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[st
 
 
 @pytest.mark.parametrize("name", [pytest.param("stage_1", marks=pytest.mark.slow), "pca", "stage_2"])
-def test_a_killed_run_is_gone_on_with_to_the_same_last_byte(name: str, tmp_path: Path, request) -> None:
+def test_a_killed_run_is_resumed_to_the_same_bytes(name: str, tmp_path: Path, request) -> None:
     survive(request.getfixturevalue(name)[0], KILLS, SEED, tmp_path, print)
 
 

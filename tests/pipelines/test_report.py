@@ -65,7 +65,7 @@ def test_the_page_is_whole_by_itself(page: Path) -> None:
     assert {link[1:] for link in seen.links if link.startswith("#")} <= set(seen.ids)
 
 
-def test_every_picture_is_there_thrice_and_has_words(page: Path) -> None:
+def test_every_picture_is_there_in_three_formats_with_a_description(page: Path) -> None:
     seen = Seen()
     seen.feed(page.read_text())
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == PICTURES
@@ -76,7 +76,7 @@ def test_every_picture_is_there_thrice_and_has_words(page: Path) -> None:
         ElementTree.parse(page.parent / f"{name}.svg")
 
 
-def test_its_figures_are_the_run_s(page: Path, searched: Path, two_stages: TwoStages) -> None:
+def test_the_figures_on_the_page_are_those_of_the_run(page: Path, searched: Path, two_stages: TwoStages) -> None:
     text, result = page.read_text(), json.loads((searched / "result.json").read_text())
     assert f"<b>{100 * result['accuracy_reestimated']:.2f} %</b><span>accuracy on test of the network to use" in text
     assert f"<b>{result['accepted_steps']} of {result['steps']}</b>" in text
@@ -165,7 +165,7 @@ def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> Non
     assert int(width[1]) <= 390
 
 
-def test_a_point_is_taken_apart_into_what_it_was_put_together_from() -> None:
+def test_a_point_has_the_coordinates_that_it_was_made_from() -> None:
     rng = np.random.default_rng(3)
     rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
     basis = SubspaceBasis(rows.astype(np.float32))

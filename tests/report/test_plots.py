@@ -70,7 +70,7 @@ def test_a_curve_has_a_line_for_each_method_and_the_spread_as_a_band() -> None:
     np.testing.assert_allclose([band.ymin, band.ymax], [79, 92])
 
 
-def test_a_picture_has_dark_colours_for_who_prefers_them(tmp_path: Path) -> None:
+def test_a_picture_has_dark_colours_for_readers_who_prefer_them(tmp_path: Path) -> None:
     text = save_figure(plot_spectrum(np.array([0.6, 0.3])), tmp_path, "spectrum")
     dark = text[text.index("@media (prefers-color-scheme: dark)") : text.index("</style>")]
     assert '[style*="fill: #ffffff"]{fill:#16191d !important}' in dark  # the paper

@@ -71,14 +71,14 @@ def test_in_graph_mode_too(level, optimizer, rows):
     check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))
 
 
-def test_a_static_scale_can_be_told_to_apply_whatever_comes(pynative):
+def test_a_static_scale_can_be_told_to_apply_overflows_too(pynative):
     step = step_with("O2", "momentum", StaticLossScale(128.0, drop_overflow=False))
     found = step(*overflowing(1))
     assert (bool(found.applied), int(found.n_overflows)) == (True, 0)
     assert not np.isfinite(values(step)["conv.weight"]).all()
 
 
-def test_parameters_that_are_set_between_two_steps_reach_the_compiled_step():
+def test_parameters_set_between_two_steps_reach_the_compiled_step():
     """Such a step has control flow: its graph goes on with the memory that the parameters had when it was compiled."""
     step, undisturbed = (step_with("O0", "momentum", DynamicLossScale(128.0), 4) for _ in range(2))
     for one in (step, undisturbed):

@@ -48,7 +48,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     return run, out
 
 
-def test_a_training_that_is_measured_is_the_one_that_is_not_to_the_byte(
+def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
     plain: tuple[Run, Path], tmp_path: Path
 ) -> None:
     stage_1_run(settings(stop=STOP))(tmp_path / "one", False)

@@ -111,7 +111,7 @@ def refusal_of_stage_2(
     return str(refused.value)
 
 
-def test_a_queue_on_a_device_that_has_none(data: Path) -> None:
+def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:
     settings = load_config(StageOneConfig, STAGE_1, ["data.sink=true"])
     with pytest.raises(DimredError, match=r"data\.sink is true.*--set data\.sink=false"):
         build_data(settings.data, data, "train")
@@ -123,7 +123,7 @@ def test_one_snapshot_where_33_are_needed(data: Path, network: nn.Cell, weights:
     assert " 1 " in said
 
 
-def test_a_matrix_without_use(data: Path, network: nn.Cell, weights: Path) -> None:
+def test_a_basis_without_a_search_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
     settings = TWO.model_copy(
         update={"search": None, "cooldown": CooldownConfig(rate=0.1, optimizer=OptimizerConfig())}
     )
@@ -139,7 +139,9 @@ def test_a_matrix_without_use(data: Path, network: nn.Cell, weights: Path) -> No
         ("{snapshot}", "start '{snapshot}' has no '"),
     ],
 )
-def test_a_start_that_can_not_be(start: str, said: str, data: Path, network: nn.Cell, weights: Path) -> None:
+def test_a_start_that_cannot_be_used_is_refused(
+    start: str, said: str, data: Path, network: nn.Cell, weights: Path
+) -> None:
     (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
     cooldown = {"optimizer": {"name": "momentum"}, "rate": 0.1}
     options = {"start": start.format(snapshot=snapshot), "search": None, "cooldown": cooldown}

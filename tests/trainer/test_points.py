@@ -92,7 +92,7 @@ def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) 
     assert found == {"start": (20, 0), "2": (1, 2)}
 
 
-def test_a_mean_is_of_the_epochs_that_it_names_although_one_could_not_be_measured(
+def test_a_mean_covers_the_epochs_in_its_name_even_if_one_could_not_be_measured(
     tmp_path: Path, network: nn.Cell
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)

@@ -35,7 +35,7 @@ def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
     assert [snapshots_in_the_end(one, steps) for steps in (None, 74, 4)] == [36, 36, 12]
 
 
-def test_a_checkpoint_of_a_run_that_went_on_goes_with_the_snapshots_up_to_it(tmp_path: Path) -> None:
+def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
     assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None
     (tmp_path / "checkpoint_pca").mkdir()
     assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None

@@ -63,6 +63,6 @@ def test_a_training_goes_on_in_its_folder_and_another_one_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("every", [0, 1.5, "epoch"])
-def test_every_is_a_number_of_steps(tmp_path: Path, every: object) -> None:
+def test_every_must_be_a_whole_number_of_steps(tmp_path: Path, every: object) -> None:
     with pytest.raises(ConfigError, match=r"every is .*; it must be a whole number of at least 1"):
         dimred.SnapshotCallback(tmp_path, every=every)
