@@ -77,9 +77,10 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Path:
-    """A series that was written without MindSpore."""
-    series, rng = CheckpointSeries(tmp_path / "snapshots"), np.random.default_rng(0)
+    """A series that was written without MindSpore, in both formats."""
+    rng = np.random.default_rng(0)
     for step in range(1, 6):
+        series = CheckpointSeries(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors")
         series.append({"w": rng.normal(size=(3, 4)).astype(np.float32)}, step=step, epoch=step)
     return series.directory
 

@@ -50,24 +50,34 @@ class CheckpointSeries:
         directory: the folder, made when missing.
         keep: how many snapshots stay; None keeps all.
         prefix: files are named ``{prefix}-{epoch}_{step}.ckpt``.
+        format: of the snapshots to come, ``ckpt`` or ``safetensors``, which ends their names, too.
 
     Attributes:
         entries: the snapshots, oldest first.
         layout: of every snapshot; None for a folder without a manifest.
 
     Raises:
-        ConfigError: ``keep`` is not a whole number above 0, or ``prefix`` is no file name.
+        ConfigError: ``keep`` is not a whole number above 0, ``prefix`` is no file name, or ``format`` is another.
         SeriesError: the folder has a damaged manifest, or snapshots and no manifest.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int | None = 40, *, prefix: str = "weights") -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        keep: int | None = 40,
+        *,
+        prefix: str = "weights",
+        format: str = "ckpt",
+    ) -> None:
         if keep is not None:
             check_number("keep", keep, at_least=1, whole=True, usual="None keeps all snapshots")
         if not prefix or any(sign in prefix for sign in "/\\\0"):
             raise ConfigError(f"prefix is {prefix!r}; it begins the file names, so it can't be empty or have a slash.")
+        if (suffix := f".{format}") not in SUFFIXES:
+            raise ConfigError(f"format is {format!r}; allowed: ckpt, safetensors.")
         self.directory = Path(directory)
         self.keep = keep
-        self.prefix = prefix
+        self.prefix, self._suffix = prefix, suffix
         self._writable = True
         self.directory.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.directory)
@@ -147,7 +157,8 @@ class CheckpointSeries:
                 f"The weights do not fit the snapshots in {self.directory} (here) any more: {difference}. Use another "
                 "folder for another network."
             )
-        path = self.directory / f"{self.prefix}-{epoch}_{step if step_in_epoch is None else step_in_epoch}.ckpt"
+        place = f"{epoch}_{step if step_in_epoch is None else step_in_epoch}"
+        path = self.directory / f"{self.prefix}-{place}{self._suffix}"
         if any(path.name == entry.file for entry in self.entries):
             raise SeriesError(f"{path} is a snapshot already; give each its own epoch and step.")
         write_checkpoint(path, arrays)
@@ -172,7 +183,7 @@ class CheckpointSeries:
     def _unlisted(self) -> list[Path]:
         """List files that are named like snapshots of this series but are not among its entries."""
         listed = {entry.file for entry in self.entries}
-        name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.ckpt")
+        name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.(ckpt|safetensors)")
         return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":

@@ -284,3 +284,6 @@ class SnapshotConfig(Strict):
     """The first epoch that gives snapshots; earlier ones hold weights from far away."""
     keep: Count = 40
     """How many of the newest stay; 32 directions need 33."""
+    format: Literal["ckpt", "safetensors"] = "ckpt"
+    """Of their files. ckpt carries a checksum that every reader compares; safetensors is read by other frameworks, too,
+    and a byte that a disk has changed is noticed by a PCA alone."""

@@ -24,6 +24,7 @@ class SnapshotCallback(Callback):
         every: steps from one snapshot to the next; None for one at the end of each epoch.
         keep: how many snapshots stay; None keeps all.
         prefix: begins the names of the files, ``{prefix}-{epoch}_{step}.ckpt``.
+        format: of the files, ``ckpt`` or ``safetensors``.
 
     Attributes:
         series: the ``CheckpointSeries`` that was written, on rank 0 once training has begun; None elsewhere.
@@ -41,12 +42,13 @@ class SnapshotCallback(Callback):
         every: int | None = None,
         keep: int | None = 40,
         prefix: str = "weights",
+        format: str = "ckpt",
     ) -> None:
         super().__init__()
         if every is not None:
             check_number("every", every, at_least=1, whole=True, usual="None takes one snapshot an epoch")
         self.series: CheckpointSeries | None = None
-        self._folder, self._every, self._keep, self._prefix = folder, every, keep, prefix
+        self._folder, self._every, self._keep, self._names = folder, every, keep, {"prefix": prefix, "format": format}
         self._weights: list[Any] = []
         self._before: int | None = None  # steps that were made before this call of Model.train
         self._taken_at = 0
@@ -59,7 +61,7 @@ class SnapshotCallback(Callback):
         self._weights = _trained_weights(told.network, told.train_network)
         if not self._weights:
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
-        self.series = CheckpointSeries(self._folder, self._keep, prefix=self._prefix)
+        self.series = CheckpointSeries(self._folder, self._keep, **self._names)
         self._before = None
 
     def on_train_epoch_begin(self, run_context: Any) -> None:

@@ -110,7 +110,8 @@ class Training(StageRun):
         prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(self.finished_epochs)
-        snapshots = CheckpointSeries(folder / SNAPSHOTS, keep=self.settings.snapshots.keep, prefix=prefix)
+        options = self.settings.snapshots
+        snapshots = CheckpointSeries(folder / SNAPSHOTS, options.keep, prefix=prefix, format=options.format)
         snapshots.rewind(self.n_steps)
         self.session.states.forget_after(self.n_steps)
         return snapshots

@@ -18,8 +18,8 @@ def weights(value: float) -> dict[str, np.ndarray]:
     return {"a": np.full((2, 3), value, np.float32), "b": np.full(4, value, np.float32)}
 
 
-def fill(directory, steps, keep=3, **options):
-    series = CheckpointSeries(directory, keep, prefix="resnet")
+def fill(directory, steps, keep=3, format="ckpt", **options):
+    series = CheckpointSeries(directory, keep, prefix="resnet", format=format)
     for step in steps:
         series.append(weights(step), step=step, epoch=step, **options)
     return series
@@ -81,6 +81,17 @@ def test_a_series_is_taken_up_where_it_ended(tmp_path):
     assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [2, 3, 4]
 
 
+def test_another_format_goes_on_with_the_series_and_rewinds_both(tmp_path):
+    fill(tmp_path, [1, 2])
+    series = fill(tmp_path, [3, 4], keep=None, format="safetensors")
+    names = ["resnet-1_1.ckpt", "resnet-2_2.ckpt", "resnet-3_3.safetensors", "resnet-4_4.safetensors"]
+    assert [path.name for path in CheckpointSeries.open(tmp_path).paths] == names
+    assert list(read_checkpoint(series.paths[2])) == ["a", "b"]
+    assert read_checkpoint(series.paths[2])["a"][0, 0] == 3
+    CheckpointSeries(tmp_path, prefix="resnet").rewind(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", names[0]]
+
+
 def test_rewind_forgets_what_came_after(tmp_path):
     series = fill(tmp_path, [1, 2, 3])
     series.rewind(1)
@@ -126,6 +137,8 @@ def test_one_name_for_two_snapshots_is_refused(tmp_path):
 def test_bad_arguments_are_refused(tmp_path, keep, prefix):
     with pytest.raises(ConfigError):
         CheckpointSeries(tmp_path, keep, prefix=prefix)
+    with pytest.raises(ConfigError, match="format is 'npz'; allowed: ckpt, safetensors"):
+        CheckpointSeries(tmp_path, format="npz")
 
 
 def test_a_series_opened_for_reading_can_not_be_written(tmp_path):

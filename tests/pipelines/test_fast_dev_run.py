@@ -37,12 +37,13 @@ def test_two_ranks_of_stage_1_go_through_every_phase_and_leave_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_stage_2_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, config: Path) -> None:
-    made = dimred(
-        "train", "stage-1", ".", "--config", config, *ONE_RANK, "--set=stop=null", "--set=epochs=4", cwd=tmp_path
-    )
+def test_stage_2_on_safetensors_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, config: Path) -> None:
+    options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
+    command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
+    made = dimred(*command, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"start": "best", "search": {"n_components": 2}}))
+    assert len(list(tmp_path.glob("*/checkpoint_stage_1/checkpoint_pca/*.safetensors"))) == 4
     before = sorted(tmp_path.rglob("*"))
     weights = tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
     command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *ONE_RANK, "--fast-dev-run")

@@ -45,10 +45,15 @@ def test_a_snapshot_an_epoch(tmp_path: Path, sink: bool) -> None:
         np.testing.assert_array_equal(newest[name], value)
 
 
-def test_snapshots_within_epochs(tmp_path: Path) -> None:
-    _, trained = model()
-    trained.train(2, batches(), callbacks=[dimred.SnapshotCallback(tmp_path, every=3)], dataset_sink_mode=False)
-    assert [entry.step for entry in dimred.CheckpointSeries.open(tmp_path).entries] == [3, 6]
+def test_snapshots_within_epochs_in_another_format(tmp_path: Path) -> None:
+    network, trained = model()
+    callback = dimred.SnapshotCallback(tmp_path, every=3, format="safetensors")
+    trained.train(2, batches(), callbacks=[callback], dataset_sink_mode=False)
+    series = dimred.CheckpointSeries.open(tmp_path)
+    assert [entry.step for entry in series.entries] == [3, 6]
+    assert {path.suffix for path in series.paths} == {".safetensors"}
+    samples = np.linspace(0.0, 1.0, 8, dtype=np.float32)
+    dimred.choose_start(network, series, lambda: samples + float(np.sum(values(network)[next(iter(values(network)))])))
 
 
 def test_a_training_goes_on_in_its_folder_and_another_one_is_refused(tmp_path: Path) -> None:
