@@ -36,7 +36,7 @@ $3
   --rank-table FILE            ranks and devices as in this table; see dimred rank-table
   --out DIR                    where the folders device{rank}_stage_$1/ go (here)
   --resume                     go on with what is in them
-  --stall-timeout SECONDS      end a job that stands still so long, and name the rank (1800; 0: never)
+  --stall-timeout SECONDS      end a job without progress for so long, and name the rank (1800; 0: never)
   --dry-run                    only print what each rank would run
   --nodes N --node-rank I --master-addr ADDRESS [--master-port P]
                                several hosts: the same command on each, with its own --node-rank

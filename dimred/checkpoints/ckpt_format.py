@@ -167,7 +167,7 @@ def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
     stored, computed = _checksums(file, path)
     if stored != computed:
         raise CheckpointError(
-            f"{path} is damaged: it is not what was written, its checksum is another. Restore it, or save it again."
+            f"{path} is damaged: its checksum does not match its content. Restore it, or save it again."
         )
 
 

@@ -16,14 +16,15 @@ def compare(
     ],
     config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one a seed.")],
-    out: Annotated[
-        Path, typer.Option(help="Folder for the results; what it has of an earlier call is not run again.")
-    ] = Path("comparison"),
+    out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
+        "comparison"
+    ),
     methods: Annotated[
-        str | None, typer.Option(help="Only these, such as last,average,stage_2. A wrong name shows all.")
+        str | None, typer.Option(help="Only these, such as last,average,stage_2; a wrong name lists all.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Epochs at which stage 1 is taken to end, such as 20,30,45; its last by default.")
+        str | None,
+        typer.Option(help="Epochs at which to take stage 1 as ended, such as 20,30; by default its last."),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -61,7 +62,8 @@ def compare(
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for page and pictures; an earlier report there is replaced. RUN/report.")
+        Path | None,
+        typer.Option(help="Folder for the page, may have an earlier one; default RUN/report."),
     ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,

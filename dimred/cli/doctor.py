@@ -36,9 +36,9 @@ class Finding(NamedTuple):
 
 def doctor(
     device_target: DeviceTarget = "CPU",
-    devices: Annotated[int, typer.Option(min=2, help="Ranks that join for the collective.")] = 2,
+    devices: Annotated[int, typer.Option(min=2, help="Number of ranks in the collective.")] = 2,
     master_port: Annotated[
-        int | None, typer.Option(min=1024, max=65535, help="Port that the ranks join through; a free one by default.")
+        int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
 ) -> None:
     """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.

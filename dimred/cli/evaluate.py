@@ -26,7 +26,7 @@ def evaluate(
     config: Annotated[Path, typer.Option(help="A stage's YAML file, or a recipe; data.eval_split names the split.")],
     save: Annotated[
         Path | None,
-        typer.Option(help="Save the network with re-estimated statistics there.", callback=check_new_file),
+        typer.Option(help="Save the network with re-estimated statistics to this new file.", callback=check_new_file),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -86,10 +86,11 @@ def summary(
         typer.Argument(metavar="MODEL", help="resnet50, resnet18, resnet_small, or your own: package.module:factory."),
     ],
     input_shape: Annotated[
-        str | None, typer.Option(help="Shape of the input, batch included; 1,3,224,224, for resnet_small 1,3,16,16.")
+        str | None,
+        typer.Option(help="Shape of the input with its batch: 1,3,224,224, for resnet_small 1,3,16,16."),
     ] = None,
     classes: Annotated[
-        int, typer.Option(min=2, help="Outputs; of your own network the argument of its factory.")
+        int, typer.Option(min=2, help="Number of outputs; the argument of your own network's factory.")
     ] = 1001,
     as_json: AsJson = False,
 ) -> None:

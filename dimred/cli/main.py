@@ -47,7 +47,7 @@ def _show_version(wanted: bool) -> None:
 
 @typer_app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="On an error, show where in the program it arose.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions.")
     ] = False,

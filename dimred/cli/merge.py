@@ -17,10 +17,10 @@ def merge(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write; for shards, the folder.")],
-    last: Annotated[int | None, typer.Option(help="Only the newest N.")] = None,
-    from_step: Annotated[int | None, typer.Option(help="Only from this step on.")] = None,
-    to_step: Annotated[int | None, typer.Option(help="Only up to this step.")] = None,
-    order: Annotated[str, typer.Option(help="step: by the numbers in the names; name; or mtime.")] = "step",
+    last: Annotated[int | None, typer.Option(help="Take the newest N only.")] = None,
+    from_step: Annotated[int | None, typer.Option(help="First step to take.")] = None,
+    to_step: Annotated[int | None, typer.Option(help="Last step to take.")] = None,
+    order: Annotated[str, typer.Option(help="Sort by step (numbers in the names), name or mtime.")] = "step",
     profile: Annotated[
         str | None,
         typer.Option(
@@ -29,25 +29,25 @@ def merge(
         ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Of the result, such as float32; default the checkpoints' own.")
+        str | None, typer.Option(help="Type of the result, such as float32; default that of the checkpoints.")
     ] = None,
     rest: Annotated[
         Path | None,
         typer.Option(
-            help="The checkpoint that gives all that isn't averaged, such as a full one beside snapshots of the "
-            "trainable weights; default the last."
+            help="Checkpoint to copy all else from, such as a full one beside snapshots of the trainable "
+            "weights; default the last."
         ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(metavar="FILE.py:NAME", help="The function that scores a candidate's path.")
+        str | None, typer.Option(metavar="FILE.py:NAME", help="Function that scores the path of a candidate.")
     ] = None,
     metric_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Or a command with {}, whose last line is the score.")
+        str | None, typer.Option(metavar="COMMAND", help="Command with {} for the path, whose last line is the score.")
     ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="Most evaluations on the split search; default all candidates.")
+        int | None, typer.Option(help="Most evaluations on the split search; default: all candidates are scored.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one evaluation.")] = 3600.0,
     as_json: AsJson = False,

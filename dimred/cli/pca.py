@@ -143,7 +143,7 @@ def show(
     from dimred.subspace.basis import load_basis
 
     if file.suffix not in (".npy", ".h5"):
-        raise ConfigError(f"FILE is {str(file)!r}, which is no basis; give the pca_mat.npy that dimred pca wrote")
+        raise ConfigError(f"FILE is {str(file)!r}, which is not a basis; give the pca_mat.npy that dimred pca wrote")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         basis = load_basis(file.with_suffix(".npy"))

@@ -67,7 +67,7 @@ def train(
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End a job that stands still so long, naming the rank; 0: never."),
+        typer.Option(min=0, metavar="SECONDS", help="End a job after so long without progress; 0: never."),
     ] = 1800,
 ) -> None:
     """Run a stage on one device or many, on one host or several.
@@ -111,7 +111,7 @@ def train(
         inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
     if weights is not None and weights.parent.name == SNAPSHOTS:
-        raise ConfigError(f"{named_weights('WEIGHTS', weights)} is no start for stage 2")
+        raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
     arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(["--resume"] if resume else [])]
     arguments += [f"--set={override}" for override in overrides]

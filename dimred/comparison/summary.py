@@ -186,7 +186,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
         if metric == ACCURACY:
             gains = [f"{_paired_gain(summary, chosen, other)} {plain_title(other['method'])}" for other in others]
         else:
-            gains = [f"beside {score_text(one[_SCORE], metric)} of {plain_title(one['method'])}" for one in others]
+            gains = [f"against {score_text(one[_SCORE], metric)} for {plain_title(one['method'])}" for one in others]
         said.append(f"That is {' and '.join(gains)}.")
     said.append(f"It cost {chosen['passes'] - at:.1f} passes after stage 1, and {duration(chosen['seconds'])}.")
     if best is not chosen:
@@ -195,7 +195,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
             f"{metric_text(metric, best[_SCORE]['mean'])}."
         )
     if n_seeds == 1 and metric == ACCURACY:
-        said.append("Of one seed, take differences below half a point for nothing.")
+        said.append("With one seed, differences below half a point mean nothing.")
     return said
 
 

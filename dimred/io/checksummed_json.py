@@ -42,7 +42,7 @@ def strip_checksum(raw: bytes) -> dict[str, Any]:
         raise ValueError("it has no checksum")
     head, _, tail = raw.rpartition(checksum.encode("utf-8", "surrogatepass"))
     if hashlib.sha256(head + _BLANK.encode() + tail).hexdigest() != checksum:
-        raise ValueError("it was changed after it was written: its checksum is another")
+        raise ValueError("it was changed after it was written: its checksum does not match")
     return dict(content)
 
 

@@ -212,7 +212,7 @@ class _Watch:
             return
         self._stopped_by = self._signals[0]
         self._stop_deadline = min(self._stop_deadline, time.monotonic() + _SECONDS_TO_SAVE)
-        show(f"{_name(self._stopped_by)}: the ranks may save and end; once more ends them at once\n", sys.stderr)
+        show(f"{_name(self._stopped_by)}: the ranks save and end; a second signal ends them at once\n", sys.stderr)
         for rank in self._ranks.values():
             rank.terminate()
 

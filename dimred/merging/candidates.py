@@ -240,8 +240,8 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     why = f"the best on {split!r}"
     if chosen is not best:
         why = (
-            f"worth the most equal checkpoints ({chosen.effective_size:.3g}) of all within one standard error of the "
-            f"best on {split!r}, {best.name}"
+            f"the largest average (worth {chosen.effective_size:.3g} equal checkpoints) within one standard error of "
+            f"the best on {split!r}, {best.name}"
         )
     advice = [_NO_ERROR] if len(best.losses) == 1 and best.error is None else []
     advice += [] if has_splits else [_NO_SPLITS]

@@ -92,7 +92,7 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     said = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",
-        "It is no end yet: dimred train stage-2 averages its snapshots and finishes, from its last full checkpoint.",
+        "This is not the end: dimred train stage-2 continues from its last full checkpoint and averages its snapshots.",
         *([settings.eval_split_warning] if settings.eval_split_warning else []),
     ]
     where = {"run": str(run.folder.resolve()), "last epoch": _when(run.folder / METRICS)}
@@ -122,7 +122,7 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
     if "stopped" in result:
         words.append(f"The search ended early: {result['stopped']}.")
     if run.gone:
-        words.append(f"Left out here is what needs the {' and the '.join(run.gone)}: not there any more.")
+        words.append(f"Parts that need the {' and the '.join(run.gone)} are left out, because these no longer exist.")
     took = f"stage 2 {duration(run.seconds)}"
     if run.stage_1 is not None:
         took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
@@ -170,7 +170,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
     if parts:
         rule = (
             "The val split chooses: the largest average of those no more than one standard error behind the lowest "
-            "loss. The bold one was taken."
+            "loss. The bold one was chosen."
         )
         page.add("What was compared", [], sentences([rule]) + "".join(parts))
 

@@ -45,7 +45,7 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
     if f"{metric}_average" in result:
         others[f"the best average of the snapshots ({result['average_of']}, "] = result[f"{metric}_average"]
     gains = [
-        f"{gain_text(ours - other) if metric == ACCURACY else 'beside'} {what}{metric_text(metric, other)})"
+        f"{gain_text(ours - other) if metric == ACCURACY else 'against'} {what}{metric_text(metric, other)})"
         for what, other in others.items()
         if other is not None
     ]
@@ -56,7 +56,9 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
     said.append(f"Stage 2 cost {passes_of(result):.1f} passes{of_stage_1}, and {duration(run.seconds)}.")
     if result.get("kept") in ("start", "average"):
-        said.append(f"The val split preferred {kept_in_words(result)} to every step of stage 2, so none is in it.")
+        said.append(
+            f"The val split preferred {kept_in_words(result)} to every epoch of stage 2, and none of these is used."
+        )
     return said
 
 

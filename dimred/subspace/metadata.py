@@ -75,7 +75,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as raw:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
-                raise ValueError("it is not what was written: its checksum is another")
+                raise ValueError("its checksum does not match its content")
         with h5py.File(path, "r") as file:
             about, mean = json.loads(file["about"][()]), file["mean"]
             return {

@@ -75,7 +75,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("eval", ".", "gone.ckpt", "--config", "digits"), "'WEIGHTS': file 'gone.ckpt' does not exist"),
         (("eval", ".", ".", "--config", "digits"), "'WEIGHTS': file '.' is a directory"),
         (("merge", "nowhere", "--out", "x", "--metric", "gone.py:f", "--minimize"), "nowhere"),
-        (("show", "here.txt"), "FILE is 'here.txt', which is no basis; give the pca_mat.npy"),
+        (("show", "here.txt"), "FILE is 'here.txt', which is not a basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
         (("compare", "nowhere", "run", "--config", "gone.yaml"), "gone.yaml"),
         (("nothing",), "No such command"),

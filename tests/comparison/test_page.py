@@ -40,7 +40,7 @@ def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
     write_compared(tmp_path, 1, "last", 0.80, passes=70)
     assert verdict(write_comparison_page(tmp_path, collect(tmp_path))).endswith(
         "has 80.00 % on test of one seed, BatchNorm re-estimated. It cost 0.0 passes after stage 1, and "
-        "10 s. Of one seed, take differences below half a point for nothing."
+        "10 s. With one seed, differences below half a point mean nothing."
     )
 
 
@@ -51,6 +51,6 @@ def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) 
     page = write_comparison_page(tmp_path, collect(tmp_path))
     said = verdict(page)
     assert "takes: best average of its snapshots, which has 0.25 (rmse) on test of one seed. " in said
-    assert "That is beside 0.5 of last weights of stage 1. " in said
+    assert "That is against 0.5 for last weights of stage 1. " in said
     assert "BatchNorm" not in page.read_text()
     assert "<td><b>0.25</b></td>" in page.read_text()
