@@ -154,7 +154,7 @@ class Checkpoint:
     @cached_property
     def layout(self) -> WeightLayout:
         """Return the layout of the guessed trainable weights; CheckpointError if there are none."""
-        return trainable_layout(self.places, self.path)[0]
+        return trainable_layout(self.places, self.path)
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:

@@ -204,9 +204,7 @@ def is_counter(name: str, tensor: StoredTensor) -> bool:
     return name in _COUNTERS or is_statistic(name) or math.prod(tensor.shape) <= 1
 
 
-def trainable_layout(
-    index: Mapping[str, StoredTensor], path: str | os.PathLike[str]
-) -> tuple[WeightLayout, tuple[str, ...]]:
+def trainable_layout(index: Mapping[str, StoredTensor], path: str | os.PathLike[str]) -> WeightLayout:
     """Guess which entries of a checkpoint are trainable weights.
 
     Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
@@ -217,7 +215,7 @@ def trainable_layout(
         path: of the checkpoint, for the message.
 
     Returns:
-        The layout of the weights, in the order of ``index``; and the names left out.
+        The layout of the weights, in the order of ``index``.
 
     Raises:
         CheckpointError: nothing is left.
@@ -227,8 +225,7 @@ def trainable_layout(
         raise CheckpointError(
             f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
         )
-    ignored = tuple(name for name in index if name not in kept)
-    return WeightLayout(tuple(kept), tuple(kept.values())), ignored
+    return WeightLayout(tuple(kept), tuple(kept.values()))
 
 
 def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor]) -> bool:

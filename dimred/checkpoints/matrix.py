@@ -59,9 +59,8 @@ class WeightMatrix:
         chosen = layout or series.layout
         if chosen is None:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            guesses = [trainable_layout(row.index, row.path) for row in opened]
-            chosen, left_out = max(guesses, key=lambda guess: guess[0].size)
-            if left_out:
+            chosen = max((trainable_layout(row.index, row.path) for row in opened), key=lambda guess: guess.size)
+            if left_out := [name for row in opened[:1] for name in row.index if name not in chosen.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
         for row in opened:

@@ -121,7 +121,7 @@ def _layout_from(path: Path) -> "WeightLayout":
         return layout
     if path.suffix == ".json":
         return read_manifest(path)[0]
-    return trainable_layout(read_index(path), path)[0]
+    return trainable_layout(read_index(path), path)
 
 
 def show(
@@ -206,7 +206,7 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
     index = read_index(checkpoint)
     if basis.layout is not None:
         return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
-    found = trainable_layout(index, checkpoint)[0].size
+    found = trainable_layout(index, checkpoint).size
     if found == basis.n_weights:
         return None
     return f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -163,7 +163,8 @@ def _inside(folder: Path) -> list[Path]:
     """List the checkpoints in a folder: numbered folders, or else files; results of merges are left out."""
     if where := snapshots_below(folder):
         raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
-    entries = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not _is_result(path))
+    visible = (path for path in folder.iterdir() if not path.name.startswith("."))
+    entries = sorted(path for path in visible if path.suffix != WORK_FOLDER and not has_record(path))
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name) and _weight_files(path)]
     files = [path for path in entries if path.suffix in SUFFIXES]
     if folders or files:
@@ -172,10 +173,6 @@ def _inside(folder: Path) -> list[Path]:
     if pickles:
         raise _pickle(pickles[0])
     raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
-
-
-def _is_result(path: Path) -> bool:
-    return has_record(path) or path.suffix == WORK_FOLDER
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -127,7 +127,8 @@ def merge(
             held.callback(judge.close)
         for folder in (work, target.parent):
             remove_leftovers(folder)
-        _log.info(_order_of(chosen))
+        listed = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
+        _log.info(f"{len(chosen)} checkpoints, the oldest first: {listed}")
         candidate = work / f"candidate{target.suffix}"
         held.callback(remove, candidate)
 
@@ -160,12 +161,6 @@ def merge(
         record |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
         write_record(target, record)
     return record
-
-
-def _order_of(checkpoints: Sequence[Checkpoint]) -> str:
-    """List the checkpoints in order, with their steps."""
-    listed = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in checkpoints)
-    return f"{len(checkpoints)} checkpoints, the oldest first: {listed}"
 
 
 def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:

@@ -100,11 +100,6 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
     return f'<div class="wide"><table class="{kind}">{head}<tbody>\n{body}\n</tbody></table></div>'
 
 
-def preformatted(text: str) -> str:
-    """Show text as it is in a file."""
-    return f"<pre>{escape(text)}</pre>"
-
-
 def details(summary: str, content: str) -> str:
     """Fold HTML behind a summary line."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dimred.io.atomic import remove_leftovers
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
-from dimred.report.page import Page, Picture, details, key_figures, preformatted, sentences, table
+from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
 from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of
 from dimred.report.verdict import Measured, duration, kept_in_words, run_verdict, start_in_words
@@ -276,7 +277,7 @@ def _add_configuration(page: Page, sources: Mapping[str, str], stages: Mapping[s
     """Add the run's sources, the package versions of its last stage, and each stage's configuration."""
     versions = json.loads((list(stages.values())[-1] / VERSIONS).read_text(encoding="utf-8"))
     texts = [
-        details(f"Configuration of {stage} ({path})", preformatted(path.read_text(encoding="utf-8")))
+        details(f"Configuration of {stage} ({path})", f"<pre>{escape(path.read_text(encoding='utf-8'))}</pre>")
         for stage, folder in stages.items()
         if (path := folder / CONFIG).is_file()
     ]

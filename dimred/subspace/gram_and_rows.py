@@ -59,7 +59,8 @@ def gram_pass(
     progress("reading snapshots", 0, n_columns)
     for first, block in matrix.blocks(digests):
         with np.errstate(invalid="ignore", over="ignore"):  # checked below
-            add_products(gram, block, buffer, centred=centred)
+            for _, strip, _ in _strips(block, buffer, centred):
+                gram += strip @ strip.T
         if not np.isfinite(gram).all():
             raise _non_finite(matrix, block, first)
         progress("reading snapshots", first + block.shape[1], n_columns)
@@ -126,15 +127,6 @@ def rows_pass(
             last.result()
         flushed.result()
     return row_gram, digest_of_chunks(np.concatenate(digests))
-
-
-def add_products(gram: np.ndarray, block: np.ndarray, buffer: np.ndarray, *, centred: bool) -> None:
-    """Add the inner products of the rows of ``block``, float32 (N, width), to ``gram``, float64 (N, N).
-
-    ``buffer``, float64 (N, STRIP), is overwritten; ``centred`` subtracts the mean row first.
-    """
-    for _, strip, _ in _strips(block, buffer, centred):
-        gram += strip @ strip.T
 
 
 def make_rows(
