@@ -17,15 +17,14 @@ import typer
 
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
-from dimred.errors import ConfigError, DimredError, StoppedError
+from dimred.errors import ConfigError, DimredError
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import CONFIG, METRICS, RESULT, STAGE_1_CHECKPOINTS
+from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
 from dimred.launch.signals import StopSignals
 from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import passes_of
-from dimred.trainer.folder import run_folder
 
 _log = logging.getLogger("dimred")
 
@@ -39,42 +38,29 @@ def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
     seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
     epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 12,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the demo in --out, if there is one.")] = False,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
     total = epochs + load_config(StageTwoConfig, STAGE_2).with_epochs_after(epochs).n_epochs
     try:
-        with run_folder(out, resume=resume), StopSignals(), ExitStack() as running:
-            _claim(out, {"seed": seed, "epochs": epochs})
-            out = out.resolve()
-            data = out / "data"
-            if not data.exists():  # it appears whole
-                _wait(_start(running, _dimred("data", "digits", data, "--seed", seed)))
-            common = ["--set", f"seed={seed}", *(["--resume"] if resume else [])]
-            _train_all(running, out, data, epochs, total, common)
-            _show(out, seed, epochs, total)
-            _wait(_start(running, _dimred("report", out / "device0_stage_2", "--out", out / "report")))
-    except StoppedError as stop:
-        raise StoppedError(stop.number, "the same command with --resume goes on") from None
-
-
-def _claim(out: Path, options: dict[str, int]) -> None:
-    """Write down the demo's options; refuse others than those that it was begun with."""
-    text = "".join(f"{name}: {value}\n" for name, value in options.items())
-    if (out / CONFIG).exists() and (begun := (out / CONFIG).read_text(encoding="utf-8")) != text:
+        out.mkdir(parents=True)
+    except OSError as error:
         raise ConfigError(
-            f"--out is {str(out)!r}, begun with other options ({', '.join(begun.splitlines())}); give these, or "
-            "another folder"
-        )
-    atomic_write(out / CONFIG, text)
+            f"--out is {str(out)!r}, which can't be made ({error.strerror}); name a new folder"
+        ) from error
+    out = out.resolve()
+    with StopSignals(), ExitStack() as running:
+        _wait(_start(running, _dimred("data", "digits", out / "data", "--seed", seed)))
+        _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
+        _show(out, seed, epochs, total)
+        _wait(_start(running, _dimred("report", out / "device0_stage_2", "--out", out / "report")))
 
 
-def _train_all(running: ExitStack, out: Path, data: Path, epochs: int, total: int, common: Sequence[str]) -> None:
+def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
     """Run both stages, and meanwhile plain training for as many passes and for twice as many.
 
-    Each is the command that a person would type. If the demo is resumed, those that have ended find nothing to do.
+    Each is the command that a person would type.
     """
-    beside = []
+    beside, data = [], out / "data"
     for n_epochs in (total, 2 * total):
         made = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"

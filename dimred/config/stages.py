@@ -191,13 +191,6 @@ class StageTwoConfig(StageConfig):
     """Keep the best of the start, every epoch and means of the latest ones on the val split, not the last; with a
     cooldown, averages of the snapshots too."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_name_alone(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and isinstance(search := values.get("search"), str):
-            raise ValueError(f"search is {search!r}; it is a section now: search: {{rule: {search}}}, or null for none")
-        return values
-
     @property
     def uses_val(self) -> bool:
         """Whether val chooses the start or the network that is kept, or is searched on."""

@@ -20,7 +20,7 @@ from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
 from dimred.subspace.basis import SubspaceBasis
-from dimred.trainer.folder import check_run_folder
+from dimred.trainer.session import check_run_folder
 from dimred.trainer.states import RunStates, read_full_checkpoint
 from dimred.vectors.parameters import check_arrays
 

@@ -54,7 +54,7 @@ def test_a_saved_configuration_reads_back_equal(stage, name: str, tmp_path: Path
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("residual=off", "residual has a new place: cooldown (residual continued), or cooldown: null with search.gam"),
         ("n_components=32", "n_components has a new place: search.n_components"),
-        ("search=sgd", "search is 'sgd'; it is a section now: search: {rule: sgd}, or null for none"),
+        ("search=sgd", "search is 'sgd'; it must be a section of keys and values"),
         ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
         ("search.alpha=.nan", "search.alpha is nan; it must be a finite number"),
         ("search.rule=newton", "search.rule is 'newton'; it must be 'bfgs' or 'sgd'"),

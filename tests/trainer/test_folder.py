@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dimred.errors import ConfigError
-from dimred.trainer.folder import run_folder
+from dimred.trainer.session import run_folder
 
 
 def fail_in(folder: Path, write: bool) -> None:
-    with run_folder(folder) as out:
+    with run_folder(folder, resume=False) as out:
         if write:
             (out / "result").write_text("kept")
         raise RuntimeError
@@ -26,7 +26,7 @@ def test_a_run_that_wrote_nothing_leaves_nothing_and_one_that_did_keeps_it(tmp_p
 
 
 def lose(folder: Path) -> None:
-    with run_folder(folder) as out:
+    with run_folder(folder, resume=False) as out:
         shutil.rmtree(out)
         raise OSError("the disk is gone")
 
@@ -38,9 +38,9 @@ def test_a_folder_that_is_removed_meanwhile_does_not_hide_the_reason(tmp_path: P
 
 def test_earlier_results_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="earlier results"), run_folder(tmp_path):
+    with pytest.raises(ConfigError, match="earlier results"), run_folder(tmp_path, resume=False):
         pass
-    with pytest.raises(ConfigError, match="earlier results"), run_folder(tmp_path / "file"):
+    with pytest.raises(ConfigError, match="earlier results"), run_folder(tmp_path / "file", resume=False):
         pass
-    with pytest.raises(ConfigError, match="can't be made"), run_folder(tmp_path / "file" / "below"):
+    with pytest.raises(ConfigError, match="can't be made"), run_folder(tmp_path / "file" / "below", resume=False):
         pass
