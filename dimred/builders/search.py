@@ -40,28 +40,16 @@ class SubspaceTrainStep(SearchStep):
         checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
-        rows = leading_components(basis, network, checked.n_components)
+        if not isinstance(basis, SubspaceBasis):
+            raise ConfigError(
+                f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
+            )
+        basis.check(WeightLayout.from_network(network))
+        k, n_components = basis.n_components, checked.n_components
+        if n_components is not None and n_components > k:
+            raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
+        rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
         super().__init__(network, rows, **checked.model_dump(exclude={"n_components"}), **parts)
-
-
-def leading_components(basis: SubspaceBasis, network: nn.Cell, n_components: int | None) -> np.ndarray:
-    """Return the leading rows of a basis of the network's trainable weights, all of them for None.
-
-    Returns:
-        (k, M) float32; a view of ``basis.components`` wherever that is float32 and contiguous.
-
-    Raises:
-        ConfigError: more components than the basis has, or it is no basis.
-        BasisMismatchError: the basis is of other weights; the first difference is explained.
-    """
-    if not isinstance(basis, SubspaceBasis):
-        raise ConfigError(
-            f"basis is {type(basis).__name__}; give what dimred.fit_basis or load_basis made, or its path"
-        )
-    basis.check(WeightLayout.from_network(network))
-    if n_components is not None and n_components > (k := basis.n_components):
-        raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
-    return np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)
 
 
 def build_search_step(
@@ -72,7 +60,7 @@ def build_search_step(
     basis: SubspaceBasis,
     steps_per_epoch: int,
     ranks: Ranks = ALONE,
-) -> SearchStep:
+) -> SubspaceTrainStep:
     """Build stage 2's step with a search.
 
     Args:
@@ -87,9 +75,8 @@ def build_search_step(
     optimizer = None
     if handover is not None:
         optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
-    options = search.model_dump(include=SearchOptions.model_fields.keys() - {"n_components"})
+    options = search.model_dump(include={*SearchOptions.model_fields})
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
-    rows = leading_components(basis, network, search.n_components)
-    return SearchStep(build_loss(config, network), rows, optimizer=optimizer, ranks=ranks, **parts, **options)
+    return SubspaceTrainStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)

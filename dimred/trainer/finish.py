@@ -99,8 +99,7 @@ class Finish(StageRun):
             )
         configured = {key: self.result[key] for key in ("epochs", "cooldown")}  # which may have been allowed to change
         self.result |= found.progress["result"] | configured
-        sizes = {point: self.result.get(f"{point}_effective_size", 1.0) for point in ("start", "average")}
-        self.points.restore(found.arrays, found.progress["val_metrics"], sizes)
+        self.points.restore(found.arrays, found.progress["points"])
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Put the network where stage 2 begins.
@@ -179,7 +178,7 @@ class Finish(StageRun):
     def save(self, place: Place) -> None:
         """Save the state to resume from."""
         arrays = self.arrays_to_save() | self.points.state_arrays()
-        self.save_state(place, arrays, result=self.result, val_metrics=self.points.state_metrics())
+        self.save_state(place, arrays, result=self.result, points=self.points.state_values())
         self.ranks.run_on_rank_zero(FirstChoice(self.session).forget)
 
     def after_epoch(self, place: Place) -> str:

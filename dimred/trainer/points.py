@@ -61,18 +61,15 @@ class Points:
         """Return each point's losses for the state to resume from, except those that are not finite."""
         return {VAL_LOSSES + one.name: one.losses for one in _finite(self.selection.candidates)}
 
-    def state_metrics(self) -> dict[str, float | None]:
-        """Return each point's metric as plain JSON values, for the same state."""
-        return {one.name: one.metric for one in self.selection.candidates}
+    def state_values(self) -> dict[str, tuple[float, float | None]]:
+        """Return each point's effective size and metric as plain JSON values, for the same state."""
+        return {one.name: (one.effective_size, one.metric) for one in self.selection.candidates}
 
-    def restore(
-        self, arrays: Mapping[str, np.ndarray], metrics: Mapping[str, float | None], sizes: Mapping[str, float]
-    ) -> None:
-        """Take up from a state what was measured; ``sizes`` are the effective sizes of the points that are averages."""
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Restore from a state what was measured."""
+        measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
         self.selection.candidates = [
-            Candidate(point := name.removeprefix(VAL_LOSSES), sizes.get(point, 1.0), losses, metrics[point])
-            for name, losses in arrays.items()
-            if name.startswith(VAL_LOSSES)
+            Candidate(point, values[point][0], losses, values[point][1]) for point, losses in measured.items()
         ]
 
     def put_chosen(self, on: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:

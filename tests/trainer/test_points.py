@@ -87,9 +87,9 @@ def test_start_epochs_and_their_means_are_candidates(
 def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
     make(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
-    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, made.state_metrics(), {"start": 20.0})
+    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, made.state_values())
     found = {one.name: (one.effective_size, one.loss) for one in resumed.selection.candidates}
-    assert found == {"start": (20, 0), "2": (1, 2)}
+    assert found == {"start": (1, 0), "2": (1, 2)}
 
 
 def test_a_mean_covers_the_epochs_in_its_name_even_if_one_could_not_be_measured(
@@ -97,7 +97,7 @@ def test_a_mean_covers_the_epochs_in_its_name_even_if_one_could_not_be_measured(
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
     make(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
-    resumed.restore(made.state_arrays(), made.state_metrics(), {})
+    resumed.restore(made.state_arrays(), made.state_values())
     assert put_chosen(resumed, network, 4)["kept"] == "mean of epochs 3 to 4"
     np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
 
