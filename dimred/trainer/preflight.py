@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import psutil
 from mindspore import nn
 
 from dimred.builders.handover import Handover, check_same_loss, read_handover
@@ -110,7 +111,7 @@ def check_stage_2(
     if settings.search is None:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
-        from dimred.trainer.search_run import check_search_memory, find_basis
+        from dimred.trainer.search_run import find_basis
 
         search = settings.search
         basis = problems.collect(
@@ -211,6 +212,23 @@ def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | No
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # LAMB keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
     return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
+
+
+def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> None:
+    """Check that a rank's share of the basis fits into memory, with the vectors beside it; ConfigError if not."""
+    needed, available = search_memory(config, network, group_size), psutil.virtual_memory().available
+    if available < needed:
+        raise ConfigError(
+            f"the search needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, "
+            "or lower search.n_components"
+        )
+
+
+def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
+    """Return the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
+    n_components = config.search.n_components if config.search else 0
+    vectors = 8 if config.cooldown is None else 11
+    return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]
 
 
 def _sizes(network: nn.Cell) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from mindspore import nn
 
 from dimred.builders.handover import Handover
@@ -41,7 +40,6 @@ from dimred.trainer.states import RunState
 
 _log = logging.getLogger(__name__)
 
-_FLOAT = 4  # bytes
 _SEARCH = "search:"  # begins the names of the search's own arrays in a state
 
 
@@ -153,27 +151,6 @@ def find_basis(
     snapshots = snapshots_until(weights)
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots
-
-
-def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> None:
-    """Check that a rank's share of the basis fits into memory, with the vectors beside it.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    needed, available = search_memory(config, network, group_size), psutil.virtual_memory().available
-    if available < needed:
-        raise ConfigError(
-            f"the search needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, "
-            "or lower search.n_components"
-        )
-
-
-def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
-    n_components = 0 if config.search is None else config.search.n_components
-    vectors = 8 if config.cooldown is None else 11
-    return _FLOAT * (-(-n_components // group_size) + vectors) * sum(one.size for one in network.trainable_params())
 
 
 def build_search_run(

@@ -162,10 +162,8 @@ class Training(StageRun):
         return self.session.out / STAGE_1_CHECKPOINTS / name
 
     def _save_state(self, place: Place, arrays: Mapping[str, np.ndarray]) -> None:
-        if self.stop is None:
-            self.save_state(place, dict(arrays), stop=None)
-        else:
-            self.save_state(place, {**arrays, **self.stop.state_arrays()}, stop=self.stop.progress())
+        measured = {} if self.stop is None else self.stop.state_arrays()
+        self.save_state(place, {**arrays, **measured}, stop=self.stop and self.stop.progress())
 
     def _is_last(self, place: Place) -> bool:
         return place.epoch == self.settings.epochs or self.has_ended

@@ -9,8 +9,14 @@ from mindspore import nn
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, SeriesError
-from dimred.trainer.preflight import check_space, snapshots_if_any, snapshots_in_the_end, snapshots_until
-from dimred.trainer.search_run import check_search_memory, search_memory
+from dimred.trainer.preflight import (
+    check_search_memory,
+    check_space,
+    search_memory,
+    snapshots_if_any,
+    snapshots_in_the_end,
+    snapshots_until,
+)
 
 TWO = StageTwoConfig(search={"n_components": 32}, cooldown=None)
 
