@@ -29,9 +29,7 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
     return {
         "loss_scale": build_loss_scale(config.loss_scale),
         "micro_batch_size": config.data.batch_size if config.accumulation > 1 else None,
-        "clipping": None
-        if clipping.norm is None and clipping.value is None
-        else Clipping(clipping.norm, clipping.value),
+        "clipping": None if clipping.norm is None else Clipping(clipping.norm),
         "ema": None if ema.decay is None else EMA(network, ema.decay, ema.ramp),
     }
 

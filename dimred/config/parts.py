@@ -129,8 +129,6 @@ class ClippingConfig(Strict):
 
     norm: Positive | None = None
     """Longest global norm; null for no bound."""
-    value: Positive | None = None
-    """Largest entry in magnitude; null for no bound."""
 
 
 class EmaConfig(Strict):

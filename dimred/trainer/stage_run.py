@@ -142,7 +142,7 @@ class StageRun(Observer):
         """Return a step's loss, averaged over the ranks, and what clipping and loss scale report if they are on."""
         loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
         parts: dict[str, float] = {}
-        if self.settings.clipping.norm or self.settings.clipping.value:
+        if self.settings.clipping.norm is not None:
             parts["grad_norm"] = float(result.grad_norm)
         if self.settings.loss_scale.name != "none":
             parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}

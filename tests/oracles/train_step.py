@@ -3,15 +3,11 @@
 import numpy as np
 
 
-def clip(gradients, norm=None, value=None):
-    """Each entry to +-value; then all as one vector to a length of at most norm (Pascanu et al., 2013, algorithm 1)."""
+def clip(gradients, norm):
+    """All as one vector to a length of at most norm (Pascanu et al., 2013, algorithm 1)."""
     before = np.sqrt(sum((g**2).sum() for g in gradients))
-    if value is not None:
-        gradients = [np.clip(g, -value, value) for g in gradients]
-    if norm is not None:
-        length = np.sqrt(sum((g**2).sum() for g in gradients))
-        if length > norm:
-            gradients = [g * norm / length for g in gradients]
+    if before > norm:
+        gradients = [g * norm / before for g in gradients]
     return gradients, before
 
 

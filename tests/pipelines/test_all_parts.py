@@ -21,7 +21,7 @@ PARTS: dict[str, Any] = {
     "accumulation": 3,
     "precision": {"level": "O2", "casts": {"3": "float32"}},
     "loss_scale": {"name": "dynamic", "scale": 1e30, "largest": 1e30, "factor": 2.0**20},
-    "clipping": {"norm": 1.0, "value": 0.5},
+    "clipping": {"norm": 1.0},
     "ema": {"decay": 0.9},
 }
 DATA = {"data": TASK["data"] | {"batch_size": 3}}

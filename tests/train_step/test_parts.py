@@ -19,7 +19,7 @@ from tests.helpers.problems import RATES, batches, tensors
 from tests.oracles.train_step import Optimizer, clip, ema
 
 N_STEPS = 5
-CLIP, DECAY, KEEP = {"norm": 0.1, "value": 0.08}, 0.1, 0.7
+CLIP, DECAY, KEEP = {"norm": 0.1}, 0.1, 0.7
 PARTS = ("precision", "loss_scale", "micro_batches", "clipping", "ema", "adamw")
 CHOICES = [set(chosen) for n in (0, 1, 2, len(PARTS)) for chosen in itertools.combinations(PARTS, n)]
 
