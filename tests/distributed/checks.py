@@ -207,10 +207,19 @@ def snapshot_callback(ranks: Ranks) -> bool:
         return snapshots.exists() and len(CheckpointSeries.open(snapshots)) == 1
 
 
+def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
+    """The same steps, operator by operator."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        return beside_one_rank(ranks)
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+
+
 CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_diverges, subspace, beside_one_rank,
           batch_norm, one_loss_differs,
           evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,
-          snapshot_callback)  # fmt: skip
+          snapshot_callback, beside_one_rank_in_pynative)  # fmt: skip
 
 
 def main() -> None:
