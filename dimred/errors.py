@@ -6,7 +6,6 @@ Every message names the argument as the user typed it, the value received, what 
 import math
 import reprlib
 from numbers import Integral, Real
-from operator import ge, gt, lt
 from typing import Any
 
 
@@ -113,7 +112,6 @@ def check_number(
     *,
     above: float | None = None,
     at_least: float | None = None,
-    below: float | None = None,
     whole: bool = False,
     usual: str = "",
 ) -> None:
@@ -121,19 +119,17 @@ def check_number(
 
     Args:
         name: of the option, as the user typed it.
-        value: what came.
-        above, at_least, below: the range.
+        value: of the option.
+        above, at_least: the lower limit; one of them.
         whole: whether it must be a whole number.
-        usual: said at the end of the message, such as ``0.9 is usual``.
+        usual: end of the message, such as ``0.9 is usual``.
 
     Raises:
         ConfigError: it is not; the message says what is allowed.
     """
-    limits = [("above", above, gt), ("of at least", at_least, ge), ("below", below, lt)]
-    given = [(word, limit, holds) for word, limit, holds in limits if limit is not None]
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if is_number and abs(value) < math.inf and all(holds(value, limit) for _, limit, holds in given):
+    if is_number and abs(value) < math.inf and (value > above if at_least is None else value >= at_least):
         return
-    allowed = " and ".join(f"{word} {limit}" for word, limit, _ in given)
     number = "a whole number" if whole else "a number"
-    raise ConfigError(f"{name} is {shown(value)}; it must be {number} {allowed}{f' ({usual})' if usual else ''}")
+    limit = f"above {above}" if at_least is None else f"of at least {at_least}"
+    raise ConfigError(f"{name} is {shown(value)}; it must be {number} {limit}{f' ({usual})' if usual else ''}")

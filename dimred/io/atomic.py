@@ -148,7 +148,7 @@ stop_waiting = threading.Event()
 its files in a thread, which receives no signals."""
 
 
-def retry(action: Callable[[], _Result], wait: Callable[[float], object] | None = None) -> _Result:
+def retry(action: Callable[[], _Result]) -> _Result:
     """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
     On a full disk it waits until there is room or ``stop_waiting`` is set, and says so once a minute. Any other failure
@@ -156,7 +156,6 @@ def retry(action: Callable[[], _Result], wait: Callable[[float], object] | None 
 
     Args:
         action: may be called again after an OSError.
-        wait: called with the seconds of each pause, in place of waiting.
 
     Returns:
         What ``action`` returned.
@@ -177,7 +176,7 @@ def retry(action: Callable[[], _Result], wait: Callable[[float], object] | None 
                 then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
                 _log.warning(f"{describe_os_error(error)}; {then}")
                 said_ago = 0.0
-            (wait or (stop_waiting.wait if is_full else time.sleep))(pause)
+            (stop_waiting.wait if is_full else time.sleep)(pause)
             said_ago += pause
 
 

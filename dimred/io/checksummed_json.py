@@ -51,15 +51,15 @@ def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) 
     atomic_write(path, add_checksum(content))
 
 
-def read_checksummed(path: str | os.PathLike[str], largest: int = _LARGEST) -> dict[str, Any]:
-    """Read a file of ``write_checksummed`` of up to ``largest`` bytes.
+def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of ``write_checksummed``.
 
     Raises:
         ValueError: it is damaged, or too large.
         OSError: it can't be read.
     """
     with Path(path).open("rb") as file:
-        raw = file.read(largest + 1)
-    if len(raw) > largest:
-        raise ValueError(f"it has more than {largest:,} bytes")
+        raw = file.read(_LARGEST + 1)
+    if len(raw) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
     return strip_checksum(raw)
