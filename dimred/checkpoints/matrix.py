@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import open_checkpoint, read_index
-from dimred.checkpoints.layout import WeightLayout, trainable_layout
+from dimred.checkpoints.layout import CHUNK, WeightLayout, chunk_digests, trainable_layout
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, SeriesError
-from dimred.io.digest import CHUNK, chunk_digests
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError
-from dimred.io.digest import CHUNK, vector_digest
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
 

@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dimred.checkpoints.layout import CHUNK, chunk_digests, digest_of_chunks
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError
-from dimred.io.digest import CHUNK, chunk_digests, digest_of_chunks
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
 _AHEAD = 2  # blocks of rows that may be waiting or being written

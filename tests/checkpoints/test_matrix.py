@@ -2,11 +2,10 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import CHUNK, WeightLayout, digest_of_chunks, vector_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, SeriesError
-from dimred.io.digest import CHUNK, digest_of_chunks, vector_digest
 from tests.helpers.planted import as_weights, random_walk, write_series
 
 

@@ -6,11 +6,10 @@ import pytest
 from mindspore import Parameter, Tensor
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, SeriesError
 from dimred.io.checksummed_json import read_checksummed, write_checksummed
-from dimred.io.digest import CHUNK, vector_digest
 from tests.helpers.processes import slow_writer
 
 

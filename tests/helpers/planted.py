@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dimred.checkpoints.layout import CHUNK
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.io.digest import CHUNK
 
 WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks, several strips, none of them full
 

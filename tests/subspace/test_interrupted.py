@@ -5,8 +5,8 @@ import signal
 import numpy as np
 import pytest
 
+from dimred.checkpoints.layout import CHUNK
 from dimred.errors import ConfigError, StoppedError
-from dimred.io.digest import CHUNK
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import random_walk, write_series

@@ -3,9 +3,8 @@ import shutil
 import numpy as np
 import pytest
 
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import CHUNK, WeightLayout
 from dimred.errors import BasisMismatchError
-from dimred.io.digest import CHUNK
 from dimred.subspace.basis import check_orthonormal, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path

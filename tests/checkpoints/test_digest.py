@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from dimred.io.digest import CHUNK, chunk_digests, vector_digest
+from dimred.checkpoints.layout import CHUNK, chunk_digests, vector_digest
 
 VECTOR = np.arange(150_000, dtype=np.float32)
 
