@@ -29,7 +29,7 @@ from dimred.trainer.finish import Finish
 from dimred.trainer.states import RunStates
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import stage_1_run, stage_2_run
+from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
 
 STAGE_1: dict[str, Any] = {
@@ -50,6 +50,21 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "one"
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
     return out / "checkpoint_stage_1"
+
+
+@pytest.fixture(scope="module")
+def default_run(checkpoints: Path) -> Run:
+    """A stage 2 of one epoch, whose cells are compiled once."""
+    return stage_2_run(settings(), checkpoints / "network-2_4.ckpt")
+
+
+@pytest.fixture
+def finished(default_run: Run, checkpoints: Path, tmp_path: Path) -> Path:
+    """A copy of what it left."""
+    made = checkpoints.parents[1] / "two"
+    if not made.exists():
+        default_run(made, False)
+    return Path(shutil.copytree(made, tmp_path / "two"))
 
 
 def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
@@ -82,7 +97,7 @@ def test_the_default_stage_2_imports_nothing_of_the_search() -> None:
 
 
 def test_a_disk_that_is_away_for_a_moment_does_not_cost_the_result(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    default_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(path: Path, content: dict[str, Any]) -> None:
         monkeypatch.undo()
@@ -90,18 +105,16 @@ def test_a_disk_that_is_away_for_a_moment_does_not_cost_the_result(
 
     monkeypatch.setattr("dimred.io.atomic._WAITS_SECONDS", (0.0,))
     monkeypatch.setattr("dimred.trainer.finish.write_checksummed", write)
-    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
+    default_run(tmp_path / "two", False)
     assert read_checksummed(tmp_path / "two" / "result.json")["epochs"] == 1
 
 
-def test_a_run_does_not_go_on_with_weights_of_another_epoch(checkpoints: Path, tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, checkpoints: Path) -> None:
     """Its rate would fall over other steps: it would not come to 0."""
-    out = tmp_path / "two"
-    stage_2_run(settings(), checkpoints / "network-1_4.ckpt")(out, False)
-    before = results(out)
-    with pytest.raises(ConfigError, match=r"WEIGHTS: .*4 updates.* -> .*8 updates"):
-        stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(out, True)
-    assert not differences(results(out), before)
+    before = results(finished)
+    with pytest.raises(ConfigError, match=r"WEIGHTS: .*8 updates.* -> .*4 updates"):
+        stage_2_run(settings(), checkpoints / "network-1_4.ckpt")(finished, True)
+    assert not differences(results(finished), before)
 
 
 def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
@@ -128,9 +141,6 @@ def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_
     sizes = {one["name"]: one["effective_size"] for one in result["kept_candidates"]}
     assert sizes == {"average": 2, "start": 1, "1": 1}
     assert result["kept"] == "average"
-    before = results(out)
-    run(out, True)  # the last epoch is recorded again
-    assert not differences(results(out), before)
 
 
 def points(out: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -158,19 +168,17 @@ def test_changes_that_a_saved_state_does_not_fit_are_refused(checkpoints: Path, 
 
 
 def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_epochs(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "two"
-    stage_2_run(settings(), checkpoints / "network-2_4.ckpt")(out, False)
     longer = stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt", allowed=["epochs"])
     with monkeypatch.context() as patched:
         patched.setattr(Finish, "after_epoch", lambda finish, place: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            longer(out, True)
+            longer(finished, True)
     with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
-        read_stage_2(out)
-    longer(out, True)
-    result = read_checksummed(out / "result.json")
+        read_stage_2(finished)
+    longer(finished, True)
+    result = read_checksummed(finished / "result.json")
     assert (result["epochs"], list(result["accuracy_by_epoch"])) == (2, ["1", "2"])
 
 
@@ -203,26 +211,23 @@ class Other(Points):
 
 @pytest.mark.parametrize(("split", "n"), [("val", 9), ("val", 8), ("train", 24)])
 def test_a_run_does_not_go_on_with_another_split(
-    split: str, n: int, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: str, n: int, finished: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, weights = tmp_path / "two", checkpoints / "network-2_4.ckpt"
-    stage_2_run(settings(), weights)(out, False)
-    before = results(out)
+    weights, before = checkpoints / "network-2_4.ckpt", results(finished)
     monkeypatch.setattr("tests.helpers.tiny_task.Points", type("Another", (Other,), {"split": split, "n": n}))
     with pytest.raises(ConfigError, match=rf"DATA.{split}: '\d+ samples, digest .*' -> '{n} samples"):
-        stage_2_run(settings(), weights)(out, True)
+        stage_2_run(settings(), weights)(finished, True)
     if split == "val":
         allowed = stage_2_run(settings(), weights, allowed=["DATA.val"])
-        with pytest.raises(
-            ConfigError, match=f"DATA.val was 9 samples.*, and is {n} samples.*it can't change on the way"
-        ):
-            allowed(out, True)
-    assert not differences(results(out), before)
+        said = f"DATA.val was 9 samples.*, and is {n} samples.*it can't change on the way"
+        with pytest.raises(ConfigError, match=said):
+            allowed(finished, True)
+    assert not differences(results(finished), before)
 
 
 @pytest.mark.parametrize("start", ["best", "last"])
 def test_a_kill_in_the_first_choice_does_not_repeat_what_was_measured(
-    start: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: str, default_run: Run, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, measure = [], OnSplits.on_val
 
@@ -233,7 +238,8 @@ def test_a_kill_in_the_first_choice_does_not_repeat_what_was_measured(
         return measure(on)
 
     monkeypatch.setattr(OnSplits, "on_val", measure_or_die)
-    run, dies_at = stage_2_run(settings(start=start), checkpoints / "network-2_4.ckpt"), 0
+    run = default_run if start == "last" else stage_2_run(settings(start=start), checkpoints / "network-2_4.ckpt")
+    dies_at = 0
     run(tmp_path / "whole", False)
     whole, dies_at = len(asked), 2
     asked.clear()
