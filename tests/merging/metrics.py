@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -46,16 +45,8 @@ def text(candidate):
     return "0.5"
 
 
-def nothing(candidate):
-    return None
-
-
 def not_finite(candidate):
     return [1.0, float("nan")]
-
-
-def exits(candidate):
-    sys.exit(5)
 
 
 def dies(candidate):
