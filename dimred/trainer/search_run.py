@@ -16,6 +16,7 @@ from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
+from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
 from dimred.io.run_names import BASIS, STATES
@@ -81,12 +82,17 @@ class SearchRun(Finish):
         """Put the network where stage 2 begins; ``mean`` is that of the basis."""
         super().put_start(snapshots)
         if self.settings.start == "mean":
-            if self.basis.mean is None:
-                raise ConfigError(
-                    "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
-                )
-            self.on.put(self.basis.mean)
-            self.result["start_effective_size"] = float(len(self.basis.snapshots))
+            # Rank 0's, because another host may have the rows alone, without the file beside them.
+            self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), self.on.layout, self.ranks))
+            n_snapshots = len(self.basis.snapshots) if self.ranks.is_rank_zero else 0
+            self.result["start_effective_size"] = float(self.ranks.sum([n_snapshots])[0])
+
+    def _mean(self) -> np.ndarray:
+        if self.basis.mean is None:
+            raise ConfigError(
+                "start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last"
+            )
+        return self.basis.mean
 
     def train(self) -> None:
         """Search the epochs that are left; stop early if no step is accepted any more."""
