@@ -217,7 +217,13 @@ def build_cooldown_step(
         ranks: rank 0 has the state.
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
-    step = TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
+    step = TrainStep(
+        build_loss(config, network),
+        optimizer,
+        reduce=ranks.mean(),
+        ballot=ranks.ballot(),
+        **build_parts(config, network),
+    )
     parts = [parameter for parameter in step.get_parameters() if parameter.name.startswith(_PARTS_STATE)]
     if handover.state is not None and all(parameter.name in handover.state for parameter in parts):
         from_arrays(parts, handover.state, "WEIGHTS")

@@ -74,4 +74,10 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
     """Build stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
     optimizer = build_optimizer(config.optimizer, network, rates)
-    return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), **build_parts(config, network))
+    return TrainStep(
+        build_loss(config, network),
+        optimizer,
+        reduce=ranks.mean(),
+        ballot=ranks.ballot(),
+        **build_parts(config, network),
+    )

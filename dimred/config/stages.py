@@ -61,6 +61,10 @@ class StageConfig(Strict):
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
     """Steps from one state for --resume to the next; each epoch ends with one anyway. null: no others."""
+    read_every: Count = 10
+    """Steps from one read of the device to the next, for losses and for what ends a job of several ranks: so many steps
+    after a fault or a signal on one of them, at most, all save the state before it. The launcher grants 60 s from a
+    signal to the end; with steps of seconds read more often. A search reads in each step."""
     precision: PrecisionConfig = PrecisionConfig()
     loss_scale: LossScaleConfig = LossScaleConfig()
     clipping: ClippingConfig = ClippingConfig()

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.distributed.ballot import Ballot
 from dimred.errors import DataError, DimredError, FaultError
 from dimred.io.atomic import describe_os_error
 
@@ -53,6 +54,10 @@ class Ranks:
 
     def mean(self) -> nn.Cell | None:
         """Return a cell from float32 tensors to the tuple of their means over all ranks; None for one process."""
+        return None
+
+    def ballot(self) -> Ballot | None:
+        """Return the ballot of a step whose update waits for every rank's vote; None for one process."""
         return None
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -115,8 +120,9 @@ class Ranks:
     def agree(self, intent: Intent) -> Intent:
         """Return the highest intent of any rank, the same on each, by one all-reduce of three numbers.
 
-        Every rank asks before each step, also one that has just failed. So all of them leave a loop before the same
-        step, and none waits in a collective that another never enters.
+        Every rank asks, also one that has just failed. So all of them leave a loop at the same place, and none waits in
+        a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote that travels
+        inside a step.
         """
         votes = np.zeros(len(Intent), np.float32)
         votes[intent] = 1
@@ -153,6 +159,9 @@ class Group(Ranks):
 
     def mean(self) -> nn.Cell:
         return _AllReduce(1.0 / self.group_size)
+
+    def ballot(self) -> Ballot:
+        return Ballot()
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         (total,) = self._sum(Tensor(np.asarray(numbers, np.float32)))

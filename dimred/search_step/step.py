@@ -121,6 +121,7 @@ class SearchStep(nn.Cell):
         self.network = network
         self.loss_scale = loss_scale
         self.optimizer = optimizer
+        self.ballot = None  # the step reads in the middle, so its ranks agree before it
         self.ema = ema
         self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
         trained = {id(parameter) for parameter in trainable}

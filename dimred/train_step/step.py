@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
+from dimred.distributed.ballot import Ballot
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
@@ -18,8 +19,9 @@ class StepResult(NamedTuple):
     """The outcome of a training step; ``loss`` comes first, where MindSpore's callbacks look for it.
 
     Attributes:
-        loss: () float32, f(w; B) before the update, unscaled.
-        applied: () bool, false where the step was dropped because its gradient was not finite.
+        loss: () float32, f(w; B) before the update, unscaled; with a ballot the mean over all ranks.
+        applied: () bool, false where the step was dropped because its gradient was not finite, or a rank voted to
+            leave.
         grad_norm: () float32, |g| before clipping; nan without clipping.
         loss_scale: () float32, S of this step; 1 without a loss scale.
         n_overflows: () int32, steps dropped so far, this one included.
@@ -55,6 +57,8 @@ class TrainStep(nn.Cell):
         micro_batch_size: rows of a micro-batch. The step is called with the whole batch, cuts it, and updates once with
             the mean gradient; None takes the batch whole.
         reduce: cell from this rank's gradients to their means over all ranks, see ``Ranks.mean``.
+        ballot: with ``reduce``: a step that not every rank votes for is dropped like an overflow, and leaves the loss
+            scale and its counts as they were, too; see ``Ballot``.
         clipping: ``Clipping``, or a cell with its inputs and outputs.
         ema: ``EMA`` of the network.
 
@@ -77,6 +81,7 @@ class TrainStep(nn.Cell):
         loss_scale: StaticLossScale | None = None,
         micro_batch_size: int | None = None,
         reduce: nn.Cell | None = None,
+        ballot: Ballot | None = None,
         clipping: nn.Cell | None = None,
         ema: nn.Cell | None = None,
     ):
@@ -85,11 +90,13 @@ class TrainStep(nn.Cell):
         self.network = network
         self.optimizer = optimizer
         self.ema = ema
+        self.ballot = ballot
+        self.votes = ballot is not None
         self.untrained = None
-        if loss_scale is not None and loss_scale.drops_overflow:
+        if self.votes or (loss_scale is not None and loss_scale.drops_overflow):
             self.untrained = GraphCopies([one for one in network.get_parameters() if not one.requires_grad])
         self.gradient = BatchGradient(network, optimizer.parameters, loss_scale)
-        self.finish = _Finish(optimizer, loss_scale, reduce, clipping, ema, self.untrained)
+        self.finish = _Finish(optimizer, loss_scale, reduce, self.votes, clipping, ema, self.untrained)
         self._group = None
         if micro_batch_size is not None:
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
@@ -98,25 +105,35 @@ class TrainStep(nn.Cell):
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
-        # Named here and not in the graph, which would call the interpreter for it.
+        tally = () if self.ballot is None else (self.ballot.tally,)
         if self._group is None:
-            return StepResult(*super().__call__(*inputs))
-        saved = () if self.untrained is None else self.untrained()
-        loss, vector = self._group.loss_and_gradient(inputs)
-        return StepResult(*self._finish_vector(loss, vector, *saved))
+            found = super().__call__(*tally, *inputs)
+        else:
+            saved = () if self.untrained is None else self.untrained()
+            loss, vector = self._group.loss_and_gradient(inputs)
+            found = self._finish_vector(loss, vector, *tally, *saved)
+        if self.ballot is not None:
+            *found, self.ballot.tally = found
+        return StepResult(*found)  # named here and not in the graph, which would call the interpreter for it
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Take the whole step in one graph; returns the values of a ``StepResult``."""
+        """Take the whole step in one graph; returns the values of a ``StepResult``.
+
+        With a ballot its tally comes before the network's inputs, and the next one after the values.
+        """
+        tally = None
+        if self.votes:
+            tally, inputs = inputs[0], inputs[1:]
         saved = () if self.untrained is None else self.untrained()
         loss, gradients = self.gradient(*inputs)
-        return self.finish(loss, gradients, saved)
+        return self.finish(loss, gradients, saved, tally)
 
 
 class _Finish(nn.Cell):
     """The rest of the step, once the gradient of the whole batch is known.
 
-    With ``untrained`` a step whose gradient is not finite is dropped: nothing is updated, and what its forward pass
-    changed besides the weights, such as BatchNorm's statistics, is put back.
+    With ``untrained`` a step can be dropped, because its gradient is not finite or a rank votes to leave: nothing is
+    updated, and what its forward pass changed besides the weights, such as BatchNorm's statistics, is put back.
     """
 
     def __init__(
@@ -124,41 +141,62 @@ class _Finish(nn.Cell):
         optimizer: nn.Optimizer,
         loss_scale: StaticLossScale | None,
         reduce: nn.Cell | None,
+        votes: bool,
         clipping: nn.Cell | None,
         ema: nn.Cell | None,
         untrained: GraphCopies | None,
     ):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.loss_scale = loss_scale
-        self.reduce = reduce
+        self.loss_scale: Any = loss_scale
+        self.drops_overflow = loss_scale is not None and loss_scale.drops_overflow
+        self.reduce: Any = reduce
+        self.votes = votes
         self.clipping = clipping
         self.ema = ema
-        self.untrained = untrained
+        self.untrained: Any = untrained
         # Tensors, because a graph that returns Python numbers calls the interpreter for them.
-        self.yes, self.unknown = Tensor(True), Tensor(math.nan, ms.float32)
+        self.yes, self.no, self.unknown = Tensor(True), Tensor(False), Tensor(math.nan, ms.float32)
         self.no_scale, self.no_overflows = Tensor(1.0, ms.float32), Tensor(0, ms.int32)
 
-    def construct(self, loss: Tensor, gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        scale, n_overflows, norm, applied = self.no_scale, self.no_overflows, self.unknown, self.yes
+    def construct(
+        self, loss: Tensor, gradients: tuple[Tensor, ...], saved: tuple[Tensor, ...], tally: Any
+    ) -> tuple[Tensor, ...]:
+        scale, n_overflows, norm, leaves = self.no_scale, self.no_overflows, self.unknown, self.no
         if self.loss_scale is not None:
             scale = self.loss_scale.scale + 0.0
-        if self.reduce is not None:
+        if self.votes:
+            reduced = self.reduce(*gradients, ops.stack((loss, tally[0])))
+            gradients, loss, leaves = reduced[:-1], reduced[-1][0], reduced[-1][1] > 0
+        elif self.reduce is not None:
             gradients = self.reduce(*gradients)
         clipped = gradients
         if self.clipping is not None:
             clipped, norm = self.clipping(gradients)
-        if self.untrained is None or self.loss_scale is None:
-            applied = self._update(clipped)
+        if not self.votes:
+            applied = self._apply(gradients, clipped, saved)
+        elif leaves:
+            self.untrained.restore(saved)
+            applied = self.no
         else:
-            applied = amp.all_finite(gradients)
-            if applied:
-                self._update(clipped)
-            else:
-                self.untrained.restore(saved)
-            self.loss_scale.observe(applied)
+            applied = self._apply(gradients, clipped, saved)
+        if self.drops_overflow:
             n_overflows = self.loss_scale.n_overflows + 0
-        return loss, applied, norm, scale, n_overflows
+        if not self.votes:
+            return loss, applied, norm, scale, n_overflows
+        left = leaves.astype(ms.float32)
+        return loss, applied, norm, scale, n_overflows, ops.stack((left, tally[1] + 1.0 - left))
+
+    def _apply(self, gradients: tuple[Tensor, ...], clipped: tuple[Tensor, ...], saved: tuple[Tensor, ...]) -> Tensor:
+        if not self.drops_overflow:
+            return self._update(clipped)
+        applied = amp.all_finite(gradients)
+        if applied:
+            self._update(clipped)
+        else:
+            self.untrained.restore(saved)
+        self.loss_scale.observe(applied)
+        return applied
 
     def _update(self, gradients: tuple[Tensor, ...]) -> Tensor:
         done = self.optimizer(gradients)
@@ -168,7 +206,7 @@ class _Finish(nn.Cell):
 
 
 class _FinishVector(nn.Cell):
-    """``_Finish`` from the gradient as one vector (M,)."""
+    """``_Finish`` from the gradient as one vector (M,); with votes their tally comes before ``saved``."""
 
     def __init__(self, finish: _Finish, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)
@@ -176,4 +214,7 @@ class _FinishVector(nn.Cell):
         self.unflatten = Unflatten(optimizer.parameters)
 
     def construct(self, loss: Tensor, vector: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-        return self.finish(loss, self.unflatten(vector), saved)
+        tally = None
+        if self.finish.votes:
+            tally, saved = saved[0], saved[1:]
+        return self.finish(loss, self.unflatten(vector), saved, tally)

@@ -5,9 +5,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DataError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
 from dimred.trainer.states import RunStates
@@ -82,15 +80,14 @@ class DivergenceDetector:
 
     Args:
         first_loss: of the run where it is resumed; None where it begins.
-        ranks: all of them call ``see``.
     """
 
-    def __init__(self, first_loss: float | None = None, ranks: Ranks = ALONE):
-        self.first_loss, self._ranks = first_loss, ranks
-        self._recent: list[Any] = []
+    def __init__(self, first_loss: float | None = None):
+        self.first_loss = first_loss
+        self._recent: list[float] = []
 
-    def see(self, loss: Any, step: int) -> None:
-        """Record this rank's loss of a step, a Tensor () or a number.
+    def see(self, loss: float, step: int) -> None:
+        """Record the loss of a step, the same on all ranks.
 
         Raises:
             DivergedError: the training diverged; says how.
@@ -98,8 +95,7 @@ class DivergenceDetector:
         self._recent.append(loss)
         if len(self._recent) < _WINDOW:
             return
-        means = self._ranks.sum([float(loss) for loss in self._recent]) / self._ranks.group_size
-        finite = [float(mean) for mean in means if math.isfinite(mean)]
+        finite = [loss for loss in self._recent if math.isfinite(loss)]
         self._recent.clear()
         if not finite:
             raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")

@@ -1,10 +1,11 @@
 """The one loop over epochs, for both stages."""
 
+import logging
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mindspore import nn
 
@@ -13,6 +14,8 @@ from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.launch.channel import COMPUTING, READING, StageBar, tell_alive, tell_position
 from dimred.launch.signals import StopSignals
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -46,8 +49,17 @@ class Observer:
         """Asked after each epoch: whether the training is to end there, before the last one."""
         return False
 
+    def reads_after(self, done: int) -> bool:
+        """Return whether ``after_step`` of that step of the epoch reads what the next step would change."""
+        return False
+
+    def after_launch(self) -> None:
+        """Count a step that was handed to the device, of which nothing may be read yet."""
+
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
-        """Record a step; returns the status that the progress bar shows from now on, or None to leave it.
+        """Record a step that was made; returns the status that the progress bar shows from now on, or None to leave it.
+
+        It comes up to ``read_every`` steps later, when the host waits for the device anyway.
 
         Args:
             result: what the step returned.
@@ -77,9 +89,9 @@ class Images(Protocol):
 class EpochLoop:
     """Calls a step on every batch of the epochs that are left.
 
-    Before each step the ranks agree, in one all-reduce, whether all of them have a batch and none was told to stop. So
-    a rank that can't read its data, or receives SIGTERM, takes the others with it after the same step: the state of
-    that step is saved, no rank waits in a collective that another never enters, and no sum lacks a part.
+    A rank that can't read its data, or receives SIGTERM, takes the others with it: all of them save the state of the
+    same step. Their votes travel in the steps (see ``Ballot``); where the step has no ballot the ranks agree before
+    each. The host waits for the device every ``read_every`` steps, and where something is saved or measured.
 
     Args:
         name: shown by the progress bar.
@@ -89,6 +101,7 @@ class EpochLoop:
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
         save_every_steps: steps of an epoch from one saved state to the next; an epoch ends with one anyway.
+        read_every: steps of an epoch from one read of the device to the next.
         ranks: all of them run the loop.
         signals: entered by the caller; not entered, they never stop the loop.
     """
@@ -103,12 +116,13 @@ class EpochLoop:
         n_epochs: int,
         first_order: int = 0,
         save_every_steps: int | None = None,
+        read_every: int = 1,
         ranks: Ranks = ALONE,
         signals: StopSignals | None = None,
     ):
         self.name, self.step, self.images = name, step, images
         self.seed, self.n_epochs, self.first_order = seed, n_epochs, first_order
-        self.save_every_steps = save_every_steps
+        self.save_every_steps, self.read_every = save_every_steps, read_every
         self.ranks = ranks
         self.signals = StopSignals() if signals is None else signals
 
@@ -120,6 +134,8 @@ class EpochLoop:
             StoppedError: a rank received SIGTERM or ctrl-C; the state was saved.
         """
         per_epoch = self.images.steps_per_epoch
+        if self.step.ballot is not None:
+            _log.info(f"a fault or a signal on one rank ends the others within {self.read_every} steps (read_every)")
         with StageBar(self.name, self.n_epochs * per_epoch, place.n_steps(per_epoch)) as bar:
             while place.epoch <= self.n_epochs:
                 if place.done < per_epoch:
@@ -131,47 +147,95 @@ class EpochLoop:
                     return
 
     def _finish_epoch(self, place: Place, observer: Observer, bar: StageBar) -> None:
-        per_epoch, every = self.images.steps_per_epoch, self.save_every_steps
-        order = self.first_order + place.epoch
+        per_epoch, order = self.images.steps_per_epoch, self.first_order + place.epoch
         batches = _batches_after(place.done, read_batches(lambda: self.images.training_epoch(self.seed, order)))
-        before, started = place.seconds, time.perf_counter()
+        batch: Any = ()
+        fault, launched = None, list[_Launched]()
+        started = time.perf_counter() - place.seconds
+        ballot = None  # a rank that fails goes on with its last batch, so before the first all agree that they have one
         self.step.set_train(True)
         with self.signals.held():
             while place.done < per_epoch:
-                batch = self._next_batch(batches, place, observer)
-                result = self.step(*batch)
+                step = place.n_steps(per_epoch) + len(launched) + 1
+                tell_position(READING, step)
+                if fault is None:
+                    batch, fault = _next_batch(batches, batch, place)
                 self.signals.reinstall()
-                place.done += 1
-                place.seconds = before + time.perf_counter() - started
-                bar.step(observer.after_step(result, place, len(batch[0])))
-                if place.done == per_epoch or (every and place.done % every == 0):
-                    observer.save(place)
-            self._agree(place, observer, None)
+                intent = self._intent(fault)
+                if ballot is None and self.ranks.agree(intent) is not Intent.STEP:
+                    break
+                if ballot is not None and intent is not Intent.STEP:
+                    ballot.vote_to_leave()
+                tell_position(COMPUTING, step)
+                launched.append(_Launched(self.step(*batch), len(batch[0])))
+                self.signals.reinstall()
+                ballot = self.step.ballot
+                observer.after_launch()
+                bar.step()
+                is_due = self._is_read_due(place.done + len(launched), observer)
+                if is_due and not self._read(launched, place, started, observer, bar):
+                    break
+            if launched:  # one rank alone leaves at once
+                self._read(launched, place, started, observer, bar)
+            self._agree(place, observer, fault)
 
-    def _next_batch(self, batches: Iterator[Any], place: Place, observer: Observer) -> Any:
-        step, fault, batch = place.n_steps(self.images.steps_per_epoch) + 1, None, ()
-        tell_position(READING, step)
-        try:
-            batch = next(batches)
-        except StopIteration:
-            fault = DataError(f"epoch {place.epoch} has only {place.done} batches: the data changed during the run")
-        except DataError as error:
-            fault = error
-        self._agree(place, observer, fault)
-        tell_position(COMPUTING, step)
-        return batch
+    def _is_read_due(self, done: int, observer: Observer) -> bool:
+        """Return whether the host waits for the device after that step of an epoch, the same on all ranks."""
+        return done % self.read_every == 0 or self._is_save_due(done) or observer.reads_after(done)
+
+    def _is_save_due(self, done: int) -> bool:
+        every = self.save_every_steps
+        return done == self.images.steps_per_epoch or (every is not None and done % every == 0)
+
+    def _read(
+        self, launched: "list[_Launched]", place: Place, started: float, observer: Observer, bar: StageBar
+    ) -> bool:
+        """Count and record the steps that were made, and save where that is due; return whether all were."""
+        n_made, ballot = len(launched), self.step.ballot
+        if ballot is not None:
+            n_made = ballot.count()
+        for one in launched[:n_made]:
+            place.done += 1
+            if (status := observer.after_step(one.result, place, one.n_samples)) is not None:
+                bar.status(status)
+        place.seconds = time.perf_counter() - started
+        all_made = n_made == len(launched)
+        if all_made and self._is_save_due(place.done):
+            observer.save(place)
+        launched.clear()
+        return all_made
+
+    def _intent(self, fault: DataError | None) -> Intent:
+        stop = Intent.STEP if self.signals.received is None else Intent.STOP
+        return stop if fault is None else Intent.FAIL
 
     def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:
         """Save and leave, on every rank, where one has a fault or was told to stop."""
         self.signals.reinstall()
-        stop = Intent.STEP if self.signals.received is None else Intent.STOP
-        agreed = self.ranks.agree(stop if fault is None else Intent.FAIL)
+        agreed = self.ranks.agree(self._intent(fault))
         if agreed is Intent.STEP:
             return
         observer.save(place)
         if agreed is Intent.FAIL and (told := self.ranks.first_fault(fault)):
             raise fault or told
         raise StoppedError(self.signals.received or int(signal.SIGTERM))
+
+
+class _Launched(NamedTuple):
+    """A step that was handed to the device: what it returned, and this rank's samples in it."""
+
+    result: Any
+    n_samples: int
+
+
+def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, DataError | None]:
+    """Return the next batch; where there is none, the last one and what went wrong."""
+    try:
+        return next(batches), None
+    except StopIteration:
+        return last, DataError(f"epoch {place.epoch} has fewer batches than before: the data changed during the run")
+    except DataError as error:
+        return last, error
 
 
 def _batches_after(done: int, batches: Iterator[Any]) -> Iterator[Any]:

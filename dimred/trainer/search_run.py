@@ -104,9 +104,12 @@ class SearchRun(Finish):
             self.result["training_seconds"] += self.place.seconds
             _log.info(f"the search stops in epoch {self.place.epoch}: {stop}")
 
+    def reads_after(self, done: int) -> bool:
+        """A search has read its numbers in the step."""
+        return True
+
     def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
         """Record the step. One that is not finite has changed nothing, so a divergence is not watched for."""
-        self.session.profiler.after_step()
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
         value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]

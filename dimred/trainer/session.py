@@ -70,7 +70,7 @@ class Session:
         self.is_kept = is_kept
         self.states = RunStates(out)
         self.metrics_file = out / METRICS
-        self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile"}) | {
+        self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile", "read_every"}) | {
             "--devices": ranks.group_size
         }
 

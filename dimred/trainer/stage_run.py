@@ -63,7 +63,8 @@ class StageRun(Observer):
         self.ranks, self.n_epochs, self.place = session.ranks, settings.n_epochs, Place(epoch=self.first_epoch)
         self.loop = EpochLoop(
             self.name, self.step, trained, seed=settings.seed, n_epochs=self.n_epochs, first_order=self.first_order,
-            save_every_steps=settings.save_every_steps, ranks=session.ranks, signals=session.signals,
+            save_every_steps=settings.save_every_steps, read_every=settings.read_every, ranks=session.ranks,
+            signals=session.signals,
         )  # fmt: skip
         self.per_epoch = trained.steps_per_epoch
         self.statistics = own_statistics(self.network, self.step)
@@ -73,7 +74,7 @@ class StageRun(Observer):
         )  # fmt: skip
         self.reestimates = settings.reestimate_batch_norm and self.on.has_batch_norm
         self.metric = settings.metric_name
-        self.divergence = DivergenceDetector(ranks=session.ranks)
+        self.divergence = DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.measured: dict[str, float] = {}
         self.metrics_length = 0
@@ -121,14 +122,17 @@ class StageRun(Observer):
         _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
         self.metrics_length = found.progress["metrics"]
         self.last = found.progress["last"]
-        self.divergence = DivergenceDetector(found.progress["first_loss"], self.ranks)
+        self.divergence = DivergenceDetector(found.progress["first_loss"])
         return found
+
+    def after_launch(self) -> None:
+        """Count the step for the profiler."""
+        self.session.profiler.after_step()
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
         """Watch the loss."""
-        self.session.profiler.after_step()
         self._result = result
-        self.divergence.see(result.loss, self.n_steps)
+        self.divergence.see(float(result.loss), self.n_steps)
         return None
 
     def arrays_to_save(self) -> dict[str, np.ndarray]:
@@ -140,13 +144,12 @@ class StageRun(Observer):
 
     def last_step(self, result: Any) -> dict[str, Any]:
         """Return a step's loss, averaged over the ranks, and what clipping and loss scale report if they are on."""
-        loss = float(self.ranks.sum([result.loss.asnumpy()])[0]) / self.ranks.group_size
         parts: dict[str, float] = {}
         if self.settings.clipping.norm is not None:
             parts["grad_norm"] = float(result.grad_norm)
         if self.settings.loss_scale.name != "none":
             parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
-        return {"loss": loss, "parts": parts}
+        return {"loss": float(result.loss), "parts": parts}
 
     def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
         """Save a state, on rank 0; ``more`` are plain JSON values beside what every run has."""

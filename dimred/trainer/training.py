@@ -116,6 +116,10 @@ class Training(StageRun):
         self.session.states.forget_after(self.n_steps)
         return snapshots
 
+    def reads_after(self, done: int) -> bool:
+        """Return whether a snapshot is due after that step of the epoch."""
+        return done in self._snapshot_steps()
+
     def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
         """Watch the loss; take a snapshot where one is due."""
         super().after_step(result, place, n_samples)

@@ -22,16 +22,16 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import Intent, Ranks
 from dimred.distributed.share import share
-from dimred.errors import DataError, DimredError, DivergedError
+from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
 from dimred.trainer.device import set_up
-from dimred.trainer.faults import DivergenceDetector
 from dimred.trainer.metrics import MetricsLog, cut_metrics
 from dimred.trainer.snapshot_callback import SnapshotCallback
 from dimred.trainer.states import RunStates, read_state
 from dimred.vectors.base import make_projection
+from tests.distributed.agreement import one_loss_is_not_finite, one_rank_leaves, reads_of_a_job
 from tests.distributed.steps import K, batch_norm, beside_one_rank, counters, digest, one_loss_differs
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 
@@ -115,17 +115,6 @@ def one_rank_fails(ranks: Ranks) -> dict:
     after = float(ranks.sum([100])[0])
     highest = ranks.agree(Intent.FAIL if fails else Intent.STOP)
     return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
-
-
-def one_rank_diverges(ranks: Ranks) -> dict:
-    """The last rank's losses are no numbers from the 5th step on: all of them end after the same step."""
-    watch, diverges = DivergenceDetector(ranks=ranks), ranks.rank == ranks.group_size - 1
-    for step in range(1, 31):
-        try:
-            watch.see(Tensor(np.float32(np.nan if diverges and step >= 5 else 1.0)), step)
-        except DivergedError as error:
-            return {"step": step, "said": str(error)}
-    return {}
 
 
 def evaluation(ranks: Ranks) -> dict:
@@ -216,7 +205,8 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
         ms.set_context(mode=ms.GRAPH_MODE)
 
 
-CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_diverges, subspace, beside_one_rank,
+CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_leaves, one_loss_is_not_finite,
+          reads_of_a_job, subspace, beside_one_rank,
           batch_norm, one_loss_differs,
           evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,
           snapshot_callback, beside_one_rank_in_pynative)  # fmt: skip

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dimred.distributed.ranks import ALONE, Intent, columns_of_rank
 from dimred.launch.job import make_job
+from tests.distributed.agreement import STEPS
 from tests.distributed.steps import K
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import launch_command
@@ -79,9 +80,48 @@ def test_a_rank_that_fails_takes_all_out_of_the_loop_before_the_same_step(answer
     assert answers["one_rank_fails"] == [expected] * size
 
 
-def test_ranks_end_together_where_one_of_them_diverges(answers):
-    found = answers["one_rank_diverges"]
-    assert found == [{"step": 20, "said": "none of the 10 losses up to step 20 was a finite number"}] * len(found)
+def end_of(event: str, rank: int, last: int) -> str:
+    if event == "SIGTERM":
+        return "StoppedError: stopped by SIGTERM"
+    return f"DataError: {'' if rank == last else f'rank {last} could not go on: '}no image: decode failed"
+
+
+def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
+    """Whatever the phase of the reads, with all parts and with micro-batches: as of a run that was stopped there."""
+    found = answers["one_rank_leaves"]
+    last, reads = len(found) - 1, (3, 6, 8, 11, 14, 16)
+    for case in found[0]:
+        of_case = [each[case] for each in found]
+        assert all(each["as stopped"] for each in of_case), (case, of_case)
+        assert len({each["weights"] for each in of_case}) == 1
+        event, _, step = case.removeprefix("micro ").partition(" ")
+        for rank, each in enumerate(of_case):
+            n_made = int(step) - 1 if step else 2 * STEPS
+            assert (each["saved"], each["recorded"]) == (n_made, list(range(1, n_made + 1)))
+            if event == "whole":
+                assert (each["launched"], each["end"]) == (2 * STEPS, "the end")
+                continue
+            # A rank that fails before the first step of an epoch has no batch to go on with: there they meet before it.
+            launched = n_made if n_made in (0, STEPS) else min(read for read in reads if read > n_made)
+            assert (each["launched"], each["end"]) == (launched, end_of(event.replace("both", "fault"), rank, last))
+
+
+def test_ranks_go_on_or_end_together_where_the_loss_of_one_is_not_finite(answers) -> None:
+    found = answers["one_loss_is_not_finite"]
+    for each in found:
+        said = "DivergedError: none of the 10 losses up to step 10 was a finite number"
+        assert each["diverged"] == [list(range(1, 11)), 11, said]
+        for step in (4, 5, 6):
+            assert each[f"dropped {step}"] == found[0][f"dropped {step}"]
+            assert each[f"dropped {step}"]["as stopped"]
+            assert each[f"dropped {step}"]["n_overflows"] == 2
+
+
+def test_ranks_read_nothing_between_two_logged_steps(answers) -> None:
+    """Before an epoch's first step they meet once (0, 8); the first step (of which 0, too) is compiled."""
+    assert [each["reads"] for each in answers["reads_of_a_job"]] == [[0, 3, 6, 8, 11, 14, 16]] * len(
+        answers["reads_of_a_job"]
+    )
 
 
 def test_each_rank_holds_its_columns_and_all_get_the_same(answers):

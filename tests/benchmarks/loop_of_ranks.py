@@ -1,0 +1,73 @@
+"""Seconds a step on the ranks of a job: python -m tests.benchmarks.loop_of_ranks --out FOLDER, started by the launcher.
+
+Before: an all-reduce before each step, for whose answer the host waits. After: the votes travel in the step.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindspore import Tensor, nn
+
+from dimred.distributed.ranks import Ranks
+from dimred.train_step.step import TrainStep
+from dimred.trainer.device import set_up
+from dimred.trainer.loop import EpochLoop, Observer, Place
+from tests.helpers.networks import BatchNormNet, image_batch
+
+STEPS, ROUNDS = 100, 15
+
+
+class Images:
+    """Batches that are read already."""
+
+    steps_per_epoch = STEPS
+
+    def __init__(self, rank: int):
+        self._batches = [image_batch(number) for number in range(rank, 2 * STEPS, 2)]
+
+    def training_epoch(self, seed: int, epoch: int) -> "Images":
+        return self
+
+    def create_tuple_iterator(self, num_epochs: int) -> Iterator[tuple[Tensor, ...]]:
+        return iter(self._batches)
+
+
+class Losses(Observer):
+    """Reads the losses as a training does."""
+
+    def after_step(self, result: Any, place: Place, n_samples: int) -> None:
+        float(result.loss)
+
+
+def make_epoch(ranks: Ranks, **options: Any) -> Any:
+    """A function that takes an epoch, and returns its seconds a step."""
+    network, images = BatchNormNet(), Images(ranks.rank)
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 1e-3, 0.9), reduce=ranks.mean(), **options)
+
+    def take() -> float:
+        place = Place()
+        EpochLoop("benchmark", step, images, seed=1, n_epochs=1, read_every=10, ranks=ranks).run(place, Losses())
+        return place.seconds / STEPS
+
+    take()
+    return take
+
+
+def main() -> None:
+    ranks = set_up(1)
+    before, after = make_epoch(ranks), make_epoch(ranks, ballot=ranks.ballot())
+    rounds = [(before(), after()) for _ in range(ROUNDS)]
+    figures = {
+        "before_ms": 1e3 * min(each[0] for each in rounds),
+        "after_ms": 1e3 * min(each[1] for each in rounds),
+        "ratio": statistics.median(each[1] / each[0] for each in rounds),
+    }
+    (Path(sys.argv[-1]) / "figures.json").write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

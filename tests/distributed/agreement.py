@@ -1,0 +1,159 @@
+"""Checks of ``checks.py``: ranks that leave a loop together, wherever one of them fails or is told to stop."""
+
+import os
+import signal
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from dimred.distributed.ranks import Ranks
+from dimred.errors import DataError, DivergedError, StoppedError
+from dimred.launch.signals import StopSignals
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.step import StepResult, TrainStep
+from dimred.trainer.faults import DivergenceDetector
+from dimred.trainer.loop import EpochLoop, Observer, Place
+from dimred.trainer.reads import watched_reads
+from dimred.vectors.parameters import from_arrays, to_arrays
+from tests.helpers.networks import BatchNormNet, image_batch
+from tests.helpers.problems import changed
+
+READ_EVERY, STEPS = 3, 8  # of an epoch
+EVENTS = {"fault": DataError("no image: decode failed"), "SIGTERM": signal.SIGTERM}
+
+
+class Net(nn.Cell):
+    """Its loss is not finite where an image is not; ReLU alone would make it so again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = BatchNormNet()
+
+    def construct(self, images: Tensor, labels: Tensor) -> Tensor:
+        return self.net(images, labels) + 0.0 * images.mean()
+
+
+class Images:
+    """An epoch of batches, before some of which something happens on this rank."""
+
+    steps_per_epoch = STEPS
+
+    def __init__(self, ranks: Ranks, events: dict[int, Any], poison: range = range(0)):
+        self._events = events
+        self._batches = [image_batch(step * ranks.group_size + ranks.rank) for step in range(1, 2 * STEPS + 1)]
+        for step in poison:
+            self._batches[step - 1] = (Tensor(np.full((8, 1, 6, 6), np.nan, np.float32)), self._batches[step - 1][1])
+
+    def training_epoch(self, seed: int, epoch: int) -> "Images":
+        self._first = (epoch - 1) * STEPS
+        return self
+
+    def create_tuple_iterator(self, num_epochs: int) -> Iterator[tuple[Tensor, ...]]:
+        for step in range(self._first + 1, self._first + STEPS + 1):
+            event = self._events.get(step)
+            if isinstance(event, DataError):
+                raise event
+            if event is not None:
+                os.kill(os.getpid(), event)
+            yield self._batches[step - 1]
+
+
+class Seen(Observer):
+    """What a run did: the values that it saved, the steps that were recorded, where it read, and how it ended."""
+
+    def __init__(self, step: TrainStep):
+        self.step, self.watch = step, DivergenceDetector()
+        self.saved: dict[int, dict[str, np.ndarray]] = {}
+        self.recorded: list[int] = []
+        self.launched, self.reads, self.end = 0, set[int](), "the end"
+
+    def after_launch(self) -> None:
+        self.launched += 1
+
+    def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
+        self.recorded.append(place.n_steps(STEPS))
+        self.watch.see(float(result.loss), place.n_steps(STEPS))
+
+    def save(self, place: Place) -> None:
+        self.saved[place.n_steps(STEPS)] = to_arrays(list(self.step.get_parameters()))
+
+
+class Runs:
+    """Runs of one step, each from the same beginning."""
+
+    def __init__(self, ranks: Ranks, **parts: Any):
+        network = Net()
+        if "ema" in parts:
+            parts["ema"] = EMA(network, 0.9)
+        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        self.step = TrainStep(network, optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)
+        self.ranks, self.first = ranks, to_arrays(list(self.step.get_parameters()))
+        self.weights = [weight.name for weight in network.trainable_params()]
+        self.stopped = self.run({}, read_every=1, save_every=1).saved | {0: self.first}
+        """Step -> what a run that was stopped there has."""
+
+    def run(
+        self, events: dict[int, Any], poison: range = range(0), n_epochs: int = 2, read_every: int = READ_EVERY,
+        save_every: int | None = None,
+    ) -> "Seen":  # fmt: skip
+        from_arrays(list(self.step.get_parameters()), self.first, "the beginning")
+        seen = Seen(self.step)
+        with StopSignals() as signals, watched_reads(lambda: seen.reads.add(seen.launched)):
+            loop = EpochLoop(
+                "agreement", self.step, Images(self.ranks, events, poison), seed=1, n_epochs=n_epochs,
+                read_every=read_every, save_every_steps=save_every, ranks=self.ranks, signals=signals,
+            )  # fmt: skip
+            try:
+                loop.run(Place(), seen)
+            except (DataError, DivergedError, StoppedError) as error:
+                seen.end = f"{type(error).__name__}: {error}"
+        return seen
+
+    def told(self, seen: "Seen") -> dict[str, Any]:
+        """How a run ended, whether its last state is that of a run that was stopped there, and its weights."""
+        last = max(seen.saved)
+        return {
+            "recorded": seen.recorded, "launched": seen.launched, "saved": last, "end": seen.end,
+            "as stopped": not changed(self.stopped[last], seen.saved[last]),
+            "weights": sha256(b"".join(seen.saved[last][name].tobytes() for name in self.weights)).hexdigest(),
+        }  # fmt: skip
+
+
+def one_rank_leaves(ranks: Ranks) -> dict:
+    """The last rank can't read its batch, or gets SIGTERM, before some step; or rank 0 is told to stop before it."""
+    is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
+    parts = {"loss_scale": DynamicLossScale(128.0), "clipping": Clipping(1.0), "ema": None}
+    runs, micro = Runs(ranks, **parts), Runs(ranks, micro_batch_size=4)
+    found["whole"] = runs.told(runs.run({}))
+    for name, event in EVENTS.items():
+        for step in (*range(1, 2 * READ_EVERY + 1), STEPS, STEPS + 1, STEPS + 2):
+            found[f"{name} {step}"] = runs.told(runs.run({step: event} if is_last else {}))
+        for step in (2, STEPS):
+            found[f"micro {name} {step}"] = micro.told(micro.run({step: event} if is_last else {}))
+    found["both 5"] = runs.told(runs.run({6: EVENTS["fault"]} if is_last else {5: EVENTS["SIGTERM"]}))
+    return found
+
+
+def one_loss_is_not_finite(ranks: Ranks) -> dict:
+    """The last rank's losses are no numbers: in two steps, which are dropped; in all, which ends the run."""
+    is_last = ranks.rank == ranks.group_size - 1
+    dropping, not_dropping = Runs(ranks, loss_scale=DynamicLossScale(128.0)), Runs(ranks, micro_batch_size=4)
+    found = {}
+    for step in range(4, 4 + READ_EVERY):
+        poison = range(step, step + 2) if is_last else range(0)
+        dropping.stopped = dropping.run({}, poison, read_every=1, save_every=1).saved
+        seen = dropping.run({}, poison)
+        n_overflows = int(seen.saved[2 * STEPS]["loss_scale.overflows"])
+        found[f"dropped {step}"] = dropping.told(seen) | {"n_overflows": n_overflows}
+    seen = not_dropping.run({}, range(1, 2 * STEPS) if is_last else range(0))
+    return found | {"diverged": [seen.recorded, seen.launched, seen.end]}
+
+
+def reads_of_a_job(ranks: Ranks) -> dict:
+    """After how many steps, of two epochs, the loop read something."""
+    return {"reads": sorted(Runs(ranks).run({}).reads)}

@@ -1,0 +1,131 @@
+"""Between two logged steps neither stage 1 nor the cooldown reads the device; what a search reads in a step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.io.metrics_file import read_metrics
+from dimred.search_step.step import SearchStep
+from dimred.subspace.fit import fit_basis
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.step import TrainStep
+from dimred.trainer.reads import watched_reads
+from dimred.vectors import base
+from tests.helpers.networks import BatchNormNet, image_batch
+from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_task import TASK, Points
+
+STEPS = 100  # of an epoch
+HUNDRED: dict[str, Any] = TASK | {
+    "data": TASK["data"] | {"dataset": "tests.trainer.test_reads:ManyPoints"},
+    "reestimate_batches": 1,
+}
+
+
+class ManyPoints(Points):
+    """A hundred batches of six."""
+
+    def __len__(self) -> int:
+        return 6 * STEPS if len(self._labels) == 24 else 9
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, int]:
+        return super().__getitem__(number % len(self._labels))
+
+
+@dataclass
+class Reads:
+    """How often the device was read inside the call of a step, and after it, by the step's number."""
+
+    inside: Counter[int] = field(default_factory=Counter)
+    after: Counter[int] = field(default_factory=Counter)
+
+
+def reads_of(run: Run, out: Path, kind: type[nn.Cell]) -> Reads:
+    """Count the reads of a run of one epoch from the first step to before the last; the first is compiled."""
+    reads, made, is_inside, take = Reads(), 0, False, kind.__call__
+
+    def note() -> None:
+        if 1 < made < STEPS:
+            (reads.inside if is_inside else reads.after)[made] += 1
+
+    def call(step: nn.Cell, *inputs: Any) -> Any:
+        nonlocal made, is_inside
+        made, is_inside = made + 1, True
+        result = take(step, *inputs)
+        is_inside = False
+        return result
+
+    with pytest.MonkeyPatch.context() as patch, watched_reads(note):
+        patch.setattr(kind, "__call__", call)
+        run(out, False)
+    assert made == STEPS
+    return reads
+
+
+@pytest.fixture(scope="module")
+def stage_1(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reads]:
+    ms.set_context(mode=ms.GRAPH_MODE)
+    out = tmp_path_factory.mktemp("reads") / "stage_1"
+    options: dict[str, Any] = {
+        "epochs": 1,
+        "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 2},
+        "snapshots": {"per_epoch": 4, "first_epoch": 1},
+        "clipping": {"norm": 1.0},
+        "loss_scale": {"name": "dynamic"},
+        "ema": {"decay": 0.9},
+    }
+    return out, reads_of(stage_1_run(StageOneConfig.model_validate(HUNDRED | options)), out, TrainStep)
+
+
+def weights_of(out: Path) -> Path:
+    return next((out / "checkpoint_stage_1").glob("*.ckpt"))
+
+
+def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[Path, Reads]) -> None:
+    assert not stage_1[1].inside
+    assert set(stage_1[1].after) == {*range(10, STEPS, 10), 25, 50, 75}
+
+
+def test_the_cooldown_reads_after_every_tenth_step_or_as_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
+    """Each loss once."""
+    for every, options in ((10, {}), (7, {"read_every": 7})):
+        settings = StageTwoConfig.model_validate(HUNDRED | {"epochs": 1, "start": "last"} | options)
+        reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / str(every), TrainStep)
+        assert not reads.inside
+        assert reads.after == dict.fromkeys(range(every, STEPS, every), every)
+
+
+def test_micro_batches_read_nothing_where_vectors_are_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_on_host", lambda: False)  # a host reads its own vectors in place
+    network = BatchNormNet()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    step = TrainStep(network, optimizer, micro_batch_size=4, loss_scale=DynamicLossScale(), clipping=Clipping(1.0))
+    step(*image_batch(0))
+    batches, reads = [image_batch(number) for number in range(10)], []
+    with watched_reads(lambda: reads.append(1)):
+        for batch in batches:
+            step(*batch)
+    assert not reads
+
+
+def test_a_search_reads_as_often_as_its_readme_says(
+    stage_1: tuple[Path, Reads], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "_on_host", lambda: False)
+    fit_basis(CheckpointSeries.open(weights_of(stage_1[0]).parent / "checkpoint_pca"), 2, out=tmp_path / "pca_mat.npy")
+    settings = StageTwoConfig.model_validate(
+        HUNDRED | {"epochs": 1, "start": "last", "search": {"n_components": 2, "alpha": 0}, "cooldown": None}
+    )
+    run = stage_2_run(settings, weights_of(stage_1[0]), tmp_path / "pca_mat.npy")
+    reads = reads_of(run, tmp_path / "two", SearchStep)
+    for step, record in enumerate(read_metrics(tmp_path / "two" / "metrics.jsonl")[1:-1], start=2):
+        assert (reads.inside[step], reads.after[step]) == (3 + record["n_trials"], 1)
