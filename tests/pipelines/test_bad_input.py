@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 
-from dimred.io.run_names import LOCK
+from dimred.io.run_names import ENVIRONMENT_LOG, LOCK, RANK_LOG
 from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 
@@ -22,8 +22,10 @@ def assert_said_once(done: CompletedProcess[str], *said: str) -> None:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """What they hold, by name; a lock says who held it last."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+    """What they hold, by name; a lock says who held it last, and the logs keep every attempt."""
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and path.name not in (LOCK, RANK_LOG, ENVIRONMENT_LOG)
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -67,3 +69,4 @@ def test_a_run_that_is_not_resumed_keeps_its_files(two_stages: TwoStages, tmp_pa
     assert done.stderr.splitlines()[:2] == ["error: the run was begun with other values:", "  seed: 1 -> 99"]
     assert done.stderr.count("1 -> 99") == 1
     assert files_below(tmp_path) == before
+    assert (run / "train.log").read_text().startswith("error: of an earlier attempt\n")
