@@ -1,4 +1,4 @@
-"""Which tests are quick: ``-m quick`` takes them, and ends in under two minutes on two idle cores."""
+"""Which tests are quick: ``-m quick`` takes them, and ends in 90 seconds on two idle cores."""
 
 import signal
 from pathlib import Path
