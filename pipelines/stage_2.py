@@ -60,6 +60,7 @@ def stage_2(
     check_scores(settings, network, scores, images)
     n_steps = images[settings.trained_split].steps_per_epoch
     say_plan(settings, settings.n_epochs, n_steps, disk_of_stage_2(settings, network, pca_mat))
+    whole = settings  # the rate of a cooldown goes by the steps of the whole run
     if fast_dev_run:
         settings, images = shortened(settings, images)
     sources = {"data": data, "weights": weights, "basis": None}
@@ -74,7 +75,7 @@ def stage_2(
 
             run = build_search_run(session, settings, network, images, scores, sources, handover, found.basis, search)
         elif handover is not None:
-            step = build_cooldown_step(settings, handover, network, images["train"].steps_per_epoch, ranks)
+            step = build_cooldown_step(whole, handover, network, n_steps, ranks)
             run = Finish(session, settings, network, step, images, scores, sources, handover)
         if not run.restore(allow_change or []):
             run.put_start(found.snapshots)
