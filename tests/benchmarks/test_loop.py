@@ -61,7 +61,7 @@ def make_bare() -> tuple[Callable[[Path], float], Callable[[Path], float]]:
     """Functions that train some epochs, by ``TrainOneStepCell`` in a loop and by ``Model.train``: seconds an epoch."""
     settings = StageOneConfig.model_validate(STAGE_1)
     network, images = build_network(settings), build_data(settings.data, Path(), "train")
-    rates = build_rates(settings.schedule, images.steps_per_epoch, EPOCHS).tolist()
+    rates = (ROUNDS + 1) * build_rates(settings.schedule, images.steps_per_epoch, EPOCHS).tolist()
     loss = build_loss(settings, network)
     step = nn.TrainOneStepCell(loss, build_optimizer(settings.optimizer, network, rates)).set_train(True)
     model = ms.train.Model(loss, optimizer=build_optimizer(settings.optimizer, network, rates))
