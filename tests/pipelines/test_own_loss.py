@@ -134,7 +134,7 @@ def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.Captu
 
 
 def test_the_report_tells_the_metric_and_no_accuracy(shown: Shown) -> None:
-    page = report(shown.folder / "two", shown.folder / "report", None, 3, 1)
+    page = report(shown.folder / "two", shown.folder / "report", 3, 1)
     text = page.read_text(encoding="utf-8")
     result = read_checksummed(shown.folder / "two" / "result.json")
     assert f"<b>{result['absolute_error']:.4g}</b>" in text
