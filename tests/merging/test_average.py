@@ -247,3 +247,21 @@ def test_quantised_weights_are_refused(tmp_path: Path, dtype: type, options: dic
     with pytest.raises(CheckpointError, match=r"'fc\.quantised' has the type (int8|bool) and differs between"):
         dimred.merge(tmp_path / "run", tmp_path / "out.safetensors", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_index_with_odd_metadata(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2, sharded=True)
+    for index in (tmp_path / "run").rglob(INDEX):
+        index.write_text(json.dumps({**json.loads(index.read_text()), "metadata": []}))
+    dimred.merge(tmp_path / "run", tmp_path / "mean", dtype="bfloat16")
+    assert json.loads((tmp_path / "mean" / INDEX).read_text())["metadata"] == []
+
+
+def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    companion = tmp_path / "run" / "checkpoint-2000" / "tokenizer.json"
+    companion.symlink_to("/proc/self/mem")  # a read of its first byte is an I/O error
+    with pytest.raises(CheckpointError) as refused:
+        dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert str(refused.value) == f"{companion} can't be read: Input/output error."
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
