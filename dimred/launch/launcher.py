@@ -180,7 +180,8 @@ class _Watch:
         if self._first in self._refusals or all_refused or now > self._refusal_deadline:
             return RankFailedError(self._refusals[min(self._refusals)], refused=True)
         if self._scheduler is not None and (status := self._scheduler.status()):
-            return RankFailedError(f"the scheduler {_how(status)}; the ranks were ended. {self._scheduler_log.quote()}")
+            why = f"the scheduler {_how(status)}; the ranks were ended{self._elsewhere()}."
+            return RankFailedError(f"{why} {self._scheduler_log.quote()}")
         if (stall := self._stalls.stalled()) is not None:
             return RankFailedError(f"{stall.words}; the ranks were ended. {self._logs[stall.rank].quote()}")
         if self._stopped_by is not None and now > self._stop_deadline:
@@ -194,12 +195,14 @@ class _Watch:
             return
         self._failure_deadline = time.monotonic() + _SECONDS_AFTER_A_FAILURE
         others = "; the other ranks were ended" if self._job.devices > 1 else ""
-        if self._job.nodes > 1:
-            others += " (if its log names no cause, look at the other hosts)"
+        others += self._elsewhere()
         self._failure = RankFailedError(
             f"rank {rank} of {self._job.devices} {_how(status)}{others}. {self._logs[rank].quote()}",
             status if status > 0 else 128 - status,
         )
+
+    def _elsewhere(self) -> str:
+        return " (if its log names no cause, look at the other hosts)" if self._job.nodes > 1 else ""
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)

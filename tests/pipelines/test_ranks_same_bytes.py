@@ -244,8 +244,8 @@ def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, 
     started_ones[dead][0].wait()
     assert process.wait(timeout=120) not in (0, None)
     print(f"host {1 - dead} ended {time.monotonic() - began:.1f} s after host {dead}")
-    assert f"error: rank {1 - dead} of 2 " in log.read_text()
-    assert "if its log names no cause, look at the other hosts" in log.read_text()
+    failed = "rank 1 of 2" if dead == 0 else "rank 0 of 2|the scheduler"  # which is on host 0, and may end first
+    assert re.search(rf"error: ({failed}) .*if its log names no cause, look at the other hosts", log.read_text())
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
