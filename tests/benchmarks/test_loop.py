@@ -1,4 +1,9 @@
-"""What the loop of a run costs beside a bare one, on one rank; and what the ranks' votes cost in the step of two."""
+"""What the loop of a run costs beside a bare one, on one rank; and what the ranks' votes cost in the step of two.
+
+Take the first on one core: on two, instances of the same bare step differ by up to a factor of two, for all of a run.
+
+OMP_NUM_THREADS=1 taskset -c 0 bash scripts/test.sh -m benchmark -s tests/benchmarks/test_loop.py -k bare_one
+"""
 
 import json
 import statistics
