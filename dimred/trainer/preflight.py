@@ -248,7 +248,7 @@ def snapshots_until(weights: Path) -> CheckpointSeries:
 
 
 def snapshots_if_any(weights: Path) -> CheckpointSeries | None:
-    """Return ``snapshots_until``, or None if stage 1 kept no snapshot up to the epoch of WEIGHTS."""
+    """Return the series of ``snapshots_until``, or None if stage 1 kept no snapshot up to the epoch of WEIGHTS."""
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
     if not (folder.is_dir() and any(folder.iterdir())):
         return None
