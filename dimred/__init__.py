@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
+    from dimred.train_step.schedule_free import ScheduleFree as ScheduleFree
     from dimred.train_step.step import TrainStep as TrainStep
     from dimred.trainer.snapshot_callback import SnapshotCallback as SnapshotCallback
 
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CheckpointSeries": "dimred.checkpoints.series",
+    "ScheduleFree": "dimred.train_step.schedule_free",
     "SnapshotCallback": "dimred.trainer.snapshot_callback",
     "SubspaceBasis": "dimred.subspace.basis",
     "SubspaceTrainStep": "dimred.builders.search",

@@ -110,6 +110,11 @@ def read_handover(
             f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
             "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
         )
+    if optimizer.name == "schedule_free":
+        raise ConfigError(
+            f"{typed} was trained with schedule_free, which leaves nothing to cool down: the network is *-final.ckpt "
+            "beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and cooldown.rate"
+        )
     place = checkpoint_place(weights) if cooldown.rate is None else None
     steps = place.steps_per_epoch if place else None
     found = Handover(cooldown.factor, cooldown.schedule, optimizer, rate, 0, source, steps)

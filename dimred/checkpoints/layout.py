@@ -189,7 +189,8 @@ _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "
 # Prefixes that MindSpore's optimizers add to a parameter's name for its state, and dimred for its averages.
 _STATE = frozenset((
     "accum", "accumulation", "ema", "exp_avg", "exp_avg_sq", "linear", "m", "max_exp_avg_sq", "mean_grad",
-    "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "stat", "v", "vhat",
+    "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "schedule_free_z",
+    "stat", "v", "vhat",
 ))  # fmt: skip
 _COUNTERS = frozenset((
     "beta1_power", "beta2_power", "current_iterator_step", "epoch", "epoch_num", "global_step",

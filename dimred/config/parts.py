@@ -169,18 +169,20 @@ class ScheduleConfig(Strict):
 class OptimizerConfig(Strict):
     """How gradients become updates, see ``dimred.train_step.optimizers``."""
 
-    name: Literal["momentum", "sgd", "adamw", "lamb"] = "momentum"
-    """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction."""
+    name: Literal["momentum", "sgd", "adamw", "schedule_free"] = "momentum"
+    """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction; schedule_free needs no stage 2."""
     momentum: Fraction | None = None
     """Of momentum (0.9 if null) and sgd (0 if null)."""
     nesterov: bool | None = None
     """Of sgd: Nesterov's momentum."""
     beta1: Fraction | None = None
-    """Of adamw and lamb: decay of the first moment; 0.9 if null."""
+    """Of adamw: decay of the first moment; 0.9 if null."""
     beta2: Fraction | None = None
-    """Of adamw and lamb: decay of the second moment; 0.999 if null."""
+    """Of adamw: decay of the second moment; 0.999 if null."""
     eps: Positive | None = None
-    """Of adamw and lamb: added to the root of the second moment; 0.000001 if null."""
+    """Of adamw: added to the root of the second moment; 0.000001 if null."""
+    beta: OpenFraction | None = None
+    """Of schedule_free: share of the averaged point where gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4
     """Weight decay of every parameter that no_decay doesn't spare."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS

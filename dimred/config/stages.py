@@ -159,6 +159,11 @@ class StageOneConfig(StageConfig):
             )
         if (schedule.name == "step") != bool(schedule.milestones):
             raise ValueError("schedule.milestones goes with schedule.name step: give both, or neither")
+        if self.optimizer.name == "schedule_free" and schedule.name != "constant":
+            raise ValueError(
+                f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
+                "of a falling rate; set schedule.name to constant"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,13 +1,15 @@
 """Optimizers by name, over weight-decay groups."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
 from typing import Any
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError, shown
+from dimred.train_step.schedule_free import ScheduleFree
 
 UPDATES = "global_step"  # the count in the state of every optimizer of MindSpore, and in no snapshot
 
@@ -25,73 +27,12 @@ def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay:
     return [group for group in groups if group["params"]] + [{"order_params": list(parameters)}]
 
 
-class Lamb(nn.Optimizer):
-    """The LAMB optimizer: Adam's step in each layer, scaled to the length of the layer's weights.
-
-    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2
-    u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
-    w <- w - rate (|w| / |u|) u, with the ratio 1 where either norm is 0
-
-    (You et al., Large Batch Optimization for Deep Learning, 2020, algorithm 2, with phi the identity.)
-
-    Args:
-        params: parameters, or groups with their own ``weight_decay``.
-        learning_rate: a number, or one for each update.
-        beta1, beta2, eps, weight_decay: see above.
-    """
-
-    def __init__(
-        self,
-        params: Sequence[Any],
-        learning_rate: float | list[float] = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ):
-        super().__init__(learning_rate, params, weight_decay)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
-        self.first_moment = self.parameters.clone(prefix="lamb_m", init="zeros")
-        self.second_moment = self.parameters.clone(prefix="lamb_v", init="zeros")
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> bool:
-        decay = self.get_weight_decay()
-        rate = self.get_lr()
-        update = (self.global_step.reshape(()) + 1).astype(ms.float32)
-        first_share = 1.0 - ops.pow(self.beta1, update)
-        second_share = 1.0 - ops.pow(self.beta2, update)
-        for index, weight in enumerate(self.parameters):
-            gradient = gradients[index]
-            first = self.first_moment[index] * self.beta1 + gradient * (1.0 - self.beta1)
-            second = self.second_moment[index] * self.beta2 + gradient * gradient * (1.0 - self.beta2)
-            ops.assign(self.first_moment[index], first)
-            ops.assign(self.second_moment[index], second)
-            step = (first / first_share) / (ops.sqrt(second / second_share) + self.eps)
-            step = step + weight * (decay[index] if self.is_group else decay)
-            ratio = _trust(_norm(weight), _norm(step))
-            ops.assign(weight, weight - (rate[index] if self.is_group_lr else rate) * ratio * step)
-        self.assignadd(self.global_step, self.global_step_increase_tensor)
-        return True
-
-
-def _norm(values: Tensor) -> Tensor:
-    return ops.sqrt(ops.reduce_sum(values * values))
-
-
-def _trust(weight_norm: Tensor, step_norm: Tensor) -> Tensor:
-    """Return |w| / |u|, or 1 if either is 0."""
-    usable = ops.logical_and(weight_norm > 0, step_norm > 0)
-    return ops.select(usable, weight_norm / ops.maximum(step_norm, 1e-30), ops.ones_like(weight_norm))
-
-
 # Name -> the cell, and the options it has beside rates and weight decay, with their defaults.
 _OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
     "momentum": (nn.Momentum, {"momentum": 0.9}),  # its use_nesterov does nothing on CPU; sgd has one that works
     "sgd": (nn.SGD, {"momentum": 0.0, "nesterov": False}),
     "adamw": (nn.AdamWeightDecay, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
-    "lamb": (Lamb, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
+    "schedule_free": (ScheduleFree, {"beta": 0.9}),
 }
 OPTIMIZER_NAMES = tuple(_OPTIMIZERS)
 
@@ -107,19 +48,19 @@ def make_optimizer(
 ) -> nn.Optimizer:
     """Make an optimizer over the parameters, with weight decay on those that decay.
 
-    ``momentum``  v <- momentum v + g + decay w;  w <- w - rate v
-    ``sgd``       the same with momentum 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
-    ``adamw``     MindSpore's ``nn.AdamWeightDecay``: decoupled decay, no bias correction
-    ``lamb``      ``dimred.train_step.optimizers.Lamb``
+    ``momentum``       v <- momentum v + g + decay w;  w <- w - rate v
+    ``sgd``            the same with momentum 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
+    ``adamw``          MindSpore's ``nn.AdamWeightDecay``: decoupled decay, no bias correction
+    ``schedule_free``  ``ScheduleFree``
 
     Args:
-        name: ``momentum``, ``sgd``, ``adamw``, ``lamb``.
+        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``.
         parameters: the trainable ones.
         rates: a number, or one for each update.
         weight_decay: of the parameters that decay, 0 <= weight_decay < 1.
         no_decay: patterns of the names of parameters that don't decay, such as ``*bias``.
-        options: ``momentum``; of ``sgd`` ``nesterov`` too; or ``beta1``, ``beta2`` and ``eps``. None stands for the
-            default.
+        options: ``momentum``; of ``sgd`` ``nesterov`` too; of ``adamw`` ``beta1``, ``beta2`` and ``eps``; of
+            ``schedule_free`` ``beta``. None stands for the default.
 
     Raises:
         ConfigError: an option that this optimizer does not have, or Nesterov's momentum without momentum.
@@ -164,6 +105,14 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
                 f"the weight {weight.name!r} is {weight.dtype}; weights must be float32. To compute in half precision "
                 "leave them so, and use mindspore.amp or cell.to_float(mindspore.float16)"
             )
+
+
+def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[None]:
+    """Put the weights that are evaluated, kept and used into the network for a block.
+
+    They are the averaged point of ``ScheduleFree``; of other optimizers they are in the network already.
+    """
+    return optimizer.in_place() if isinstance(optimizer, ScheduleFree) else nullcontext()
 
 
 def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:

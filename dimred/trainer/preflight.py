@@ -200,7 +200,7 @@ def say_plan(config: StageConfig, n_epochs: int, steps_per_epoch: int, disk: int
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
     """Estimate the bytes of a stage 1: its snapshots, full checkpoints and states, with one more of each."""
     weights, everything = _sizes(network)
-    state = everything + 2 * weights + (everything if config.ema.decay else 0)  # LAMB keeps two moments
+    state = everything + 2 * weights + (everything if config.ema.decay else 0)  # AdamW keeps two moments
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
     snapshots = snapshots_in_the_end(config) + 1
     return _FLOAT * (snapshots * weights + (checkpoints + _STATES) * state)
@@ -209,7 +209,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
     """Return the bytes of a whole stage 2: checkpoints of start, average, epochs and end, states, a basis."""
     weights, everything = _sizes(network)
-    state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # LAMB keeps two moments
+    state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
     return _FLOAT * ((config.n_epochs + 4) * 2 * everything + _STATES * state + basis)
 

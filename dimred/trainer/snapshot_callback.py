@@ -1,6 +1,7 @@
 """SnapshotCallback: keep a series of weight snapshots in anybody's ``Model.train``."""
 
 import os
+from contextlib import ExitStack
 from typing import Any
 
 from mindspore import communication, nn
@@ -10,6 +11,8 @@ from mindspore.train import Callback
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError, check_number, shown
 from dimred.io.atomic import retry
+from dimred.train_step.optimizers import weights_to_use
+from dimred.vectors.parameters import to_arrays
 
 
 class SnapshotCallback(Callback):
@@ -17,7 +20,7 @@ class SnapshotCallback(Callback):
 
     Stage 2, ``choose_start`` and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each
     rank must hold all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink. A
-    snapshot is then taken at the end of the sink in which it is due.
+    snapshot is then taken at the end of the sink in which it is due. Of ``ScheduleFree`` the averaged point is kept.
 
     Args:
         folder: of the series, made when missing. It may hold the earlier part of the same training.
@@ -50,6 +53,7 @@ class SnapshotCallback(Callback):
         self.series: CheckpointSeries | None = None
         self._folder, self._every, self._keep, self._names = folder, every, keep, {"prefix": prefix, "format": format}
         self._weights: list[Any] = []
+        self._optimizers: list[nn.Optimizer] = []
         self._before: int | None = None  # steps that were made before this call of Model.train
         self._taken_at = 0
 
@@ -58,7 +62,9 @@ class SnapshotCallback(Callback):
         if GlobalComm.INITED and communication.get_rank() != 0:
             return
         told = run_context.original_args()
-        self._weights = _trained_weights(told.network, told.train_network)
+        cells = [cell for _, cell in told.train_network.cells_and_names()]
+        self._optimizers = [cell for cell in cells if isinstance(cell, nn.Optimizer)]
+        self._weights = _trained_weights(told.network, self._optimizers)
         if not self._weights:
             raise ConfigError("the network has no trainable weights, so there is nothing to keep snapshots of")
         self.series = CheckpointSeries(self._folder, self._keep, **self._names)
@@ -97,17 +103,19 @@ class SnapshotCallback(Callback):
     def _take(self, told: Any) -> None:
         series, self._taken_at = self.series, self._step(told)
         if series is not None:
-            weights = {weight.name: weight for weight in self._weights}
+            with ExitStack() as in_place:
+                for optimizer in self._optimizers:
+                    in_place.enter_context(weights_to_use(optimizer))
+                weights = to_arrays(self._weights)
             retry(lambda: series.append(weights, self._taken_at, told.cur_epoch_num))
 
 
-def _trained_weights(network: nn.Cell, step: nn.Cell) -> list[Any]:
+def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[Any]:
     """Return the parameters that are trained, in the order of the network.
 
     Args:
         network: as given to ``Model``; where that is a whole training step, its momenta are trainable parameters too.
-        step: what ``Model`` calls with each batch; the optimizers in it know which parameters they update.
+        optimizers: of the step that ``Model`` calls with each batch. They know which parameters they update.
     """
-    optimizers = [cell for _, cell in step.cells_and_names() if isinstance(cell, nn.Optimizer)]
     updated = {id(weight) for optimizer in optimizers for weight in optimizer.parameters}
     return [weight for weight in network.trainable_params() if not updated or id(weight) in updated]

@@ -19,7 +19,7 @@ from dimred.io.atomic import retry
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.launch.channel import tell_alive, tell_position
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate
+from dimred.train_step.optimizers import last_rate, weights_to_use
 from dimred.trainer.faults import DivergenceDetector
 from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.metrics import MetricsLog
@@ -162,7 +162,8 @@ class StageRun(Observer):
     def measure(self, choose: Callable[[], object] | None = None) -> dict[str, float]:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
-        The training goes on as if nothing had been measured, to the byte.
+        Of schedule-free training the averaged point is measured. The training goes on as if nothing had been measured,
+        to the byte.
 
         Args:
             choose: measures on ``val``; called while the network has the statistics that it would be kept with.
@@ -172,8 +173,8 @@ class StageRun(Observer):
         """
         tell_position("evaluating after", self.n_steps)
         split, ema = self.settings.data.eval_split, self.step.ema
-        found = {self.metric: self.on.metric(split)}
-        with preserved(moving_statistics(self.network)):
+        with weights_to_use(self.step.optimizer), preserved(moving_statistics(self.network)):
+            found = {self.metric: self.on.metric(split)}
             if self.reestimates:
                 self.on.reestimate()
                 found[f"{self.metric}_reestimated"] = self.on.metric(split)

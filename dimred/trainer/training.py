@@ -9,18 +9,21 @@ from pathlib import Path
 import numpy as np
 from mindspore import get_context
 
+from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
-from dimred.train_step.optimizers import UPDATES
+from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.optimizers import UPDATES, weights_to_use
+from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.trainer.averaged_stop import AveragedStop
 from dimred.trainer.loop import Place
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import FullCheckpoints, check_finite
-from dimred.vectors.parameters import from_arrays, to_arrays
+from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +98,23 @@ class Training(StageRun):
         averaged = f"ema_{self.metric}"
         if averaged in self.measured:
             _log.info(f"with the average of the weights (EMA): {averaged} {self.measured[averaged]:.4f}")
-        device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
-        command = ["dimred", "train", "stage-2", str(self.data), str(self._last_checkpoint)]
-        value, text = self.measured.get(self.metric), self.measured_text(2)
-        self.say_end(value, "as trained", text, self._last_checkpoint, [*command, *self.options_of_stage_2, *device])
+        network = self._last_checkpoint
+        if isinstance(self.step.optimizer, ScheduleFree):
+            network, command = self._save_averaged(), ["dimred", "report", str(self.session.out)]
+        else:
+            device = ["--device-target", get_context("device_target"), "--devices", str(self.ranks.group_size)]
+            command = ["dimred", "train", "stage-2", str(self.data), str(network), *self.options_of_stage_2, *device]
+        self.say_end(self.measured.get(self.metric), "as trained", self.measured_text(2), network, command)
+
+    def _save_averaged(self) -> Path:
+        """Save schedule-free training's averaged point with BatchNorm statistics of its own; return the path."""
+        path = self.session.out / STAGE_1_CHECKPOINTS / f"{self.settings.model.file_prefix}-final.ckpt"
+        with weights_to_use(self.step.optimizer), preserved(moving_statistics(self.network)):
+            if self.reestimates:
+                self.on.reestimate()
+            arrays = to_arrays(self.network.get_parameters())
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: write_checkpoint(path, arrays)))
+        return path
 
     @property
     def has_ended(self) -> bool:
@@ -124,7 +140,8 @@ class Training(StageRun):
         """Watch the loss; take a snapshot where one is due."""
         super().after_step(result, place, n_samples)
         if place.done in self._snapshot_steps():
-            weights = to_arrays(self.network.trainable_params())
+            with weights_to_use(self.step.optimizer):
+                weights = to_arrays(self.network.trainable_params())
             check_finite(weights, self.n_steps)
             self.ranks.run_on_rank_zero(lambda: self._append(weights))
 

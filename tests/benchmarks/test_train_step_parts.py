@@ -42,7 +42,7 @@ def make(part: str) -> nn.Cell:
     if part == "O2 float16":
         network = with_precision(network, "O2")
     with_loss = nn.WithLossCell(network, nn.CrossEntropyLoss())
-    name = part if part in ("sgd", "adamw", "lamb") else "momentum"
+    name = part if part in ("sgd", "adamw", "schedule_free") else "momentum"
     optimizer = make_optimizer(name, network.trainable_params(), 1e-4)
     step = (
         BareStep(with_loss, optimizer)
@@ -58,7 +58,7 @@ def make(part: str) -> nn.Cell:
     [
         ["none", "static scale", "clipping", "ema"],
         ["dynamic scale", "2 micro-batches"],
-        ["adamw", "lamb", "O2 float16"],
+        ["adamw", "schedule_free", "O2 float16"],
     ],
     ids=str,
 )

@@ -135,6 +135,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
         (foreign, {"rate": 0.1}, "not in the checkpoint_stage_1/"),
         (renamed, {}, "not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set cooldown.rate"),
         (weights, {"optimizer": {"name": "sgd", "beta1": 0.5}}, "optimizer.beta1 is not an option of sgd"),
+        (weights, {"optimizer": {"name": "schedule_free"}}, r"leaves nothing to cool down: the network is \*-final"),
     ]
     for path, options, said in cases:
         with pytest.raises(ConfigError, match=said):

@@ -42,35 +42,44 @@ class LossScaleTwin:
 class Optimizer:
     """One update rule over a list of arrays, each with its own weight decay."""
 
-    def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-6):
+    def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-6, beta=0.9):
         self.name, self.decays, self.rates = name, decays, rates
         self.momentum = {"momentum": 0.9, "sgd": 0.0}.get(name, 0.0) if momentum is None else momentum
-        self.nesterov, self.beta1, self.beta2, self.eps = nesterov, beta1, beta2, eps
+        self.nesterov, self.beta1, self.beta2, self.eps, self.beta = nesterov, beta1, beta2, eps, beta
         self.first = [0.0] * len(decays)
         self.second = [0.0] * len(decays)
         self.t = 0
 
     def step(self, weights, gradients):
-        rate = self.rates[min(self.t, len(self.rates) - 1)]
+        rate = self._rate(self.t)
         self.t += 1
         return [
             self._one(i, w, g, self.decays[i], rate) for i, (w, g) in enumerate(zip(weights, gradients, strict=True))
         ]
 
+    def _rate(self, t):
+        return self.rates[min(t, len(self.rates) - 1)]
+
     def _one(self, i, w, g, decay, rate):
+        if self.name == "schedule_free":
+            return self._schedule_free(i, w, g, decay)
         if self.name in ("momentum", "sgd"):  # Sutskever et al. (2013), with L2 decay in the gradient
             g = g + decay * w
             self.first[i] = self.momentum * self.first[i] + g
             return w - rate * (g + self.momentum * self.first[i] if self.nesterov else self.first[i])
         self.first[i] = self.beta1 * self.first[i] + (1 - self.beta1) * g
         self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
-        if self.name == "adamw":  # Loshchilov & Hutter (2019), algorithm 2, without lines 9 and 10 (bias correction)
-            return w - rate * (self.first[i] / (np.sqrt(self.second[i]) + self.eps) + decay * w)
-        first = self.first[i] / (1 - self.beta1**self.t)  # LAMB: You et al. (2020), algorithm 2
-        second = self.second[i] / (1 - self.beta2**self.t)
-        u = first / (np.sqrt(second) + self.eps) + decay * w
-        ratio = np.linalg.norm(w) / np.linalg.norm(u) if np.linalg.norm(w) * np.linalg.norm(u) > 0 else 1.0
-        return w - rate * ratio * u
+        # Loshchilov & Hutter (2019), algorithm 2, without lines 9 and 10 (bias correction)
+        return w - rate * (self.first[i] / (np.sqrt(self.second[i]) + self.eps) + decay * w)
+
+    def _schedule_free(self, i, w, g, decay):
+        """Defazio et al. (2024), algorithm 1: z and x from all rates and gradients so far."""
+        if self.t == 1:
+            self.first[i] = [w]  # z_1, z_2, ...
+        self.first[i].append(self.first[i][-1] - self._rate(self.t - 1) * (g + decay * w))
+        shares = np.array([self._rate(t) ** 2 for t in range(self.t)])
+        x = sum(share * z for share, z in zip(shares / shares.sum(), self.first[i][1:], strict=True))
+        return (1 - self.beta) * self.first[i][-1] + self.beta * x
 
 
 def rates(name, peak, warmup, total, milestones=(), factor=0.1):

@@ -34,7 +34,7 @@ def continued(network: nn.Cell, n_components: int, name: str = "momentum", **opt
     return SubspaceTrainStep(network, basis_for(network, n_components), optimizer=optimizer, **options)
 
 
-@pytest.mark.parametrize("name", ["momentum", "sgd", "adamw", "lamb"])
+@pytest.mark.parametrize("name", ["momentum", "sgd", "adamw"])
 def test_the_step_is_its_twin(name: str) -> None:
     network = TanhMLP()
     weights = network.trainable_params()

@@ -24,8 +24,8 @@ OPTIONS = [
     ("sgd", {"momentum": 0.8}),
     ("adamw", {}),
     ("adamw", {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}),
-    ("lamb", {}),
-    ("lamb", {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}),
+    ("schedule_free", {}),
+    ("schedule_free", {"beta": 0.5}),
 ]
 
 
@@ -45,10 +45,31 @@ def test_an_optimizer_is_its_twin(name, options, pynative):
         np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_lamb_leaves_a_weight_of_zeros_to_adam_s_step(pynative):
-    weight = Parameter(Tensor(np.zeros(4, np.float32)), name="w")
-    make_optimizer("lamb", [weight], 0.1)((Tensor(np.array([1, -1, 2, 0], np.float32)),))
-    np.testing.assert_allclose(weight.asnumpy(), [-0.1, 0.1, -0.1, 0], atol=1e-5)
+def test_the_averaged_point_is_the_weighted_mean_of_the_base_points(pynative):
+    """x_t = sum_s r_s^2 z_s / sum_s r_s^2; with gradients that don't depend on y, z is a plain sum."""
+    rng = np.random.default_rng(4)
+    first, gradients = rng.standard_normal(3), rng.standard_normal((len(RATES), 3))
+    weight = Parameter(Tensor(first.astype(np.float32)), name="w")
+    step = make_optimizer("schedule_free", [weight], RATES, beta=0.8)
+    for gradient in gradients:
+        step((Tensor(gradient.astype(np.float32)),))
+    rates = np.array(RATES)[:, None]
+    base = first - np.cumsum(rates * gradients, axis=0)
+    mean = (rates**2 * base).sum(0) / (rates**2).sum()
+    averaged, own = step.averaged()["w"], weight.asnumpy().copy()
+    np.testing.assert_allclose(averaged, mean, rtol=1e-4)
+    np.testing.assert_allclose(own, 0.2 * base[-1] + 0.8 * mean, rtol=1e-4)
+    with step.in_place():
+        np.testing.assert_array_equal(weight.asnumpy(), averaged)
+    np.testing.assert_array_equal(weight.asnumpy(), own)
+
+
+def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):
+    weight = Parameter(Tensor(np.zeros(2, np.float32)), name="w")
+    step = make_optimizer("schedule_free", [weight], 0.5)
+    weight.set_data(Tensor(np.array([3, 4], np.float32)))
+    step((Tensor(np.array([1, 2], np.float32)),))
+    np.testing.assert_allclose(weight.asnumpy(), [2.5, 3.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

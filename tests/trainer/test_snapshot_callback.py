@@ -45,6 +45,17 @@ def test_a_snapshot_an_epoch(tmp_path: Path, sink: bool) -> None:
         np.testing.assert_array_equal(newest[name], value)
 
 
+def test_of_schedule_free_training_the_averaged_point_is_kept(tmp_path: Path) -> None:
+    network = nn.SequentialCell(nn.Dense(5, 6), nn.Tanh(), nn.Dense(6, 2))
+    optimizer = dimred.ScheduleFree(network.trainable_params(), 0.5)
+    trained = ms.train.Model(network, nn.MSELoss(), optimizer)
+    trained.train(2, batches(), callbacks=[dimred.SnapshotCallback(tmp_path)], dataset_sink_mode=False)
+    newest = read_checkpoint(dimred.CheckpointSeries.open(tmp_path).paths[-1])
+    for name, value in optimizer.averaged().items():
+        np.testing.assert_array_equal(newest[name], value)
+        assert (value != values(network)[name]).any()
+
+
 def test_snapshots_within_epochs_in_another_format(tmp_path: Path) -> None:
     network, trained = model()
     callback = dimred.SnapshotCallback(tmp_path, every=3, format="safetensors")

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import read_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
@@ -102,3 +104,43 @@ def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good(
 ) -> None:
     stage_1_run(settings(stop=stop, epochs=1, evaluate_every=1))(tmp_path / "one", False)
     assert ("so this figure is likely too good" in caplog.text) is (stop is not None)
+
+
+SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 0.8}, "evaluate_every": 1}
+
+
+def test_schedule_free_training_keeps_and_measures_its_averaged_point(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """x = (y - (1 - beta) z) / beta, of the full checkpoint's weights y and state z."""
+    stage_1_run(settings(**SCHEDULE_FREE))(tmp_path / "one", False)
+    folder = tmp_path / "one" / "checkpoint_stage_1"
+    full, final = (read_checkpoint(folder / f"network-{name}.ckpt") for name in ("2_4", "final"))
+    snapshot = read_checkpoint(CheckpointSeries.open(folder / "checkpoint_pca").paths[-1])
+    for name, kept in snapshot.items():
+        expected = (full[name] - 0.2 * full[f"schedule_free_z.{name}"]) / 0.8
+        np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(final[name], kept)
+    network = build_network(settings())
+    images = {split: build_data(settings().data, Path(), split) for split in ("train", "val")}
+    from_arrays(network.get_parameters(), final, "the network")
+    on = OnSplits(network, images, seed=settings().seed, n_batches=settings().reestimate_batches)
+    records = read_metrics(tmp_path / "one" / "metrics.jsonl")
+    assert on.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
+    assert f"network: {folder / 'network-final.ckpt'}" in caplog.text
+
+
+def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stage_1_run(settings(epochs=3, **SCHEDULE_FREE))
+    run(tmp_path / "uninterrupted", False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "say_epoch", lambda training, place: 1 // 0)  # after the first epoch
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "one", False)
+    run(tmp_path / "one", True)
+    assert not differences(results(tmp_path / "one"), results(tmp_path / "uninterrupted"))
+
+
+def test_schedule_free_training_takes_a_constant_rate() -> None:
+    with pytest.raises(ValueError, match=r"schedule\.name is linear, but optimizer\.name is schedule_free"):
+        settings(**SCHEDULE_FREE, schedule={"name": "linear", "total_epochs": 4, "warmup_epochs": 1})

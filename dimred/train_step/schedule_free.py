@@ -1,0 +1,78 @@
+"""Schedule-free SGD: an average of the whole training, ready at any time, in place of a falling learning rate."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.vectors.parameters import from_arrays, preserved, to_arrays
+
+
+class ScheduleFree(nn.Optimizer):
+    """Schedule-free SGD (Defazio et al., The Road Less Scheduled, 2024, arXiv 2405.15682, algorithm 1).
+
+    With the rate r_t, which may have a warm-up but no end, and g the gradient at y, where the network is::
+
+        z <- z - r_t (g + decay y)                     the base point
+        c = r_t^2 / (r_1^2 + ... + r_t^2)
+        x <- (1 - c) x + c z                           the averaged point
+        y <- (1 - beta) z + beta x
+
+    The network's weights are y, and z is this optimizer's state, so it takes the memory of momentum. The averaged point
+    x = (y - (1 - beta) z) / beta is what is evaluated, kept, and used; ``averaged`` gives it and ``in_place`` puts it
+    into the network. Its BatchNorm statistics have to be re-estimated, as those of any average.
+
+    Args:
+        params: parameters, or groups with their own ``weight_decay``.
+        learning_rate: a number, or one for each update. Good ones are 10 times those of momentum SGD, or more.
+        beta: share of x in y, 0 < beta < 1.
+        weight_decay: see above.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Any],
+        learning_rate: float | list[float] = 1.0,
+        beta: float = 0.9,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(learning_rate, params, weight_decay)
+        self.beta = beta
+        self.base = self.parameters.clone(prefix="schedule_free_z", init="same")
+        self.rates_squared = Parameter(Tensor(0.0, ms.float32), name="schedule_free.rates_squared")
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> bool:
+        decay = self.get_weight_decay()
+        rate = self.get_lr().reshape(())
+        total = self.rates_squared + rate * rate
+        share = rate * rate / ops.maximum(total, 1e-30)
+        is_first = self.rates_squared == 0
+        for index, weight in enumerate(self.parameters):
+            base = ops.select(is_first, weight, self.base[index])  # weights may have been loaded meanwhile
+            gradient = gradients[index] + weight * (decay[index] if self.is_group else decay)
+            averaged = (weight - base * (1.0 - self.beta)) / self.beta
+            moved = base - gradient * rate
+            averaged = averaged + (moved - averaged) * share
+            ops.assign(self.base[index], moved)
+            ops.assign(weight, moved + (averaged - moved) * self.beta)
+        ops.assign(self.rates_squared, total)
+        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        return True
+
+    def averaged(self) -> dict[str, np.ndarray]:
+        """Return the averaged point x by the parameters' names."""
+        weights, bases = to_arrays(self.parameters), to_arrays(self.base)
+        return {
+            name: ((weight - base * np.float32(1 - self.beta)) / np.float32(self.beta)).astype(np.float32)
+            for (name, weight), base in zip(weights.items(), bases.values(), strict=True)
+        }
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the averaged point into the network; after the block the training's own is back, byte for byte."""
+        with preserved(list(self.parameters)):
+            from_arrays(self.parameters, self.averaged(), "the averaged point")
+            yield

@@ -1,0 +1,165 @@
+"""The regret of rules of choice, from what ``choice_store.py`` stored; seconds, without MindSpore.
+
+    python -m tests.benchmarks.choice_rules STORE
+
+STORE holds ``TASK_SEED_EPOCHS.npz``. The regret of a rule is the test metric of the best candidate minus that of the
+one that the rule chooses by ``val`` alone: accuracy in points, of a text the loss in percent. A rule is a loss of each
+sample and a way to break ties:
+
+- ``entropy``: cross entropy. ``trained``: the loss that was trained, with smoothed labels (0.1). ``temperature``: cross
+  entropy at each candidate's own best temperature, fitted on one half of ``val`` and applied to the other (Guo et al.,
+  On Calibration of Modern Neural Networks, 2017). ``error``: the metric itself, 0 or 1.
+- ``lowest``: the lowest mean. ``widest``: the largest effective size within one standard error of the lowest, paired by
+  sample. ``widest half``: within half of one. ``metric``: within one standard error of the lowest, the best metric, and
+  of equal ones the lower loss.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+SMOOTHING = 0.1
+SIZES = (200, 500, 1000)  # samples of val
+_FILE = re.compile(r"(?P<task>.+)_(?P<seed>\d+)_(?P<at>\d+)\.npz")
+
+
+class Stored(NamedTuple):
+    """What one choice can see, and what it should find."""
+
+    task: str
+    seed: int
+    at: int
+    names: list[str]
+    sizes: np.ndarray  # effective, (candidates,)
+    losses: dict[str, np.ndarray]  # by name, each (candidates, n)
+    test: np.ndarray  # (candidates,); higher is better: accuracy in percent, or minus the loss in percent of the best
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """-log p(label), (candidates, n)."""
+    return -log_softmax(logits)[:, np.arange(len(labels)), labels]
+
+
+def trained(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Cross entropy with smoothed labels, (candidates, n)."""
+    found = log_softmax(logits)
+    return -(1 - SMOOTHING) * found[:, np.arange(len(labels)), labels] - SMOOTHING * found.mean(-1)
+
+
+def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The T > 0 with the lowest mean cross entropy of logits / T, (n, classes)."""
+    found = minimize_scalar(
+        lambda t: entropy(logits[None] / np.exp(t), labels).mean(), bounds=(-3, 3), method="bounded"
+    )
+    return float(np.exp(found.x))
+
+
+def at_own_temperature(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Cross entropy at each candidate's best temperature, cross-fitted over two halves, (candidates, n)."""
+    halves = np.arange(len(labels)) % 2
+    found = np.empty(logits.shape[:2])
+    for number, one in enumerate(logits):
+        for half in (0, 1):
+            fitted = best_temperature(one[halves != half], labels[halves != half])
+            found[number, halves == half] = entropy(one[None, halves == half] / fitted, labels[halves == half])[0]
+    return found
+
+
+def error(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return (logits.argmax(-1) != labels).astype(float)
+
+
+LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "entropy": entropy, "trained": trained, "temperature": at_own_temperature, "error": error,
+}  # fmt: skip
+
+
+def read(path: Path, n_val: int) -> Stored:
+    """Read a file of the store, with the first ``n_val`` samples of a fixed order of ``val``."""
+    place = _FILE.fullmatch(path.name)
+    assert place is not None
+    with np.load(path, allow_pickle=False) as stored:
+        names, sizes = stored["names"].tolist(), stored["effective_sizes"]
+        if "val_losses" in stored:
+            order = np.random.default_rng(0).permutation(stored["val_losses"].shape[1])[:n_val]
+            losses = {"entropy": stored["val_losses"][:, order]}
+            test = stored["test_losses"].mean(1)
+            test = -100 * test / test.min()
+        else:
+            labels = stored["val_labels"]
+            order = np.sort(np.random.default_rng(0).permutation(len(labels))[:n_val])
+            logits = stored["val_logits"].astype(np.float64)[:, order]
+            losses = {name: loss(logits, labels[order]) for name, loss in LOSSES.items()}
+            test = 100 * (stored["test_logits"].argmax(-1) == stored["test_labels"]).mean(1)
+    return Stored(place["task"], int(place["seed"]), int(place["at"]), names, sizes, losses, test)
+
+
+def near(losses: np.ndarray, n_errors: float) -> np.ndarray:
+    """Which candidates are within so many standard errors of the lowest mean, paired by sample, (candidates,)."""
+    differences = losses - losses[losses.mean(1).argmin()]
+    errors = differences.std(1, ddof=1) / np.sqrt(losses.shape[1])
+    return differences.mean(1) <= n_errors * errors
+
+
+def choose(stored: Stored, loss: str, tie: str) -> int:
+    """The number of the candidate that a rule chooses."""
+    losses = stored.losses.get(loss, stored.losses["entropy"])  # of a text all losses are the one that was trained
+    means = losses.mean(1)
+    if tie == "lowest":
+        return int(means.argmin())
+    if tie == "metric":
+        errors = stored.losses.get("error", losses).mean(1)
+        return int(min(np.flatnonzero(near(losses, 1.0)), key=lambda one: (errors[one], means[one])))
+    within = np.flatnonzero(near(losses, 0.5 if tie == "widest half" else 1.0))
+    return int(min(within, key=lambda one: (-stored.sizes[one], means[one])))
+
+
+TIES = ("lowest", "widest", "widest half", "metric")
+
+
+def regrets(stored: Iterable[Stored]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """(loss, tie) -> task -> the regret of each run."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in stored:
+        for loss in LOSSES:
+            for tie in TIES:
+                regret = one.test.max() - one.test[choose(one, loss, tie)]
+                found.setdefault((loss, tie), {}).setdefault(one.task, []).append(float(regret))
+    return found
+
+
+def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
+    """Mean and worst regret of each rule and task, in Markdown."""
+    tasks = sorted({task for of_rule in found.values() for task in of_rule})
+    lines = ["| loss | ties | " + " | ".join(tasks) + " | all |", "|---|---|" + "---:|" * (len(tasks) + 1)]
+    for (loss, tie), of_rule in found.items():
+        cells = [f"{np.mean(of_rule[task]):.2f}, {max(of_rule[task]):.2f}" for task in tasks]
+        mean = np.mean([np.mean(of_rule[task]) for task in tasks])
+        lines.append(f"| {loss} | {tie} | " + " | ".join(cells) + f" | {mean:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--at", type=int, nargs="*", help="these epochs alone")
+    arguments = parser.parse_args()
+    files = [path for path in sorted(arguments.store.glob("*.npz")) if _FILE.fullmatch(path.name)]
+    for n_val in SIZES:
+        stored = [read(path, n_val) for path in files]
+        stored = [one for one in stored if not arguments.at or one.at in arguments.at]
+        print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
+
+
+if __name__ == "__main__":
+    main()
