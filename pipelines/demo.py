@@ -24,7 +24,7 @@ from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
 from dimred.launch.signals import StopSignals
 from dimred.report.plots import plot_curve, save_figure
-from dimred.report.record import passes_of
+from dimred.report.record import passes_of, training_passes
 
 _log = logging.getLogger("dimred")
 
@@ -119,7 +119,7 @@ def _show(out: Path, seed: int, epochs: int, total: int) -> None:
     average = found.get("accuracy_average", points["start"])  # no average is better than the last weights
     plain = {n: _accuracies(out / f"plain_{n}") for n in (total, 2 * total)}
     stage_1 = _accuracies(out / "device0_stage_1")
-    stage_2 = {epochs + passes_of(found, 0 if name == "start" else int(name)): points[name] for name in points}
+    stage_2 = {epochs + training_passes(found, 0 if name == "start" else int(name)): points[name] for name in points}
     ours, same, twice = found["accuracy_reestimated"], plain[total][total], plain[2 * total][2 * total]
     rows = [
         ("stage 1 at a constant rate", epochs, stage_1[epochs]),

@@ -131,27 +131,28 @@ class Selection:
     """The candidates of a choice by their loss on ``val``.
 
     Args:
-        reestimates: whether a measurement re-estimates BatchNorm first; for what is told of the cost.
+        passes_each: forward passes over the training split that one measurement takes, for the cost; 0 if unknown.
         metric: the name of the metric, for what is told.
         known: name -> what an interrupted choice among the same candidates has measured already.
         remember: called with all candidates after each measurement.
 
     Attributes:
         candidates: in the order in which they were measured.
+        n_added: how many of them another selection has measured.
         seconds: that measuring took.
     """
 
     def __init__(
         self,
         *,
-        reestimates: bool = True,
+        passes_each: float = 0.0,
         metric: str = "metric",
         known: Mapping[str, Measured] = MappingProxyType({}),
         remember: Callable[[list[Candidate]], object] = lambda candidates: None,
     ) -> None:
         self.candidates: list[Candidate] = []
-        self.seconds = 0.0
-        self._reestimates, self._metric = reestimates, metric
+        self.n_added, self.seconds = 0, 0.0
+        self._passes_each, self._metric = passes_each, metric
         self._known, self._remember = known, remember
 
     def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
@@ -167,6 +168,7 @@ class Selection:
     def add(self, name: str, measured: Candidate) -> None:
         """Add a candidate of another selection under a name of its own."""
         self.candidates.append(measured._replace(name=name))
+        self.n_added += 1
 
     def records(self) -> list[dict[str, Any]]:
         """Return each candidate's name, size and measurements, and how far its loss is behind the lowest."""
@@ -194,13 +196,13 @@ class Selection:
                 _log.info(
                     f"  {_told(record['name'])}: {loss}, {metric}{error}, effective size {record['effective_size']:.3g}"
                 )
-        n, reestimations = self._cost().values()
-        again = f", {reestimations} re-estimations of BatchNorm" if reestimations else ""
-        _log.info(f"  {n} passes over 'val'{again}, {self.seconds:.1f} s")
+        n, passes = self._cost().values()
+        worth = f", {passes:.1f} forward passes over the training split" if passes else ""
+        _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
 
-    def _cost(self) -> dict[str, int]:
-        n = len(self.candidates)
-        return {"val_passes": n, "reestimations": n if self._reestimates else 0}
+    def _cost(self) -> dict[str, float]:
+        n = len(self.candidates) - self.n_added
+        return {"measured": n, "forward_passes": n * self._passes_each}
 
 
 def _told(name: str) -> str:

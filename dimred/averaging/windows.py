@@ -1,7 +1,7 @@
 """The averages that every choice is made from: windows of a series of checkpoints, profiles, and the greedy soup."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +68,41 @@ def uniform_windows(n: int, *, shortest: int = 2, shortest_earlier: int = 5) -> 
     return found
 
 
-def latest_windows(n: int) -> list[Window]:
-    """List those of ``uniform_windows`` that end at the newest of n checkpoints."""
-    return [window for window in uniform_windows(n) if window.end == n]
+def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
+    """Measure a few windows of n checkpoints, from coarse to fine, so that the best of many is among them.
+
+    The windows that end at the newest checkpoint come first: every second of the lengths 1, 2, 3, 5, 8, ... and n, and
+    the two beside the best. Then the best length, or the longest that fits, is tried a quarter, a half and three
+    quarters back, while that is better; and last a linear profile over twice the best window. That is about a third of
+    ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` has what it leaves out.
+
+    Args:
+        n: number of checkpoints.
+        loss: measures a window; called once for each, never for a length of 1 but that of the newest checkpoint.
+    """
+    lengths = [*(length for length in _LENGTHS if length < n), n]
+    found: dict[int, float] = {}
+
+    def measure(places: Iterable[int]) -> int:
+        """Measure the lengths at these places in the list; return the place of the best length so far."""
+        for place in places:
+            if 0 <= place < len(lengths) and place not in found:
+                found[place] = loss(Window(n - lengths[place], n))
+        return min(found, key=lambda place: found[place])
+
+    best = measure(range(0, len(lengths), 2))
+    measure((best - 1, best + 1))
+    if n == 1:
+        return
+    reached, length = min((found[place], lengths[place]) for place in found if lengths[place] > 1)
+    end = n
+    for earlier in sorted({n - back * n // _ENDS for back in range(1, _ENDS)} - {n}, reverse=True):
+        fitting = max((one for one in lengths if 1 < one <= min(length, earlier)), default=0)
+        if not fitting or (beside := loss(Window(earlier - fitting, earlier))) > reached:
+            break
+        length, end, reached = fitting, earlier, beside
+    if min(2 * length, end) > 2:
+        loss(Window(max(end - 2 * length, 0), end, "linear"))
 
 
 def halved_windows(n: int) -> list[Window]:

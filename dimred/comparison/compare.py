@@ -108,12 +108,10 @@ def _jobs(
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         _check_rows(place, own, run)
         wanted = set(methods)
-        for method in (
-            "plain_for_total",
-            "average",
-            "stage_2",
-        ):  # in the order of their needs
-            wanted |= {needed for needed in NEEDS.get(method, ()) if method in wanted}
+        for method in ("plain_for_total", "schedule_free", "average", "stage_2"):  # in the order of their needs
+            wanted |= {needed for needed in NEEDS[method] if method in wanted}
+        if one.optimizer.name not in ("momentum", "sgd"):
+            wanted.discard("schedule_free")  # which is SGD
         if at >= (one.schedule.last_epoch or 0):
             wanted.discard("plain_to_the_end")
         if two.search is None:

@@ -3,9 +3,6 @@
 import json
 import logging
 import math
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,14 +10,24 @@ from typing import Any, NamedTuple
 
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.config import CooldownConfig, DataConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
+from dimred.comparison.programs import run_program
+from dimred.comparison.summary import plain_title
+from dimred.config import (
+    CooldownConfig,
+    DataConfig,
+    OptimizerConfig,
+    StageOneConfig,
+    StageTwoConfig,
+    config_text,
+    parts_of,
+)
 from dimred.data.batches import steps_in_epoch
-from dimred.errors import ConfigError, FaultError, StoppedError
+from dimred.errors import ConfigError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
-from dimred.report.record import passes_of, read_stage_1, seconds_of
+from dimred.report.record import choosing_passes, passes_of, read_stage_1, seconds_of, training_passes
 from dimred.report.verdict import kept_in_words
 from dimred.vectors.parameters import from_arrays
 
@@ -29,7 +36,12 @@ _log = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
 # Method -> those that must be run before it.
-NEEDS = {"average": ("stage_2",), "stage_2": ("search",), "plain_for_total": ("search",)}
+NEEDS = {
+    "average": ("stage_2",),
+    "stage_2": ("search",),
+    "plain_for_total": ("search", "stage_2"),
+    "schedule_free": ("search", "stage_2"),
+}
 
 
 class Made(NamedTuple):
@@ -37,8 +49,9 @@ class Made(NamedTuple):
 
     Attributes:
         network: checkpoint with parameters and statistics.
-        passes: forward and backward passes of the training that led to it, stage 1's included, in epochs of ordinary
-            training; trainings that ``val`` did not choose are not counted.
+        passes: forward and backward passes of the training that led to it, stage 1's included, and a third of the
+            forward passes that chose it, in epochs of ordinary training; whole trainings that ``val`` did not choose
+            are not counted.
         seconds: time after stage 1, with choices and with trainings that were not chosen.
         chosen: what ``val`` chose, in words; empty if there was nothing to choose.
         choice: the same as a number, if other seeds are to use it too.
@@ -105,16 +118,17 @@ class Comparison:
         point = "average" if "average_of" in result else "start"
         chosen = result.get("average_of", result.get("started_from", "last"))
         found = next(saved.glob(f"*-{point}.ckpt"), self.checkpoint)  # if no average was better than the last weights
-        return Made(str(found), self.at, seconds, chosen)
+        return Made(str(found), self.at + choosing_passes(result, "start", "average"), seconds, chosen)
 
     def stage_2(self) -> Made:
         """Run stage 2 without a search; if one is configured, for as many passes, with stage 1's batches."""
         changes: dict[str, Any] = {"keep_best": True}
         if self.two.search is not None:
+            searched = self._result("search")
             changes |= {
                 "search": None,
                 "cooldown": self.two.cooldown or CooldownConfig(),
-                "epochs": self.equal_passes(),
+                "epochs": math.ceil(training_passes(searched, searched["epochs"]) - 1e-9),
             }
             changes |= {key: getattr(self.one, key) for key in parts_of(self.one) if key != "batch_size"}
             changes["start"] = "last" if self.two.start == "mean" else self.two.start
@@ -126,38 +140,67 @@ class Comparison:
         return self._run_stage_2("search", self.two)
 
     def plain_for_total(self) -> Made:
-        """Train from the beginning with a linear schedule made for the same total of passes.
+        """Train from the beginning with a linear schedule made for as many passes as stage 2 ends after, rounded up.
 
         ``val`` chooses the peak on the first seed that is compared at this epoch; the others use it too.
 
         Raises:
             FaultError: the training failed with each of the peaks.
         """
-        total, tried = self.at + self.equal_passes(), dict[float, Made]()
-        warmup, kept = min(self.one.schedule.warmup_epochs, total - 1), self._earlier_choice("plain_for_total")
-        for peak in [factor * self.one.schedule.peak for factor in PEAK_FACTORS] if kept is None else [kept]:
+
+        def train(peak: float) -> Made:
+            warmup, total = min(self.one.schedule.warmup_epochs, self._total() - 1), self._total()
             made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
             schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
+            return self._run_stage_1(f"plain_{peak:g}", {"schedule": schedule}, total)
+
+        return self._best_training("plain_for_total", self.one.schedule.peak, train)
+
+    def schedule_free(self) -> Made:
+        """Train from the beginning with schedule-free SGD for as many passes as stage 2 ends after, rounded up.
+
+        Its rate is chosen as the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r, which
+        moves the weights as far in the long run. Its averaged point is the network.
+
+        Raises:
+            FaultError: the training failed with each of the rates.
+        """
+
+        def train(rate: float) -> Made:
+            schedule = self.one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
+            kept = self.one.optimizer.model_dump(include={"weight_decay", "no_decay"})
+            optimizer = OptimizerConfig(name="schedule_free", **kept)
+            changes = {"schedule": schedule, "optimizer": optimizer}
+            made = self._run_stage_1(f"schedule_free_{rate:g}", changes, self._total())
+            return made._replace(network=str(next(Path(made.network).parent.glob("*-final.ckpt"))))
+
+        options = self.one.optimizer
+        momentum = {"momentum": 0.9, "sgd": 0.0}[options.name] if options.momentum is None else options.momentum
+        return self._best_training("schedule_free", self.one.schedule.peak / (1 - momentum), train)
+
+    def _best_training(self, method: str, middle: float, train: Callable[[float], Made]) -> Made:
+        """Train with each rate around the middle one, or with the earlier choice, and return the best on ``val``."""
+        kept, tried = self._earlier_choice(method), dict[float, Made]()
+        for rate in [factor * middle for factor in PEAK_FACTORS] if kept is None else [kept]:
             try:
-                tried[peak] = self._run_stage_1(f"plain_{peak:g}", schedule, total)
+                tried[rate] = train(rate)
             except FaultError as fault:
-                _log.info(f"plain training with the peak {peak:g} is left out: {fault}")
+                _log.info(f"{plain_title(method)} with the peak {rate:g} is left out: {fault}")
         if not tried:
-            raise FaultError(f"plain training failed with each peak; see {self.folder}/plain_*.log")
-        best = min(tried, key=lambda peak: self.measured(tried[peak].network)["val_loss"])
+            raise FaultError(f"{plain_title(method)} failed with each peak; see the logs in {self.folder}")
+        best = min(tried, key=lambda rate: self.measured(tried[rate].network)["val_loss"])
         seconds = sum(each.seconds for each in tried.values())
         return tried[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best)
+
+    def _total(self) -> int:
+        """Return the passes that stage 2 ends after, stage 1 and choosing included, rounded up."""
+        passes = passes_of(self._result("stage_2" if self.two.search is None else "search"))
+        return self.at + math.ceil(passes - 1e-9)
 
     def plain_to_the_end(self) -> Made:
         """Train stage 1 itself, optimizer state included, to the end of its schedule."""
         total = self.one.schedule.last_epoch or self.at
-        return self._run_stage_1("plain_to_the_end", self.one.schedule, total, [f"--from={self.checkpoint}"])
-
-    def equal_passes(self) -> int:
-        """Return the passes of the configured stage 2 in epochs of ordinary training, rounded up."""
-        if self.two.search is None:
-            return self.two.n_epochs
-        return math.ceil(passes_of(self._result("search")) - 1e-9)
+        return self._run_stage_1("plain_to_the_end", {}, total, [f"--from={self.checkpoint}"])
 
     def _run_stage_2(self, name: str, settings: StageTwoConfig) -> Made:
         self._run_program(name, "stage_2", settings, [str(self.checkpoint)])
@@ -165,9 +208,9 @@ class Comparison:
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
         return Made(str(network), self.at + passes_of(result), seconds_of(result), kept_in_words(result))
 
-    def _run_stage_1(self, name: str, schedule: Any, total: int, options: Sequence[str] = ()) -> Made:
-        """Train to epoch ``total`` without snapshots and evaluations."""
-        updates = {"schedule": schedule, "epochs": total, "stop": None, "evaluate_every": total}
+    def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> Made:
+        """Train to epoch ``total`` with changed options, without snapshots and evaluations."""
+        updates = changes | {"epochs": total, "stop": None, "evaluate_every": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_program(name, "stage_1", self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
@@ -198,43 +241,9 @@ METHODS: dict[str, Callable[[Comparison], Made]] = {  # in the order in which th
     "stage_2": Comparison.stage_2,
     "average": Comparison.average,
     "plain_for_total": Comparison.plain_for_total,
+    "schedule_free": Comparison.schedule_free,
     "plain_to_the_end": Comparison.plain_to_the_end,
 }
-
-
-def run_program(what: str, program: str, arguments: Sequence[str], out: Path) -> None:
-    """Run a program of ``dimred.pipelines`` with its log beside the folder ``out``, or resume its run there.
-
-    Args:
-        what: name of the run, for the log and for errors.
-        program: name of the program.
-        arguments: its command line, without ``--out``.
-        out: folder of the run.
-
-    Raises:
-        FaultError: it failed.
-    """
-    log = out.with_name(f"{out.name}.log")
-    _log.info(f"{what}, see {log}")
-    _log.debug(what)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", f"dimred.pipelines.{program}", *arguments, "--out", str(out), "--resume"]
-    if (status := run_logged(command, log)) != 0:
-        raise FaultError(f"{what} ended with status {status}; {log} says why")
-
-
-def run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command that prints into a file, and return its status; a stop signal lets it save first."""
-    with (
-        log.open("a") as file,
-        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
-    ):
-        try:
-            return process.wait()
-        except StoppedError:
-            process.send_signal(signal.SIGINT)  # ctrl-C in a terminal does not reach another session
-            process.wait()
-            raise
 
 
 def checkpoint_of(run: Path, epoch: int) -> Path:

@@ -20,6 +20,7 @@ TITLES = {
     "stage_2": "**stage 2: cooldown and choice**",
     "search": "stage 2 with the search",
     "plain_for_total": "plain training, schedule made for this total",
+    "schedule_free": "schedule-free SGD for this total",
     "plain_to_the_end": "plain training to the end of its schedule",
 }
 PAGE = "compare.html"

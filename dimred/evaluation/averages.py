@@ -9,7 +9,7 @@ from mindspore import nn
 
 from dimred.averaging.choice import Candidate, Measured, Selection, choose
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
+from dimred.averaging.windows import Window, effective_size, measure_windows
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.distributed.ranks import ALONE, Ranks
@@ -105,7 +105,7 @@ class ChosenWeights(NamedTuple):
 def choose_average(
     averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
 ) -> ChosenWeights:
-    """Choose among the last weights, uniform windows, and linear and exponential profiles around the best window.
+    """Choose among the last weights and the windows of snapshots that ``measure_windows`` tries.
 
     The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
     Kaddour, 2022). Which is better depends on the task.
@@ -126,11 +126,13 @@ def choose_average(
         # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
         return on_val_of(weights) if np.isfinite(weights).all() else Measured(np.full(1, np.inf))
 
-    selection.measure("last", 1.0, lambda: measure(last))
-    if windows := uniform_windows(len(averages.steps)):
-        losses = [averages.measure(window, selection, measure).loss for window in windows]
-        for window in profiles_around(windows[int(np.argmin(losses))]):
-            averages.measure(window, selection, measure)
+    of_last = selection.measure("last", 1.0, lambda: measure(last)).loss
+
+    def loss(window: Window) -> float:
+        return of_last if window.end - window.first == 1 else averages.measure(window, selection, measure).loss
+
+    if averages.steps:
+        measure_windows(len(averages.steps), loss)
     chosen = choose(selection.candidates)
     average = averages.of_candidate(chosen.name)
     return ChosenWeights(last if average is None else average, chosen, selection)

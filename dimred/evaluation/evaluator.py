@@ -82,12 +82,21 @@ class OnSplits:
     ):
         self.network = network
         self._scores, self._ranks = scores, ranks
+        self._images, self._n_batches = images, n_batches
         self.layout = WeightLayout.from_network(network)
         self._splits = {
             split: _Kept(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
         }
         self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches), at_batch)
         self.has_batch_norm = bool(moving_statistics(network))
+
+    @property
+    def passes_each(self) -> float:
+        """Forward passes over the training split that it takes to measure weights on ``val``, BatchNorm included."""
+        samples = self._images["val"].n_images
+        if self.has_batch_norm:
+            samples += (self._n_batches + 1) * self._images["train"].batch_size * self._ranks.group_size
+        return samples / self._images["train"].n_images
 
     def metric(self, split: str) -> float:
         """Measure the mean of the metric over the split; by default the accuracy, a fraction."""

@@ -49,17 +49,20 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return ops.equal(ops.argmax(logits, 1).astype(ms.int32), labels), ops.not_equal(labels, IGNORED)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log p(label) of each label, (n, ...), without label smoothing; and which labels count.
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return the cross entropy of each label, (n, ...); and which labels count.
 
-    On a small held-out split it tells two networks apart that accuracy can't: a label counts by how sure the network
-    was, not only by whether it crossed a border.
+    With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it tells
+    two networks apart that accuracy can't: a label counts by how sure the network was, not only by whether it crossed a
+    border.
 
     Raises:
         DataError: as ``is_correct``.
     """
     labels = _classes(logits, labels)
-    values = ops.cross_entropy(logits.astype(ms.float32), labels, ignore_index=IGNORED, reduction="none")
+    values = ops.cross_entropy(
+        logits.astype(ms.float32), labels, ignore_index=IGNORED, reduction="none", label_smoothing=label_smoothing
+    )
     return values, ops.not_equal(labels, IGNORED)
 
 

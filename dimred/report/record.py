@@ -171,17 +171,29 @@ def on_equal_terms(
     return stage_1.measured(metric), searched, "statistics as trained"
 
 
-def passes_of(result: Mapping[str, Any], n_epochs: int | None = None) -> float:
-    """Return the cost of stage 2 in epochs of ordinary training, each a forward and a backward pass.
+FORWARD = 1 / 3  # of a forward and backward pass
+
+
+def passes_of(result: Mapping[str, Any]) -> float:
+    """Return the cost of stage 2 in epochs of ordinary training, choosing included.
 
     Args:
-        result: content of ``result.json``. A gradient counts as both passes, a trial of the line search as one.
-        n_epochs: how many epochs of stage 2 to count; all by default.
+        result: content of ``result.json``. An epoch is a forward and a backward pass; a forward pass alone, such as a
+            trial of the line search or what measures a candidate, counts as a third of it.
     """
-    epochs = result["epochs"] if n_epochs is None else n_epochs
+    return training_passes(result, result["epochs"]) + choosing_passes(result, "start", "average", "kept")
+
+
+def training_passes(result: Mapping[str, Any], n_epochs: int) -> float:
+    """Return the cost of the first epochs of a stage 2, without choosing; see ``passes_of``."""
     if result["basis"] is None:
-        return float(epochs)
-    return float(epochs * (result["gradients"] + result["trials"] / 2) / result["steps"])
+        return float(n_epochs)
+    return float(n_epochs * (result["gradients"] + FORWARD * result["trials"]) / result["steps"])
+
+
+def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:
+    """Return the cost of these choices of a stage 2, of ``start``, ``average`` and ``kept``; see ``passes_of``."""
+    return FORWARD * sum(result.get(f"{what}_cost", {}).get("forward_passes", 0.0) for what in choices)
 
 
 def seconds_of(result: Mapping[str, Any]) -> float:

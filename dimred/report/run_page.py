@@ -163,8 +163,8 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith("**") or row[0] == "last"]
         headings = (heading, "averages", "loss on val", f"{metric} on val", "behind the lowest")
         cost, seconds = result[f"{what}_cost"], result[f"{what}_seconds"]
-        again = f" and {cost['reestimations']} re-estimations of BatchNorm" if cost["reestimations"] else ""
-        said = f"Choosing took {cost['val_passes']} passes over val{again}, {duration(seconds)}."
+        worth = f"{cost['forward_passes']:.1f} forward passes over the training split"
+        said = f"{cost['measured']} networks were measured: {worth}, {duration(seconds)}."
         parts.append(table(headings, shown) + sentences([said]))
         if len(rows) > len(shown):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))

@@ -59,7 +59,7 @@ class Finish(StageRun):
         self.snapshots: CheckpointSeries | None = None  # on rank 0, of a run that begins
         self.points = Points(
             session.out / STAGE_2_CHECKPOINTS, settings.model.file_prefix, self.per_epoch, session.ranks,
-            Selection(reestimates=self.reestimates, metric=self.metric),
+            self.selection(),
         )  # fmt: skip
         self.result: dict[str, Any] = {
             "start": settings.start,
@@ -74,6 +74,11 @@ class Finish(StageRun):
         if handover is not None:
             by = f"{handover.n_updates} updates by {handover.optimizer.name}"
             session.identity["WEIGHTS"] = f"{by}, at the rate {handover.rate:g}"
+
+    def selection(self, **options: Any) -> Selection:
+        """Return an empty selection that knows what a measurement costs."""
+        passes_each = self.on.passes_each if self.settings.uses_val else 0.0
+        return Selection(passes_each=passes_each, metric=self.metric, **options)
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; return whether there is one.
@@ -121,9 +126,7 @@ class Finish(StageRun):
         """Put the best of the last weights and the averages of the snapshots into the network."""
         self.session.write_configuration()  # without it nothing in the folder would be gone on with
         choice = FirstChoice(self.session)
-        selection = Selection(
-            reestimates=self.on.has_batch_norm, metric=self.metric, known=choice.known(), remember=choice.save
-        )
+        selection = self.selection(known=choice.known(), remember=choice.save)
         averages = SnapshotAverages(self.snapshots, self.on.layout, self.ranks)
         last = self.on.layout.flatten(to_arrays(self.network.trainable_params()))
         chosen = choose_average(averages, self.on.on_val_of, last, selection)
@@ -201,7 +204,8 @@ class Finish(StageRun):
         self.ranks.all_reduce_mean(self.statistics)
         self.points.save(point, self._parameters())
         size = self.result["start_effective_size"] if point == "start" else 1.0
-        chooses = self.settings.keep_best
+        is_candidate = self.handover is None or point in ("start", str(self.n_epochs))  # else its rate is not yet 0
+        chooses = self.settings.keep_best and is_candidate
         self.measure((lambda: self.points.selection.measure(point, size, self.on.on_val)) if chooses else None)
         for key, value in self.measured.items():
             if key != self.metric:

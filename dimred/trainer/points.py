@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Parameter
 
 from dimred.averaging.choice import Candidate, Measured, Selection, choose
-from dimred.averaging.windows import latest_windows
+from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
@@ -71,9 +71,10 @@ class Points:
         self.selection.candidates = [
             Candidate(point, values[point][0], losses, values[point][1]) for point, losses in measured.items()
         ]
+        self.selection.n_added = sum(one.name == "average" for one in self.selection.candidates)
 
     def put_chosen(self, on: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:
-        """Choose among the points and the means of the newest epochs, and put the choice into the network.
+        """Choose among the points and the mean of the epochs, and put the choice into the network.
 
         Args:
             on: has the network, which is set in place, and measures it.
@@ -84,9 +85,9 @@ class Points:
         """
         own = Files(epochs, [self.path(str(epoch)) for epoch in epochs]) if self._ranks.is_rank_zero else None
         averages = SnapshotAverages(own, on.layout, self._ranks)
-        for window in latest_windows(len(epochs)):
-            name = f"mean of epochs {epochs[window.first]} to {epochs[-1]}"
-            averages.measure(window, self.selection, on.on_val_of, name)
+        if len(epochs) > 1:
+            name = f"mean of epochs {epochs[0]} to {epochs[-1]}"
+            averages.measure(Window(0, len(epochs)), self.selection, on.on_val_of, name)
         kept = choose(self.selection.candidates).name
         average = averages.of_candidate(kept)
         if average is not None:

@@ -59,7 +59,7 @@ def test_without_a_finite_loss_there_is_no_choice() -> None:
 
 
 def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
-    found = Selection()
+    found = Selection(passes_each=0.5)
     for name, effective_size, losses in candidates:
         found.measure(name, effective_size, partial(Measured, losses))
     return found
@@ -72,7 +72,7 @@ def test_the_log_says_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture)
     assert rule == "start: w1, the largest average within one standard error of the lowest loss on 'val'"
     assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
     assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
-    assert "8 passes over 'val', 8 re-estimations of BatchNorm" in cost
+    assert "8 networks measured, 4.0 forward passes over the training split" in cost
     made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()
     made.tell("kept")
@@ -85,4 +85,6 @@ def test_the_record_has_all_candidates() -> None:
     made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
     summary = made.summary("start")
     assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
-    assert summary["start_cost"] == {"val_passes": 8, "reestimations": 8}
+    assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
+    made.add("average", made.candidates[0])  # another selection has measured it
+    assert made.summary("start")["start_cost"]["measured"] == 8

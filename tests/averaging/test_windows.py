@@ -10,7 +10,7 @@ from dimred.averaging.windows import (
     effective_size,
     greedy_soup,
     halved_windows,
-    latest_windows,
+    measure_windows,
     profiles_around,
     uniform_windows,
 )
@@ -34,8 +34,36 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
     assert len(set(found)) == len(found) <= 45
     assert all(0 <= window.first < window.end <= n for window in found)
     assert uniform_windows(1) == uniform_windows(0) == []
-    assert [window.end - window.first for window in latest_windows(9)] == [2, 3, 5, 8, 9]
     assert halved_windows(9) == [Window(7, 9), Window(5, 9), Window(0, 9)]
+
+
+def measured(n: int, loss) -> list[Window]:
+    """The windows that are measured, in their order."""
+    found: list[Window] = []
+    measure_windows(n, lambda window: found.append(window) or float(loss(window)))
+    assert len(set(found)) == len(found)
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40, 60, 200])
+@pytest.mark.parametrize("best", [1, 2, 5, 13, 34, 200])
+def test_the_best_of_all_lengths_is_measured_from_coarse_to_fine(n: int, best: int) -> None:
+    def loss(window: Window) -> float:
+        return abs(math.log((window.end - window.first) / best)) + (n - window.end)
+
+    found = [window for window in measured(n, loss) if window.profile == "uniform"]
+    assert min(map(loss, found)) == min(map(loss, [Window(n - 1, n), *uniform_windows(n)]))
+    assert len(found) <= 10
+
+
+def test_windows_are_tried_further_back_while_that_is_better_and_a_linear_one_around_the_best() -> None:
+    found = measured(40, lambda window: window.end + abs(window.end - window.first - 8) / 10)
+    assert found[-4:] == [Window(22, 30), Window(12, 20), Window(2, 10), Window(0, 10, "linear")]
+    found = measured(40, lambda window: -window.end + abs(window.end - window.first - 8) / 10)
+    assert found[-2:] == [Window(22, 30), Window(24, 40, "linear")]
+    found = measured(40, lambda window: window.end - (window.end - window.first) / 100)  # all 40 are the best length
+    assert found[-4:-1] == [Window(9, 30), Window(7, 20), Window(2, 10)]
+    assert measured(1, lambda window: 0.0) == [Window(0, 1)]
 
 
 def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_for() -> None:

@@ -17,13 +17,12 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.averaging.windows import Window, effective_size, latest_windows, profiles_around, uniform_windows
+from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -101,24 +100,22 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
     saved = Files(series.steps[-KEPT:], series.paths[-KEPT:])
     averages = SnapshotAverages(saved, layout)
-    windows = uniform_windows(len(averages.steps))
+    losses = dict[Window, float]()
 
-    @cache
-    def loss(window: Window) -> float:
-        measuring.put(averages.of(window))
-        return measuring.mean_loss("val")
+    def average(window: Window) -> Weights:
+        size = effective_size(window.coefficients(averages.steps))
+        return Weights(window.name(averages.steps), size, averages.of(window))
 
-    best = min(windows, key=loss)
-    for window in [*windows, *profiles_around(best)]:
-        yield Weights(
-            window.name(averages.steps), effective_size(window.coefficients(averages.steps)), averages.of(window)
-        )
+    for window in uniform_windows(len(averages.steps)):
+        yield average(window)
+        losses[window] = measuring.mean_loss("val")  # of the network that is measured between the two lines
+    yield from map(average, profiles_around(min(losses, key=lambda window: losses[window])))
     points = {int(p.stem.rpartition("-")[2].partition("_")[0]): p for p in stage_2.glob("*-*_*.ckpt")}
     epochs = sorted(points)
     for epoch in epochs:
         yield Weights(f"epoch {epoch}", 1.0, vector(points[epoch]))
     means = SnapshotAverages(Files(epochs, [points[epoch] for epoch in epochs]), layout)
-    for window in latest_windows(len(epochs)):
+    for window in (window for window in uniform_windows(len(epochs)) if window.end == len(epochs)):
         size = effective_size(window.coefficients(epochs))
         yield Weights(f"mean of epochs {epochs[window.first]} to {epochs[-1]}", size, means.of(window))
 

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 import pytest
+from mindspore import Tensor, nn
 
-from dimred.builders import build_data, build_network, build_scores, check_scores
+from dimred.builders import build_data, build_loss, build_network, build_scores, check_scores
 from dimred.builders.handover import check_same_loss
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
 from dimred.errors import ConfigError, DimredError
@@ -22,6 +24,21 @@ def check(**options: Any) -> None:
     settings = StageOneConfig.model_validate(TASK | options)
     images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
     check_scores(settings, NETWORK, build_scores(settings), images)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_val_is_measured_by_the_loss_that_is_trained(smoothing: float) -> None:
+    """-(1 - s) log p(label) - s mean(log p), of each sample; in the mean the loss of a training step."""
+    settings = StageOneConfig.model_validate(tiny_task.TASK | {"label_smoothing": smoothing})
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(6, 3)).astype(np.float32), rng.integers(0, 3, 6).astype(np.int32)
+    values, counted = build_scores(settings).loss(Tensor(logits), Tensor(labels))
+    log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    expected = -(1 - smoothing) * log_p[np.arange(6), labels] - smoothing * log_p.mean(1)
+    np.testing.assert_allclose(values.asnumpy(), expected, rtol=1e-5)
+    assert counted.asnumpy().all()
+    trained = build_loss(settings, nn.Identity())(Tensor(logits), Tensor(labels))
+    assert float(trained.asnumpy()) == pytest.approx(expected.mean(), rel=1e-5)
 
 
 def test_mindspores_own_losses_are_accepted() -> None:

@@ -122,7 +122,9 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
     names = [one.name for one in found.selection.candidates]
     assert names[0] == "last"
     assert len(set(names)) == len(names)
-    assert {name.partition(" ")[0].partition("=")[0] for name in names[1:]} == {"uniform", "linear", "exponential"}
+    assert {name.partition(" ")[0] for name in names[1:]} == {"uniform", "linear"}
+    assert len(names) <= 12
+    assert "linear" in names[-1]
 
 
 def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:

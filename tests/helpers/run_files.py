@@ -51,7 +51,7 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
     result = {
         "start": "best", "started_from": average, "start_effective_size": 3.0, "start_candidates": candidates,
         "kept": "1", "kept_candidates": [_candidate("start", 3, 0.5, 0.1), _candidate("1", 1, 0.4, 0.0)],
-        "start_cost": {"val_passes": 2, "reestimations": 2}, "kept_cost": {"val_passes": 2, "reestimations": 2},
+        "start_cost": {"measured": 2, "forward_passes": 0.9}, "kept_cost": {"measured": 2, "forward_passes": 0.9},
         "start_seconds": 1.2, "training_seconds": 4.0, "cooldown": None, "metric": "accuracy", "kept_seconds": 1.2,
         "epochs": 1, "accuracy_start": 0.6, "accuracy_by_epoch": {"1": 0.65},
         "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2, "trials": 4, "gradients": 2,

@@ -118,14 +118,14 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
     assert said[1] == (
         f"Use {final}: 70.00 % on test, BatchNorm re-estimated. That is 15.00 points above the last weights of stage 1 "
         "(55.00 %) and 10.00 points above the average that it started from (uniform of 3 snapshots, 60.00 %). Stage 2 "
-        "cost 2.0 passes after the 50 of stage 1, and 6 s."
+        "cost 2.3 passes after the 50 of stage 1, and 6 s."
     )
     for fact in (str(run.stage_2), "stage 1 2 min, stage 2 6 s", str(tmp_path)):
         assert f"<td>{fact}</td>" in page
     best = "<b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000"
     for row in (best, "last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100", "<b>epoch 1</b>"):
         assert f"<td>{row}</td>" in page
-    assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
+    assert "2 networks were measured: 0.9 forward passes over the training split, 1 s." in page
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
 
 

@@ -92,14 +92,17 @@ def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) 
     assert found == {"start": (1, 0), "2": (1, 2)}
 
 
-def test_a_mean_covers_the_epochs_in_its_name_even_if_one_could_not_be_measured(
+def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measured(
     tmp_path: Path, network: nn.Cell
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
     make(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
     resumed.restore(made.state_arrays(), made.state_values())
-    assert put_chosen(resumed, network, 4)["kept"] == "mean of epochs 3 to 4"
-    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 2, np.float32))
+    found = put_chosen(resumed, network, 4)
+    assert found["kept"] == "3"
+    assert found["kept_candidates"][-1]["name"] == "mean of epochs 1 to 4"
+    assert not np.isfinite(found["kept_candidates"][-1]["loss"])
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.ones((3, 2), np.float32))
 
 
 def test_half_a_checkpoint_of_a_killed_run_is_removed(tmp_path: Path) -> None:
