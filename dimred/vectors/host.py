@@ -1,5 +1,6 @@
 """Weights, vectors and the basis in host memory, where NumPy reads and writes them in place."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -8,8 +9,9 @@ from mindspore import Parameter, Tensor
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
-# A sum of several vectors is made in pieces that stay in a core's cache: its temporaries never reach the memory.
-_PIECE = 1 << 15  # weights
+# A sum of several vectors is made in pieces that stay in the caches: its temporaries never reach the memory. With a
+# quarter of the size the calls of NumPy take as long as the sums save.
+_PIECE = 1 << 17  # weights
 
 
 class HostVectors:
@@ -26,6 +28,7 @@ class HostVectors:
         self._parameters = list(parameters)
         ends = list(accumulate((parameter.size for parameter in parameters), initial=0))
         self._places = [slice(first, end) for first, end in pairwise(ends)]
+        self._memory = ReusedMemory(ends[-1])
 
     def read(self) -> Tensor:
         """Copy the parameters."""
@@ -33,7 +36,7 @@ class HostVectors:
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """Join float32 tensors of the parameters' shapes, such as their gradients, to one vector."""
-        return Tensor.from_numpy(np.concatenate(_flat(tensors)))
+        return Tensor.from_numpy(np.concatenate(_flat(tensors), out=self._memory.vector()))
 
     def put(self, *terms: Term) -> None:
         """Set the parameters to the sum of factor * vector; one vector with the factor 1 is put bit for bit."""
@@ -43,7 +46,7 @@ class HostVectors:
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
         """Add factor * v to the parameters, where v is the sum of the terms; return v, and v'v."""
-        vectors, total = _arrays(terms), np.empty(self._places[-1].stop, np.float32)
+        vectors, total = _arrays(terms), self._memory.vector()
         for weights, place in self._pieces():
             _sum(vectors, place, total[place])
             weights += total[place] * np.float32(factor)
@@ -72,6 +75,7 @@ class HostProjection:
     def __init__(self, components: np.ndarray):
         self.n_components = len(components)
         self._components = components
+        self._memory = ReusedMemory(components.shape[1])
 
     def project(self, vector: Tensor) -> np.ndarray:
         """Return P v: (M,) float32 -> (k,) float64."""
@@ -83,7 +87,10 @@ class HostProjection:
 
         Each is a product of its own: a matrix of two or three rows takes BLAS longer than as many vectors.
         """
-        return [Tensor.from_numpy(z.astype(np.float32) @ self._components) for z in coordinates]
+        return [
+            Tensor.from_numpy(np.matmul(z.astype(np.float32), self._components, out=self._memory.vector()))
+            for z in coordinates
+        ]
 
 
 class HostCopies:
@@ -98,6 +105,29 @@ class HostCopies:
     def restore(self, saved: Sequence[np.ndarray]) -> None:
         for parameter, value in zip(self._parameters, saved, strict=True):
             parameter.asnumpy()[...] = value
+
+
+class ReusedMemory:
+    """Vectors of one length, each in memory of an earlier one that nothing refers to any more.
+
+    Memory fresh from the system is cleared, page by page, as it is first written. That takes as long as what a step
+    then does with it, and ten times as long where a virtual machine gets each page from its host.
+
+    Args:
+        length: of the vectors.
+    """
+
+    def __init__(self, length: int):
+        self._length = length
+        self._free: list[np.ndarray] = []
+
+    def vector(self) -> np.ndarray:
+        """Return a vector (length,) float32 that is not initialised."""
+        memory = self._free.pop() if self._free else np.empty(self._length, np.float32)
+        # A view that is no array's: each tensor on the vector, and each part of it, keeps it alive, and not the memory.
+        vector = np.frombuffer(memory.data, np.float32)
+        weakref.finalize(vector, self._free.append, memory).atexit = False
+        return vector
 
 
 def _flat(tensors: Sequence[Tensor]) -> list[np.ndarray]:

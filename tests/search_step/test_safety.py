@@ -266,6 +266,17 @@ def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(option
     assert state_bytes(resumed) == state_bytes(network)
 
 
+def test_a_state_that_somebody_keeps_stays_as_it_was():
+    _, step = quadratic(alpha=0.01)
+    step(linear(0))
+    kept = step.state.residual_momentum
+    before = kept.asnumpy().tobytes()
+    for number in range(1, 5):
+        step(linear(number))
+        assert step.state.residual_momentum.asnumpy().tobytes() != before
+    assert kept.asnumpy().tobytes() == before
+
+
 def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):
     network = BatchNormNet()
     network.conv.weight.requires_grad = False
