@@ -22,7 +22,7 @@ from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
-from dimred.launch.signals import StopSignals
+from dimred.launch.channel import StopSignals
 from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import passes_of
 

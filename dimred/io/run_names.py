@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from dimred.io.atomic import is_temporary
+from dimred.io.atomic import LOCK, is_temporary
 
 # Of every run.
 CONFIG = "config.yaml"
@@ -14,7 +14,6 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"  # folder of event files
 STATES = "resume"
 PROFILE = "profile"  # folder of MindSpore's profiler
-LOCK = ".lock"
 MINDSPORE_LOG = "mindspore.log"
 
 # In a rank's folder, from its launcher.

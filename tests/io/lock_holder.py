@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from dimred.io.lock import FolderLock
+from dimred.io.atomic import FolderLock
 
 with FolderLock(Path(sys.argv[1]), "FOLDER"):
     print("held", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dimred.errors import RunError
-from dimred.io.lock import FolderLock
+from dimred.io.atomic import FolderLock
 from dimred.io.run_names import LOCK
 
 HOLDER = Path(__file__).with_name("lock_holder.py")
