@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dimred.cli.bench import with_row
+from dimred.cli.machine import with_row
 from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here, run
 from tests.helpers.tiny_task import TASK
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dimred.cli.compare import compare
+from dimred.cli.measure import compare
 from dimred.errors import ConfigError
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
