@@ -91,6 +91,9 @@ def bench(
     compiled, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
     seconds = (done_at[last] - done_at[first]) / (last - first)
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
+    if device_target == "Ascend":
+        peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
     precision, batch = settings.precision, settings.data.batch_size * settings.accumulation
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
@@ -105,16 +108,9 @@ def bench(
         "ms a step": f"{1000 * seconds:.1f}",
         "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
         "reads a step": f"{reads / last:.2f}",
-        "peak memory of rank 0, MB": f"{_peak_bytes(device_target) / 1e6:,.0f}",
+        "peak memory of rank 0, MB": f"{peak / 1e6:,.0f}",
     }
     print(json.dumps(row))
-
-
-def _peak_bytes(device_target: str) -> int:
-    """Return the most memory that the tensors on the device took so far; on CPU, that the process took."""
-    if device_target == "Ascend":
-        return int(ms.runtime.max_memory_allocated())
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from dimred.data.image_tree import write_image_tree
-from dimred.errors import DataError, check_number
 
 FIELD = 16
 N_CLASSES = 10
@@ -25,7 +24,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        seed: of the split, the shifts and the noise; 0 or more.
+        seed: of the split, the shifts and the noise.
         noise: standard deviation of the pixel noise, as a share of the scan's full intensity.
         label_noise: share of the *training* images that go to a class drawn at random; val and test stay clean.
 
@@ -33,13 +32,8 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
         The number of images in each split.
 
     Raises:
-        ConfigError: ``seed`` is below 0.
-        DataError: ``out`` holds something already or can't be written, or ``label_noise`` is out of range. Nothing is
-            left behind.
+        DataError: ``out`` holds something already; ConfigError: it can't be written. Nothing is left behind.
     """
-    check_number("--seed", seed, at_least=0, whole=True)
-    if not 0 <= label_noise <= 1:
-        raise DataError(f"--label-noise is {label_noise}; it must lie between 0 and 1")
     return write_image_tree(out, _images(seed, noise, label_noise))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from dimred.errors import DataError
-from dimred.io.atomic import atomic_folder
+from dimred.io.atomic import atomic_folder, writable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -59,17 +59,11 @@ def smallest_side(folder: Path) -> int | None:
 
 
 class ImageTree(NamedTuple):
-    """The images of one split, counted once.
+    """The images of one split, counted once."""
 
-    Attributes:
-        classes: names of the class folders, sorted.
-        n_images: images in all of them.
-        suffixes: of the images' names, sorted, in the case that they have.
-    """
-
-    classes: list[str]
-    n_images: int
-    suffixes: list[str]
+    classes: list[str]  # names of the class folders, sorted
+    n_images: int  # in all of them
+    suffixes: list[str]  # of the images' names, sorted, in the case that they have
 
 
 def read_image_tree(folder: Path) -> ImageTree:
@@ -149,20 +143,17 @@ def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already, or can't be written.
+        DataError: ``out`` holds something already; ConfigError: it can't be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"OUT is {str(out)!r}, which exists already; name a new folder, or remove that one first")
     counts: Counter[str] = Counter()
-    try:
+    with writable("OUT", out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(out) as unfinished:
             for split, class_name, name, pixels in images:
                 save_image(pixels, unfinished / split / class_name / f"{name}.png")
                 counts[split] += 1
-    except OSError as error:
-        why = error.strerror
-        raise DataError(f"OUT is {str(out)!r}, which can't be written ({why}); name another folder") from error
     return dict(counts)
 
 

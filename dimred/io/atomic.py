@@ -17,7 +17,7 @@ from typing import BinaryIO, Self, TypeVar
 
 import psutil
 
-from dimred.errors import RunError
+from dimred.errors import ConfigError, RunError
 
 _log = logging.getLogger(__name__)
 _HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
@@ -136,6 +136,16 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writable(argument: str, path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a ConfigError about ``path``, which the user named by ``argument``."""
+    try:
+        yield
+    except OSError as error:
+        why = f"can't be made or written to ({error.strerror}); name another folder"
+        raise ConfigError(f"{argument} is {str(path)!r}, which {why}") from error
 
 
 LOCK = ".lock"

@@ -129,15 +129,10 @@ class StageBar:
 
 
 class Stall(NamedTuple):
-    """A job that stands still.
+    """A job that stands still."""
 
-    Attributes:
-        rank: the lowest of the ranks that the others wait for.
-        words: description for an error message.
-    """
-
-    rank: int
-    words: str
+    rank: int  # the lowest of the ranks that the others wait for
+    words: str  # description for an error message
 
 
 class StallDetector:

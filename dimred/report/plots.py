@@ -98,14 +98,10 @@ def plot_metric(
     label, factor = metric_axis(metric)
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
-    looks: tuple[tuple[str, Mapping[int, float], dict[str, Any]], ...] = (
-        ("stage 1", plain, {"color": PLAIN, "lw": 1, "marker": "o", "ms": 2}),
-        ("stage 2", stage_2, {"color": STAGE_2, "lw": 2, "marker": "o", "ms": 4}),
-    )
-    for name, values, look in looks:
+    for name, values, colour, width in (("stage 1", plain, PLAIN, 1), ("stage 2", stage_2, STAGE_2, 2)):
         if values:
-            label_of_one = f"{name}, {statistics}"
-            axes.plot(list(values), factor * np.array(list(values.values())), label=label_of_one, **look)
+            look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
+            axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
     # Single collapses would flatten the rest, so the axis leaves out the worst tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
@@ -172,51 +168,30 @@ def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean.
+    """Points of weight space, seen from the plane through the snapshots' mean."""
 
-    Attributes:
-        along: coordinates in the plane, (n, 2) float64.
-        off: distance from the plane, (n,) float64.
-    """
-
-    along: np.ndarray
-    off: np.ndarray
+    along: np.ndarray  # coordinates in the plane, (n, 2) float64
+    off: np.ndarray  # distance from the plane, (n,) float64
 
 
 class Surface(NamedTuple):
-    """The loss on a grid of the plane.
+    """The loss on a grid of the plane."""
 
-    Attributes:
-        first: coordinates along the first direction, (n,).
-        second: coordinates along the second direction, (n,).
-        loss: (n, n); row i belongs to ``second[i]``, column j to ``first[j]``.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    loss: np.ndarray
+    first: np.ndarray  # coordinates along the first direction, (n,)
+    second: np.ndarray  # coordinates along the second direction, (n,)
+    loss: np.ndarray  # (n, n); row i belongs to second[i], column j to first[j]
 
 
 class PlaneView(NamedTuple):
-    """The content of the plane's pictures.
+    """The content of the plane's pictures."""
 
-    Attributes:
-        whole: loss around both stages.
-        near: loss around stage 2 alone.
-        n_images: number of samples the loss was evaluated on.
-        batch_norm: whether the network has BatchNorm.
-        snapshots: those of stage 1, in order.
-        stops: stage 2's start and the end of each of its epochs.
-        search: stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2).
-    """
-
-    whole: Surface
-    near: Surface
-    n_images: int
-    batch_norm: bool
-    snapshots: PlanePoints
-    stops: PlanePoints
-    search: np.ndarray
+    whole: Surface  # around both stages
+    near: Surface  # around stage 2 alone
+    n_images: int  # samples that the loss was evaluated on
+    batch_norm: bool  # whether the network has BatchNorm
+    snapshots: PlanePoints  # those of stage 1, in order
+    stops: PlanePoints  # stage 2's start and the end of each of its epochs
+    search: np.ndarray  # stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2)
 
 
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:

@@ -121,41 +121,18 @@ def rows_pass(
             if len(pending) == _AHEAD:
                 pending.pop(0).result()  # its buffer is filled again below
             block, centre = (array[..., : source.shape[1]] for array in buffers[number % _AHEAD])
-            make_rows(coefficients, source, strips, block, centre, row_gram, centred=centred)
+            for columns, strip, strip_mean in _strips(source, strips[0], centred):
+                centre[columns] = strip_mean
+                made = strips[1][:, : strip.shape[1]]
+                np.matmul(coefficients, strip, out=made)
+                block[:, columns] = made
+                made[:] = block[:, columns]  # as rounded to float32
+                row_gram += made @ made.T
             pending.append(writer.submit(write, first, block, centre))
         for last in pending:
             last.result()
         flushed.result()
     return row_gram, digest_of_chunks(np.concatenate(digests))
-
-
-def make_rows(
-    coefficients: np.ndarray,
-    source: np.ndarray,
-    buffers: tuple[np.ndarray, np.ndarray],
-    block: np.ndarray,
-    mean: np.ndarray,
-    row_gram: np.ndarray,
-    *,
-    centred: bool,
-) -> None:
-    """Compute a block's columns of the basis and of the mean, and add the block's part of P P'.
-
-    Args:
-        coefficients: float64 (k, N).
-        source: float32 (N, width), the snapshots.
-        buffers: float64 (N, STRIP) and (k, STRIP), overwritten.
-        block, mean: float32 (k, width) and (width,), filled.
-        row_gram: float64 (k, k), added to.
-        centred: subtract the mean from the snapshots.
-    """
-    for columns, strip, centre in _strips(source, buffers[0], centred):
-        mean[columns] = centre
-        made = buffers[1][:, : strip.shape[1]]
-        np.matmul(coefficients, strip, out=made)
-        block[:, columns] = made
-        made[:] = block[:, columns]  # as rounded to float32
-        row_gram += made @ made.T
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

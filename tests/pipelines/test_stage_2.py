@@ -12,9 +12,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
-from dimred.report.record import read_stage_2
+from dimred.report.record import Measured, read_stage_2
 from dimred.report.run_page import write_report
-from dimred.report.verdict import Measured
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred_here, program
 

@@ -11,9 +11,8 @@ import pytest
 
 from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
-from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.record import Measured, on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.verdict import Measured
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, write_run
 
@@ -123,7 +122,11 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
     for fact in (str(run.stage_2), "stage 1 2 min, stage 2 6 s", str(tmp_path)):
         assert f"<td>{fact}</td>" in page
     best = "<b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000"
-    for row in (best, "last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100", "<b>epoch 1</b>"):
+    for row in (
+        best,
+        "the last weights of stage 1</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100",
+        "<b>epoch 1</b>",
+    ):
         assert f"<td>{row}</td>" in page
     assert "Choosing took 2 passes over val and 2 re-estimations of BatchNorm, 1 s." in page
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
