@@ -126,7 +126,7 @@ def digits(
 
     Example: dimred data digits ./digits --seed 1
     """
-    from dimred.data.digits import write_digits
+    from dimred.data.image_tree import write_digits
 
     counts = write_digits(out, seed, label_noise=label_noise)
     print(f"{out}: " + ", ".join(f"{count} {split} images" for split, count in counts.items()))

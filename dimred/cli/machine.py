@@ -156,14 +156,14 @@ def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int |
 def _last_line(
     program: str, arguments: list[str], devices: int, target: Literal["CPU", "Ascend"], port: int | None = None
 ) -> str:
-    """Run a program of ``pipelines`` through the launcher, in a temporary folder of this one; return its last line."""
+    """Run ``pipelines/machine.py`` through the launcher, in a temporary folder of this one; return its last line."""
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
     printed = io.StringIO()
     with tempfile.TemporaryDirectory(prefix=f".dimred-{program}-", dir=Path.cwd()) as out, redirect_stdout(printed):
         job = make_job(
-            f"dimred.pipelines.{program}", program, arguments,
+            "dimred.pipelines.machine", program, [program, *arguments],
             out=Path(out), devices=devices, device_target=target, master_port=port,
         )  # fmt: skip
         status = launch(job)

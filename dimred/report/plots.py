@@ -115,11 +115,15 @@ def plot_metric(
     return figure
 
 
-def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
-    """Draw the training loss of the last step of each epoch."""
+def plot_line(label: str, values: np.ndarray, axis: str, numbers: np.ndarray, *, mean: bool = False) -> Figure:
+    """Draw values (n,) over the numbers (n,) of epochs or steps; with ``mean`` from 0 on, with a line at their mean."""
     figure, axes = new_figure()
-    axes.plot(epochs, losses, color=PLAIN, lw=1)
-    axes.set(xlabel="epoch", ylabel="training loss, last step")
+    axes.plot(numbers, values, color=PLAIN, lw=1)
+    if mean and np.isfinite(values).any():
+        axes.axhline(float(np.nanmean(values)), color=STAGE_2, ls="--", lw=1, label="mean")
+        axes.set(ylim=(0, None))
+        legend_below(figure, axes)
+    axes.set(xlabel=axis, ylabel=label)
     whole_numbers(axes.xaxis)
     return figure
 
@@ -140,30 +144,17 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw stage 2's loss over its steps, accepted and rejected ones, and the number of trials of each."""
     figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
-    upper.plot(numbers, _column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
+    upper.plot(numbers, column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
     for outcome, (marker, colour, label) in _OUTCOMES.items():
         chosen = np.array([step["outcome"] == outcome for step in steps])
         if chosen.any():
-            after = _column(steps, "loss_after")[chosen]
+            after = column(steps, "loss_after")[chosen]
             upper.plot(numbers[chosen], after, marker, color=colour, ms=4, label=label)
-    lower.bar(numbers, _column(steps, "n_trials"), color=AVERAGE)
+    lower.bar(numbers, column(steps, "n_trials"), color=AVERAGE)
     upper.set(ylabel="loss of the batch")
     lower.set(xlabel="step of stage 2", ylabel="trials")
     whole_numbers(lower.xaxis, lower.yaxis)
     legend_below(figure, upper)
-    return figure
-
-
-def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the share of the gradient inside the subspace, |P g|^2 / |g|^2, over the steps."""
-    figure, axes = new_figure()
-    shares = 100 * _column(steps, "captured_share")
-    axes.plot([step["step"] for step in steps], shares, "o-", color=STAGE_2, ms=3, lw=1)
-    if np.isfinite(shares).any():
-        axes.axhline(float(np.nanmean(shares)), color=PLAIN, ls="--", lw=1, label="mean")
-        legend_below(figure, axes)
-    axes.set(xlabel="step of stage 2", ylabel="gradient inside, %", ylim=(0, None))
-    whole_numbers(axes.xaxis)
     return figure
 
 
@@ -258,5 +249,6 @@ def plot_curve(
     return figure
 
 
-def _column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """Return a key of metrics, float64 (n,), NaN where it is None."""
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)

@@ -1,7 +1,6 @@
 """Write the page of a run: verdict, candidates, pictures with captions."""
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from html import escape
@@ -200,8 +199,8 @@ def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoR
         drawn = plots.plot_metric(metric, plain, searched, taken, statistics)
         caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
         pictures.append(Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses."))
-    losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
-    drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
+    losses, epochs = (plots.column(run.epochs, key) for key in ("loss", "epoch"))
+    drawn = plots.plot_line("training loss, last step", losses, "epoch", epochs)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
     page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")], after=_averaged(run))
 
@@ -255,8 +254,9 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
     result = run.result
     if not result["basis"]:
         return
-    shares = [share for step in run.steps if (share := step["captured_share"]) is not None]
-    mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
+    numbers, shares = plots.column(run.steps, "step"), 100 * plots.column(run.steps, "captured_share")
+    mean = f"{np.nanmean(shares):.2g} %" if np.isfinite(shares).any() else "unknown"
+    captured = plots.plot_line("gradient inside, %", shares, "step of stage 2", numbers, mean=True)
     page.add("The search, step by step", [
         Picture(
             "steps", plots.plot_steps(run.steps),
@@ -265,8 +265,7 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
             "Each step's batch before and after the step, and the trials it took.",
         ),
         Picture(
-            "captured", plots.plot_captured(run.steps),
-            f"Share of the gradient inside the subspace, {mean} in the mean.",
+            "captured", captured, f"Share of the gradient inside the subspace, {mean} in the mean.",
             "Share of the gradient's squared length that lies inside the subspace.",
         ),
     ])  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.data.digits import write_digits
+from dimred.data.image_tree import write_digits
 from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 DIGITS = "digits with ü and blanks"
