@@ -167,5 +167,5 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
     text = stage_2_page(run, tmp_path / "out", Measured("test", reestimated=False)).read_text()
     assert "Parts that need the weights and the basis are left out," in text
     assert "70.00 % on test. That is 10.00 points above the average" in text
-    assert "last weights of stage 1" not in text
+    assert "the last weights of stage 1 (" not in text
     assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "captured"}
