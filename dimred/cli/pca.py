@@ -58,7 +58,8 @@ def pca(
     """
     from dimred.checkpoints.matrix import WeightMatrix
     from dimred.checkpoints.series import CheckpointSeries
-    from dimred.subspace.fit import fit_basis, plan_basis
+    from dimred.subspace.fit import fit_basis
+    from dimred.subspace.gram_and_rows import plan_basis
 
     series = CheckpointSeries.open(ckpt_dir).select(last)
     layout = None if names_from is None else _layout_from(names_from)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
+from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
 
@@ -155,7 +155,6 @@ def make_table(
 def check_table(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List everything that is wrong with a rank table; exit status 0 if it can be used.
 
@@ -163,9 +162,5 @@ def check_table(
     """
     from dimred.launch.rank_table import read_rank_table
 
-    found = read_rank_table(table, devices)
-    if as_json:
-        print(json.dumps({"devices": [device._asdict() for device in found]}))
-        return
-    for device in found:
+    for device in read_rank_table(table, devices):
         print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")

@@ -60,8 +60,6 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"--config is {str(path)!r}, which is not found; name a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error

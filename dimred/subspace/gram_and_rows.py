@@ -29,12 +29,24 @@ class BadSnapshotError(CheckpointError):
         self.row = row
 
 
-def working_bytes(n_snapshots: int, n_weights: int, n_components: int) -> int:
-    """Return the bytes of memory that the two passes take, the libraries' own buffers included."""
-    blocks = 4 * 2 * (n_snapshots + n_components + 1) * CHUNK  # two being read, two being written, and their means
-    strips = 8 * STRIP * (3 * n_snapshots + 2 * n_components + 2)
+def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
+    """Estimate what a basis of N snapshots of M weights takes, in bytes.
+
+    Returns:
+        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
+        the mean; and ``memory_bytes``, of the process's own without memory-mapped pages.
+    """
+    k = n_components or 32
+    blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
+    strips = 8 * STRIP * (3 * n_snapshots + 2 * k + 2)
     digests = 2 * 32 * (n_snapshots + 1) * (n_weights // CHUNK + 1)
-    return blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20)
+    return {
+        "n_snapshots": n_snapshots,
+        "n_weights": n_weights,
+        "read_bytes": 4 * n_snapshots * n_weights,
+        "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
+        "memory_bytes": blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
+    }
 
 
 def gram_pass(

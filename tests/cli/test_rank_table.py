@@ -13,7 +13,5 @@ def test_make_then_check(tmp_path):
     assert "exists already" in again.stderr
     good = dimred("rank-table", "check", "table.json", "--devices", 4, cwd=tmp_path, status=0)
     assert "rank 3: device 1 (192.168.0.4) of server 10.0.0.2" in good.stdout
-    told = dimred("rank-table", "check", "table.json", "--json", cwd=tmp_path)
-    assert [row["server_id"] for row in json.loads(told.stdout)["devices"]] == ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2
     bad = dimred("rank-table", "check", "table.json", "--devices", 8, cwd=tmp_path, status=2)
     assert "it has 4 devices, but --devices is 8" in bad.stderr

@@ -18,6 +18,7 @@ STAGE_1 = CONFIGS / "digits_stage_1.yaml"
 STAGE_2 = CONFIGS / "digits_stage_2.yaml"
 N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
+ON_PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 TWO_RANKS = ("--devices", "2", "--device-target", "CPU")
 
 

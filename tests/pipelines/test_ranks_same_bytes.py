@@ -98,11 +98,6 @@ def test_rank_0_alone_saves(job_1: RanksJob, job_2: RanksJob) -> None:
     assert len(result["average_candidates"]) > 10
 
 
-def test_a_second_run_asks_for_resume_or_another_folder(job_1: RanksJob) -> None:
-    again = run(*job_1.command, cwd=job_1.folder, status=2)
-    assert "holds earlier results; --resume goes on with them, --out starts in another folder" in again.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "rank"), [(1, 0), (1, 1), (2, 0), (2, 1)])
 def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(

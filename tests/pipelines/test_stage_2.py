@@ -138,16 +138,6 @@ def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
         np.testing.assert_array_equal(final["classifier.weight"], saved["classifier.weight"])
 
 
-def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoStages, searched: Path) -> None:
-    import mindspore
-
-    path = searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt"
-    loaded = mindspore.load_checkpoint(str(path))
-    stage_1 = read_checkpoint(two_stages.weights)
-    names = {name for name in stage_1 if not name.startswith(("moments.", "momentum", "global_step", "epoch"))}
-    assert set(loaded) == names
-
-
 def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
