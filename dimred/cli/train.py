@@ -118,16 +118,10 @@ def train(
     if status == 0:
         seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(
-            f"fast dev run: {_PHASES[stage]} went well on {ranks} in {seconds:.0f} s, and were removed; without "
-            "--fast-dev-run the same command makes the whole run"
+            f"fast dev run: a step and all that surrounds it went well on {ranks} in {seconds:.0f} s; nothing of it is "
+            "kept. Without --fast-dev-run the same command makes the whole run"
         )
     sys.exit(status)
-
-
-_PHASES = {
-    "stage-1": "a step, a snapshot, an evaluation, a state and a full checkpoint",
-    "stage-2": "the start, a step, an evaluation, a choice, a state and the network that is kept",
-}
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from dimred.trainer.states import RunStates
-from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
+from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2, run
 from tests.helpers.results import differences, results
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "1"))
@@ -53,10 +52,7 @@ def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: boo
     options = phase.resume if resumed else []
     command = [sys.executable, "-m", "tests.helpers.killed_run", event, delay, how, count, *phase.command]
     command += ["--out", folder / "run" / phase.out_name, *options]
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    done = run(*command, cwd=REPOSITORY)
     return done, int(count.read_text()) if count.exists() else 0
 
 
