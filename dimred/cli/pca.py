@@ -2,18 +2,14 @@
 
 import json
 import logging
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
 from dimred.console import AsJson
 from dimred.errors import ConfigError
@@ -71,34 +67,20 @@ def pca(
         )
         print(json.dumps(needs) if as_json else told.format(**needs))
         return
-    with _progress(len(series)) as progress:
-        made = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad,
-            progress=progress,
-        )  # fmt: skip
+
+    def tell(phase: str, done: int, total: int) -> None:
+        if done == 0:
+            _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
+
+    made = fit_basis(
+        series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
+    )
     found = {"path": str(made.path)} | made.in_short(made.n_components)
     told = (
         "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "
         "{explained_variance:.2%} of their variance"
     )
     print(json.dumps(found) if as_json else told.format(**found))
-
-
-@contextmanager
-def _progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a ``progress`` for ``fit_basis``: in a terminal a bar of the bytes read, elsewhere a line for each pass."""
-    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-
-        def report(phase: str, done: int, total: int) -> None:
-            if done == 0:
-                tasks[phase] = bar.add_task(phase, total=4 * n_snapshots * total)
-                if bar.disable:
-                    _log.info(f"{phase}: {4 * n_snapshots * total / 1e9:.2f} GB")
-            bar.update(tasks[phase], completed=4 * n_snapshots * done)
-
-        yield report
 
 
 def _layout_from(path: Path) -> "WeightLayout":

@@ -75,8 +75,13 @@ class ImageFolder(Batches):
         self._augmented = augmented[augmentation]
 
     def digest(self) -> str:
-        """Return a digest of the names and sizes of the images, in hexadecimal."""
-        return digest_of_images(self.folder, self.classes)
+        """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
+        found = hashlib.sha256()
+        for name in self.classes:
+            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.folder / name)}
+            images = sorted(file for file in sizes if _suffix(file).lower() in IMAGE_SUFFIXES)
+            found.update(os.fsencode("".join(f"{name}/{image}\0{sizes[image]}\n" for image in images)))
+        return found.hexdigest()
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         own = [self.rank] if self.rank else []
@@ -171,16 +176,6 @@ def read_image_tree(folder: Path) -> ImageTree:
             )
         counts.update(found)
     return ImageTree(classes, counts.total(), sorted(counts))
-
-
-def digest_of_images(folder: Path, classes: Sequence[str]) -> str:
-    """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
-    found = hashlib.sha256()
-    for name in classes:
-        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder / name)}
-        images = sorted(file for file in sizes if _suffix(file).lower() in IMAGE_SUFFIXES)
-        found.update(os.fsencode("".join(f"{name}/{image}\0{sizes[image]}\n" for image in images)))
-    return found.hexdigest()
 
 
 def _suffix(name: str) -> str:
