@@ -152,10 +152,14 @@ class _Rate(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
 
-def run_program(program: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function as a program whose log goes to standard output; see ``run_app``."""
+def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
+    """Run a function, or the one of several that is named first, as a program that logs to standard output.
+
+    See ``run_app``.
+    """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(program)
+    for program in programs:
+        app.command()(program)
     run_app(app, tell_refusal, to_stdout=True)
 
 

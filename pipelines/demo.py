@@ -17,12 +17,12 @@ import typer
 
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
-from dimred.errors import ConfigError, DimredError
-from dimred.io.atomic import atomic_write
+from dimred.errors import DimredError
+from dimred.io.atomic import atomic_write, writable
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
-from dimred.launch.signals import StopSignals
+from dimred.launch.channel import StopSignals
 from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import passes_of, training_passes
 
@@ -32,6 +32,7 @@ _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
 PLAIN = _CONFIGS / "digits_stage_1.yaml"
 _SNAPSHOTS = 40  # at least
+_DIMRED, _PROGRAM = Path(sys.executable).with_name("dimred"), (sys.executable, "-m")
 
 
 def demo(
@@ -41,18 +42,14 @@ def demo(
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
     total = epochs + load_config(StageTwoConfig, STAGE_2).with_epochs_after(epochs).n_epochs
-    try:
+    with writable("--out", out):
         out.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--out is {str(out)!r}, which can't be made ({error.strerror}); name a new folder"
-        ) from error
     out = out.resolve()
     with StopSignals(), ExitStack() as running:
-        _wait(_start(running, _dimred("data", "digits", out / "data", "--seed", seed)))
+        _wait(_start(running, [_DIMRED, "data", "digits", out / "data", "--seed", seed]))
         _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
         _show(out, seed, epochs, total)
-        _wait(_start(running, _dimred("report", out / "device0_stage_2", "--out", out / "report")))
+        _wait(_start(running, [_DIMRED, "report", out / "device0_stage_2", "--out", out / "report"]))
 
 
 def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
@@ -72,32 +69,26 @@ def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: S
     stage_1, stage_2 = out / "device0_stage_1", out / "device0_stage_2"
     _wait(_start(running, _stage_1(data, stage_1, STAGE_1, epochs, taken, common)))
     weights = next((stage_1 / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt"))
-    _wait(_start(running, _program("stage_2", data, weights, "--config", STAGE_2, "--out", stage_2, *common)))
+    command = [*_PROGRAM, "dimred.pipelines.stage_2", data, weights, "--config", STAGE_2, "--out", stage_2, *common]
+    _wait(_start(running, command))
     for training in beside:
         _wait(training)
 
 
 def _stage_1(
     data: Path, run: Path, config: Path, epochs: int, options: Sequence[str], common: Sequence[str]
-) -> list[str]:
+) -> list[Any]:
     every = f"evaluate_every={max(1, epochs // 6)}"  # for the picture; an evaluation costs as much as two epochs
     warmup = f"schedule.warmup_epochs={min(5, epochs // 2)}"
     made = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
-    return _program("stage_1", data, "--config", config, "--out", run, *common, *made)
+    return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *made]
 
 
-def _dimred(*arguments: Any) -> list[str]:
-    return [str(Path(sys.executable).with_name("dimred")), *map(str, arguments)]
-
-
-def _program(name: str, *arguments: Any) -> list[str]:
-    return [sys.executable, "-m", f"dimred.pipelines.{name}", *map(str, arguments)]
-
-
-def _start(running: ExitStack, command: Sequence[str], log: Path | None = None) -> subprocess.Popen[bytes]:
+def _start(running: ExitStack, command: Sequence[Any], log: Path | None = None) -> subprocess.Popen[bytes]:
     """Start a command, which prints here or into a file; leaving ``running`` ends it, and waits until it has saved."""
     file = None if log is None else running.enter_context(log.open("a"))
-    process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)  # ctrl-C ends the demo alone
+    # In a session of its own: ctrl-C ends the demo alone.
+    process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, start_new_session=True)
     running.callback(process.wait)
     running.callback(process.terminate)
     return process

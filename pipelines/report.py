@@ -19,9 +19,8 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plots import PlanePoints, PlaneView, Surface
-from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
+from dimred.report.record import Measured, StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.verdict import Measured
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import batch_norms, moving_statistics

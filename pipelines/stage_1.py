@@ -15,12 +15,7 @@ from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Override
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.fast_dev_run import shortened
-from dimred.trainer.preflight import (
-    check_stage_1,
-    disk_of_stage_1,
-    say_plan,
-    snapshots_in_the_end,
-)
+from dimred.trainer.preflight import check_stage_1, disk_of_stage_1, say_plan, snapshots_in_the_end
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
 
@@ -67,4 +62,4 @@ def stage_1(
 
 
 if __name__ == "__main__":
-    run_program(stage_1, tell_refusal)
+    run_program(stage_1, tell_refusal=tell_refusal)

@@ -83,4 +83,4 @@ def stage_2(
 
 
 if __name__ == "__main__":
-    run_program(stage_2, tell_refusal)
+    run_program(stage_2, tell_refusal=tell_refusal)

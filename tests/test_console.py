@@ -19,13 +19,13 @@ log = logging.getLogger("dimred.somewhere")
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Run a program that raises an error; return its exit status, and what stands on standard error."""
 
-    def run(error: Exception, *tell_refusal: Callable[[str], bool]) -> tuple[int, str]:
+    def run(error: Exception, tell_refusal: Callable[[str], bool] = lambda why: False) -> tuple[int, str]:
         def program() -> None:
             raise error
 
         monkeypatch.setattr(sys, "argv", ["program"])
         with pytest.raises(SystemExit) as left:
-            run_program(program, *tell_refusal)
+            run_program(program, tell_refusal=tell_refusal)
         assert isinstance(left.value.code, int)
         return left.value.code, capsys.readouterr().err
 

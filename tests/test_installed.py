@@ -30,8 +30,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel_of(source: Path, out: Path) -> Path:
-    done = run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source, status=0)
     (built,) = out.iterdir()
     return built
 
@@ -52,16 +51,14 @@ def test_a_wheel_holds_dimred_and_nothing_else(wheel: Path) -> None:
 @pytest.mark.slow
 def test_an_sdist_gives_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-    done = run(sys.executable, "-c", code, tmp_path, cwd=source)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(sys.executable, "-c", code, tmp_path, cwd=source, status=0)
     again = wheel_of(tmp_path / done.stdout.splitlines()[-1], tmp_path / "wheel")
     assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    done = run(*PIP, "install", "--no-deps", "--target", site, wheel)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(*PIP, "install", "--no-deps", "--target", site, wheel, status=0)
     assert {path.name.split("-")[0] for path in site.iterdir()} == {"bin", "dimred"}
     (tmp_path / "data").mkdir()
     environment = {"PYTHONPATH": str(site)}
@@ -69,8 +66,7 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert where.stdout.strip() == str(site / "dimred" / "__init__.py")
     command = (sys.executable, site / "bin" / "dimred")
     assert "Exit status" in run(*command, "--help", cwd=tmp_path, environment=environment).stdout
-    dry = run(*command, "train", "stage-1", "data", "--dry-run", cwd=tmp_path, environment=environment)
-    assert dry.returncode == 0, dry.stderr
+    dry = run(*command, "train", "stage-1", "data", "--dry-run", cwd=tmp_path, environment=environment, status=0)
     assert dry.stdout.count(f"--config {site}{os.sep}dimred/pipelines/configs/imagenet_stage_1.yaml") >= 8
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
 
@@ -94,17 +90,15 @@ def check_commands(command: list[object], snapshots: Path) -> None:
         ("merge", snapshots, "--out", folder / "merged.safetensors"),
         ("--version",),
     ):
-        done = run(*command, *arguments, cwd=folder)
-        assert done.returncode == 0, done.stderr
+        run(*command, *arguments, cwd=folder, status=0)
     assert (folder / "merged.safetensors").exists()
     before = set(folder.iterdir())
     for package, *arguments in (
-        ("sklearn", "data", "digits", folder / "digits"),
+        ("PIL", "data", "digits", folder / "digits"),
         ("mindspore", "train", "stage-1", folder, "--config", "digits", "--device-target", "CPU", "--out", "runs"),
         ("mindspore", "summary", "resnet_small"),
     ):
-        refused = run(*command, *arguments, cwd=folder)
-        assert refused.returncode == 2
+        refused = run(*command, *arguments, cwd=folder, status=2)
         line = refused.stderr.splitlines()[0]
         assert line.startswith(f"error: this needs the Python package {package}, which is not installed;")
         assert line.endswith("python -m pip install 'dimred[train]'")
@@ -123,8 +117,7 @@ def test_merging_and_pca_need_no_package_of_training(snapshots: Path) -> None:
 def test_a_base_install_in_a_fresh_environment_is_small_and_works(wheel: Path, snapshots: Path) -> None:
     home = snapshots.parent / "environment"
     assert run(sys.executable, "-m", "venv", home).returncode == 0
-    done = run(home / "bin" / "python", "-m", "pip", "install", "--quiet", wheel)
-    assert done.returncode == 0, done.stderr
+    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, status=0)
     size = subprocess.run(["du", "-sm", home / "lib"], capture_output=True, text=True, check=True).stdout
     assert int(size.split()[0]) < 300
     check_commands([home / "bin" / "dimred"], snapshots)

@@ -1,8 +1,13 @@
-"""What MindSpore leaves in a user's own script: nothing in the working directory, nothing after the last line."""
+"""What ``import dimred`` does to a user's script: a cap for oneDNN, no folder of MindSpore's, no words at its end."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from dimred import ISA_VARIABLE, has_avx512
 from tests.helpers.commands import run
 
 SCRIPT = """
@@ -32,3 +37,24 @@ def test_a_script_leaves_no_folder_and_no_traceback(tmp_path: Path) -> None:
     assert "Exception ignored" not in done.stderr
     assert "__del__" not in done.stderr
     assert list(tmp_path.iterdir()) == [script]
+
+
+CODE = f"import os, sys, dimred; print(os.environ.get('{ISA_VARIABLE}'), 'mindspore' in sys.modules)"
+
+
+def imported(**environment: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.endswith("MAX_CPU_ISA")}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], env=clean | environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def test_importing_dimred_sets_the_cap_where_it_is_needed_and_does_not_load_mindspore():
+    assert imported() == f"{'AVX2' if has_avx512() else None} False"
+
+
+@pytest.mark.parametrize("variable", [ISA_VARIABLE, "DNNL_MAX_CPU_ISA"])
+def test_a_value_of_the_user_stands(variable):
+    kept = "AVX512_CORE" if variable == ISA_VARIABLE else "None"
+    assert imported(**{variable: "AVX512_CORE"}) == f"{kept} False"

@@ -10,8 +10,7 @@ from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_classes, smallest_side, split_folder
+from dimred.data.image_folder import ImageFolder, check_classes, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError

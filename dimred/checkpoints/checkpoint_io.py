@@ -132,19 +132,12 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One network, in one file or in shards.
+    """One network, in one file or in shards."""
 
-    Attributes:
-        path: the file, or the folder of the shards.
-        files: the file, or the shards.
-        tensors: name -> (number of the file, place of the tensor in it).
-        step: of training; 0 where it isn't known.
-    """
-
-    path: Path
+    path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
-    tensors: Mapping[str, tuple[int, StoredTensor]]
-    step: int = 0
+    tensors: Mapping[str, tuple[int, StoredTensor]]  # name -> (number of the file, place of the tensor in it)
+    step: int = 0  # of training; 0 where it isn't known
 
     @cached_property
     def places(self) -> dict[str, StoredTensor]:

@@ -106,22 +106,18 @@ class WeightMatrix:
         Raises:
             CheckpointError: a file is gone, or too short.
         """
+        layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
             with open_checkpoint(row.path) as file:
-                self._read_row(file.fileno(), row, start, target)
-
-    def _read_row(self, descriptor: int, row: _Row, start: int, out: np.ndarray) -> None:
-        layout = self.layout
-        number = bisect_right(layout.offsets, start) - 1
-        done = 0
-        while done < out.size:
-            skip = start + done - layout.offsets[number]
-            count = min(layout.sizes[number] - skip, out.size - done)
-            if count > 0:
-                tensor = row.index[layout.names[number]]
-                tensor.read_part(descriptor, row.path, skip, out[done : done + count])
-                done += count
-            number += 1
+                number, done = bisect_right(layout.offsets, start) - 1, 0
+                while done < target.size:
+                    skip = start + done - layout.offsets[number]
+                    count = min(layout.sizes[number] - skip, target.size - done)
+                    if count > 0:
+                        tensor = row.index[layout.names[number]]
+                        tensor.read_part(file.fileno(), row.path, skip, target[done : done + count])
+                        done += count
+                    number += 1
 
     def blocks(self, digests: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield all columns as (first column, float32 (N, up to ``CHUNK``)) blocks.

@@ -23,21 +23,13 @@ _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckp
 
 @dataclass(frozen=True)
 class SnapshotEntry:
-    """One snapshot of a series.
+    """One snapshot of a series."""
 
-    Attributes:
-        file: its name inside the folder.
-        step: applied updates when it was taken, counted from the start of training.
-        epoch: the epoch it was taken in.
-        bytes: the size of the file.
-        digest: the ``vector_digest`` of its weights; empty when the folder has no manifest.
-    """
-
-    file: str
-    step: int
-    epoch: int
-    bytes: int
-    digest: str = ""
+    file: str  # its name inside the folder
+    step: int  # applied updates when it was taken, counted from the start of training
+    epoch: int  # in which it was taken
+    bytes: int  # size of the file
+    digest: str = ""  # vector_digest of its weights; empty where the folder has no manifest
 
 
 class CheckpointSeries:
@@ -182,8 +174,8 @@ class CheckpointSeries:
     def _unlisted(self) -> list[Path]:
         """List files that are named like snapshots of this series but are not among its entries."""
         listed = {entry.file for entry in self.entries}
-        name = re.compile(rf"{re.escape(self.prefix)}-\d+_\d+\.(ckpt|safetensors)")
-        return [path for path in self.directory.iterdir() if name.fullmatch(path.name) and path.name not in listed]
+        found = ((path, _NAME.fullmatch(path.name)) for path in self.directory.iterdir() if path.name not in listed)
+        return [path for path, match in found if match and match["prefix"] == self.prefix]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
         """Select, for reading, the last snapshots up to an epoch.

@@ -20,16 +20,11 @@ TEXT = "text"  # MindSpore stores texts as UTF-32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file.
-
-    Attributes:
-        dtype: its NumPy type; or ``BFLOAT16``, or ``TEXT``.
-        pieces: where its bytes stand, in order: (offset in the file, number of bytes).
-    """
+    """A tensor in a file."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype | str
-    pieces: tuple[tuple[int, int], ...]
+    dtype: np.dtype | str  # its NumPy type; or BFLOAT16, or TEXT
+    pieces: tuple[tuple[int, int], ...]  # where its bytes stand, in order: (offset in the file, number of bytes)
 
     @property
     def storage(self) -> np.dtype:

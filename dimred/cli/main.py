@@ -6,12 +6,9 @@ from typing import Annotated
 import typer
 
 from dimred import __version__
-from dimred.cli.bench import bench
-from dimred.cli.compare import compare, report
-from dimred.cli.data import data
-from dimred.cli.doctor import doctor
-from dimred.cli.evaluate import evaluate, summary
-from dimred.cli.init import init
+from dimred.cli.init import data, init
+from dimred.cli.machine import bench, doctor
+from dimred.cli.measure import compare, evaluate, report, summary
 from dimred.cli.merge import merge
 from dimred.cli.pca import pca, show
 from dimred.cli.train import rank_table, train

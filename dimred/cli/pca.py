@@ -2,17 +2,14 @@
 
 import json
 import logging
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import DownloadColumn, Progress, TaskID, TimeElapsedColumn, TransferSpeedColumn
 
 from dimred.console import AsJson
 from dimred.errors import ConfigError
@@ -45,14 +42,8 @@ def pca(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace another basis in --out; without it an existing one is never touched."),
-    ] = False,
-    plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Print the memory and disk space that it will take, and stop."),
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another basis in --out, which is kept else.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only print the memory and disk that it will take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
@@ -63,51 +54,33 @@ def pca(
     """
     from dimred.checkpoints.matrix import WeightMatrix
     from dimred.checkpoints.series import CheckpointSeries
-    from dimred.subspace.fit import fit_basis, plan_basis
+    from dimred.subspace.fit import fit_basis
+    from dimred.subspace.gram_and_rows import plan_basis
 
     series = CheckpointSeries.open(ckpt_dir).select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
-        n_snapshots, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
-        needs = plan_basis(n_snapshots, n_weights, n_components)
-        if as_json:
-            print(json.dumps(needs))
-            return
-        print(f"snapshots   {n_snapshots} of {n_weights:,} weights")
-        print(f"reading     {needs['read_bytes'] / 1e9:.2f} GB, twice")
-        print(f"disk        {needs['disk_bytes'] / 1e9:.2f} GB in {out.parent}")
-        print(f"memory      {needs['memory_bytes'] / 1e6:.0f} MB, beside memory-mapped pages")
+        needs = plan_basis(*WeightMatrix(series, layout, skip_bad=skip_bad).shape, n_components)
+        told = (
+            "{n_snapshots} snapshots of {n_weights:,} weights: {read_bytes:,} bytes are read twice, and it takes "
+            "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, beside memory-mapped pages"
+        )
+        print(json.dumps(needs) if as_json else told.format(**needs))
         return
-    with _progress(len(series)) as progress:
-        made = fit_basis(
-            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad,
-            progress=progress,
-        )  # fmt: skip
-    found = made.in_short(made.n_components)
-    if as_json:
-        print(json.dumps({"path": str(made.path)} | found))
-        return
-    print(
-        f"{made.path}: {made.n_components} directions of {found['n_snapshots']} snapshots of {made.n_weights:,} "
-        f"weights, which explain {found['explained_variance']:.2%} of their variance"
+
+    def tell(phase: str, done: int, total: int) -> None:
+        if done == 0:
+            _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
+
+    made = fit_basis(
+        series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
     )
-
-
-@contextmanager
-def _progress(n_snapshots: int) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a ``progress`` for ``fit_basis``: in a terminal a bar of the bytes read, elsewhere a line for each pass."""
-    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-
-        def report(phase: str, done: int, total: int) -> None:
-            if done == 0:
-                tasks[phase] = bar.add_task(phase, total=4 * n_snapshots * total)
-                if bar.disable:
-                    _log.info(f"{phase}: {4 * n_snapshots * total / 1e9:.2f} GB")
-            bar.update(tasks[phase], completed=4 * n_snapshots * done)
-
-        yield report
+    found = {"path": str(made.path)} | made.in_short(made.n_components)
+    told = (
+        "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "
+        "{explained_variance:.2%} of their variance"
+    )
+    print(json.dumps(found) if as_json else told.format(**found))
 
 
 def _layout_from(path: Path) -> "WeightLayout":
@@ -150,53 +123,46 @@ def show(
     for warning in caught:
         _log.warning(f"{warning.message}")
     difference = None if checkpoint is None else _difference(basis, checkpoint)
+    facts: dict[str, Any] = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
+    if basis.layout is not None:
+        names = ("singular_values", "explained_variance_ratio")
+        facts |= {"kind": basis.kind, "deviation": basis.deviation}
+        facts |= {"n_parameters": len(basis.layout.names), "fingerprint": basis.layout.fingerprint}
+        facts |= {name: getattr(basis, name).tolist() for name in names}
+        facts["snapshots"] = [asdict(source) for source in basis.snapshots]
+    if checkpoint is not None:
+        facts |= {"fits": difference is None, "difference": difference}
     if as_json:
-        fits = {} if checkpoint is None else {"fits": difference is None, "difference": difference}
-        print(json.dumps(_facts(basis) | fits))
+        print(json.dumps(facts))
     else:
-        print("\n".join(_describe(basis)))
+        print("\n".join(_describe(facts)))
         if checkpoint is not None:
             print(f"fits        {checkpoint}: " + (f"no, {difference}" if difference else "yes"))
     if difference:
         raise typer.Exit(1)
 
 
-def _facts(basis: "SubspaceBasis") -> dict[str, Any]:
-    facts = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
-    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
-        return facts
-    return facts | {
-        "kind": basis.kind,
-        "fingerprint": basis.layout.fingerprint,
-        "deviation": basis.deviation,
-        "singular_values": basis.singular_values.tolist(),
-        "explained_variance_ratio": basis.explained_variance_ratio.tolist(),
-        "snapshots": [asdict(source) for source in basis.snapshots],
-    }
-
-
-def _describe(basis: "SubspaceBasis") -> list[str]:
-    lines = [f"basis       {basis.path}", f"size        {basis.n_components} directions of {basis.n_weights:,} weights"]
-    if basis.layout is None or basis.singular_values is None or basis.explained_variance_ratio is None:
-        return lines
+def _describe(facts: dict[str, Any]) -> Iterator[str]:
+    yield f"basis       {facts['path']}"
+    yield f"size        {facts['n_components']} directions of {facts['n_weights']:,} weights"
+    if "kind" not in facts:
+        return
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
-    first, last = basis.snapshots[0], basis.snapshots[-1]
-    shares = basis.explained_variance_ratio
-    lines += [
-        f"kind        {kinds[str(basis.kind)]}",
-        f"network     {len(basis.layout.names)} parameters, fingerprint {basis.layout.fingerprint[:16]}",
-        f"snapshots   {len(basis.snapshots)}: {first.file} (step {first.step}) to {last.file} (step {last.step})",
-        f"rows        orthonormal to {basis.deviation:.1e}, unchanged since they were written",
-        f"explained   {shares.sum():.3%} of the snapshots' variance",
-        "",
-        "direction   singular value    share      sum",
-    ]
-    rows = zip(basis.singular_values, shares, shares.cumsum(), strict=True)
+    snapshots, shares = facts["snapshots"], facts["explained_variance_ratio"]
+    first, last = (f"{snapshots[place]['file']} (step {snapshots[place]['step']})" for place in (0, -1))
+    yield f"kind        {kinds[facts['kind']]}"
+    yield f"network     {facts['n_parameters']} parameters, fingerprint {facts['fingerprint'][:16]}"
+    yield f"snapshots   {len(snapshots)}: {first} to {last}"
+    yield f"rows        orthonormal to {facts['deviation']:.1e}, unchanged since they were written"
+    yield f"explained   {sum(shares):.3%} of the snapshots' variance"
+    yield "\ndirection   singular value    share      sum"
+    rows = zip(facts["singular_values"], shares, accumulate(shares), strict=True)
     for number, (value, share, total) in enumerate(rows, 1):
-        bar = "#" * round(40 * float(share))
-        lines.append(f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {bar}".rstrip())
-    lines += ["", "step        snapshot and digest of its weights"]
-    return [*lines, *(f"{source.step:<11d} {source.file}  {source.digest[:16]}" for source in basis.snapshots), ""]
+        yield f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {'#' * round(40 * share)}".rstrip()
+    yield "\nstep        snapshot and digest of its weights"
+    for source in snapshots:
+        yield f"{source['step']:<11d} {source['file']}  {source['digest'][:16]}"
+    yield ""
 
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
@@ -207,6 +173,4 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
     if basis.layout is not None:
         return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
     found = trainable_layout(index, checkpoint).size
-    if found == basis.n_weights:
-        return None
-    return f"it has {found:,} weights instead of {basis.n_weights:,}"
+    return None if found == basis.n_weights else f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -6,16 +6,17 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from dimred.console import AllowChange, AsJson, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
+from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
 
-if TYPE_CHECKING:
-    from dimred.launch.job import Job
+
+def _named(help_text: str) -> Any:
+    return typer.Option(metavar="NAME", help=help_text)
 
 
 def train(
@@ -31,18 +32,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Network; your own by package.module:factory. Sets model.name.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your own data by package.module:factory. Sets data.dataset.")
-    ] = None,
-    loss: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your own loss, such as mindspore.nn:MSELoss. Sets loss.")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Your own metric by package.module:factory. Sets metric.")
-    ] = None,
+    model: Annotated[str | None, _named("Network; your own by package.module:factory. Sets model.name.")] = None,
+    dataset: Annotated[str | None, _named("Your own data by package.module:factory. Sets data.dataset.")] = None,
+    loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
+    metric: Annotated[str | None, _named("Your own metric by package.module:factory. Sets metric.")] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; 8, or the rank table's.")
     ] = None,
@@ -85,69 +78,50 @@ def train(
 
     if stage == "stage-1" and weights is not None:
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, but stage-1 takes DATA alone; leave it out")
-    if fast_dev_run and resume:
-        raise ConfigError(
-            "--fast-dev-run begins in a folder of its own, which has nothing to resume; leave --resume out"
-        )
     if stage == "stage-2" and weights is None:
         raise ConfigError("WEIGHTS is missing; stage-2 begins with stage 1's last full checkpoint")
+    if fast_dev_run and resume:
+        why = "begins in a folder of its own, which has nothing to resume"
+        raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
     config = config_file(settings, config or Path("imagenet_stage"))
-    overrides = list(overrides or [])
     named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
-    overrides += [f"{key}={value}" for key, value in named.items() if value]
+    overrides = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value)]
     load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}
-    missing = [
-        f"{argument} is {str(path)!r}, which is not found"
-        for argument, path in paths.items()
-        if not path.exists() and (argument == "DATA" or not node_rank)  # only host 0 reads the others
-    ]
+    read_here = [argument for argument in paths if argument == "DATA" or not node_rank]  # host 0 alone reads the others
+    missing = [argument for argument in read_here if not paths[argument].exists()]
     if missing:
-        raise ConfigError("; ".join(missing))
+        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in missing))
     if weights is not None and weights.is_dir():
         inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
     if weights is not None and weights.parent.name == SNAPSHOTS:
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
     arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
-    arguments += ["--device-target", device_target, *(["--resume"] if resume else [])]
-    arguments += [f"--set={override}" for override in overrides]
+    arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]
-    arguments += ["--fast-dev-run"] if fast_dev_run else []
+    arguments += [option for option, given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if given]
     job = make_job(
         f"dimred.pipelines.{name}", name, arguments,
         out=out, devices=devices, device_target=device_target, rank_table=rank_table,
         nodes=nodes, node_rank=node_rank, master_addr=master_addr, master_port=master_port,
     )  # fmt: skip
-    if not fast_dev_run or dry_run:
+    if dry_run or not fast_dev_run:
         sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
-    sys.exit(_try_out(job, stall_timeout))
-
-
-_PHASES = {
-    "stage_1": "a step, a snapshot, an evaluation, a state and a full checkpoint",
-    "stage_2": "the start, a step, an evaluation, a choice, a state and the network that is kept",
-}
-
-
-def _try_out(job: "Job", stall_timeout: float) -> int:
-    """Launch a job in a folder that goes afterwards, on the disk that the run would use; say that it worked."""
-    from dimred.launch.launcher import launch
-
-    disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
+    disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())  # the one that the run would use
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix=".dimred-fast-dev-run-", dir=disk) as folder:
-        started = time.perf_counter()
         status = launch(replace(job, out=Path(folder)), stall_timeout_seconds=stall_timeout)
     if status == 0:
         seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(
-            f"fast dev run: {_PHASES[job.stage]} went well on {ranks} in {seconds:.0f} s, and were removed; without "
-            "--fast-dev-run the same command makes the whole run"
+            f"fast dev run: a step and all that surrounds it went well on {ranks} in {seconds:.0f} s; nothing of it is "
+            "kept. Without --fast-dev-run the same command makes the whole run"
         )
-    return status
+    sys.exit(status)
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
@@ -175,7 +149,6 @@ def make_table(
 def check_table(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List everything that is wrong with a rank table; exit status 0 if it can be used.
 
@@ -183,9 +156,5 @@ def check_table(
     """
     from dimred.launch.rank_table import read_rank_table
 
-    found = read_rank_table(table, devices)
-    if as_json:
-        print(json.dumps({"devices": [device._asdict() for device in found]}))
-        return
-    for device in found:
+    for device in read_rank_table(table, devices):
         print(f"rank {device.rank}: device {device.device_id} ({device.device_ip}) of server {device.server_id}")

@@ -27,8 +27,14 @@ from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
-from dimred.report.record import choosing_passes, passes_of, read_stage_1, seconds_of, training_passes
-from dimred.report.verdict import kept_in_words
+from dimred.report.record import (
+    choosing_passes,
+    kept_in_words,
+    passes_of,
+    read_stage_1,
+    seconds_of,
+    training_passes,
+)
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dimred.errors import ConfigError
 from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
-from dimred.report.verdict import duration, gain_text
+from dimred.report.record import duration, gain_text
 
 # Method -> its title. The order is that of the table.
 TITLES = {

@@ -95,11 +95,15 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
         typed = ".".join(str(part) for part in problem["loc"])
         new = getattr(model, "NEW_KEYS", {}).get(typed)
         return (f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)), []
-    key, value, field = _place(model, values, problem)
-    start = f"{key or 'the configuration'} is {shown(value)}; "
+    # The place goes on inside a key's type, as to an element of a list.
+    place = [str(part) for part in problem["loc"]]
+    key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")
+    for name in filter(None, key.split(".")):
+        values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
+    start = f"{key or 'the configuration'} is {shown(values)}; "
     if kind == "value_error":
-        message = message.removeprefix("Value error, ")
-        return (message if field is None or _section(field) else start + message), []
+        message, is_section = message.removeprefix("Value error, "), any(one.startswith(f"{key}.") for one in keys)
+        return (start + message if key and not is_section else message), []
     if kind == "missing":
         is_key = isinstance(problem["loc"][-1], str)  # not a part of a list
         return (f"{key} is missing" if is_key else f"{start}the list must be longer"), []
@@ -124,20 +128,6 @@ def unknown_key(typed: str, keys: Sequence[str]) -> str:
         return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
     where = f" in {section}" if section and beside else ""
     return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
-
-
-def _place(model: type[BaseModel], values: Any, problem: Any) -> tuple[str, Any, FieldInfo | None]:
-    """Find the dotted key, value and field of a problem, whose path may go on inside the field's type."""
-    section: type[BaseModel] | None = model
-    names, field = [], None
-    for name in problem["loc"]:
-        if section is None or name not in section.model_fields:
-            break
-        names.append(name)
-        field = section.model_fields[name]
-        values = values.get(name, problem["input"]) if isinstance(values, Mapping) else problem["input"]
-        section = _section(field)
-    return ".".join(names), values, field
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

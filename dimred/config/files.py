@@ -12,6 +12,8 @@ from dimred.errors import ConfigError
 
 Stage = TypeVar("Stage", bound=StageConfig)
 _STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
+_ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
+_OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
 _SHARED = ("model", "data", "loss", "metric", "label_smoothing")  # what stage 2 takes over from stage 1
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
@@ -49,7 +51,7 @@ def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
 def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[str]) -> Stage:
     for override in overrides:
         key = override.partition("=")[0].partition(".")[0]
-        if others := [number for other, number in _STAGES.items() if key in _own_keys(other) and other is not stage]:
+        if others := [number for other, number in _STAGES.items() if key in _OWN_KEYS[other] and other is not stage]:
             raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; leave it out here")
         _apply(values, override)
     return stage.checked(values)
@@ -60,8 +62,6 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"--config is {str(path)!r}, which is not found; name a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
@@ -75,13 +75,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
     """Return the stage that alone has some of these keys, or None where neither or both have."""
-    found = [stage for stage in _STAGES if _own_keys(stage) & values.keys()]
+    found = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
     return found[0] if len(found) == 1 else None
-
-
-def _own_keys(stage: type[StageConfig]) -> set[str]:
-    """Return the keys that no other stage has."""
-    return {*stage.model_fields} - {key for other in _STAGES if other is not stage for key in other.model_fields}
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:

@@ -63,27 +63,16 @@ class GivenOrder(dataset.Sampler):
 
 @dataclass(kw_only=True, eq=False)
 class Batches:
-    """One split of the data as batches of (inputs, labels). A subclass says how samples are read.
+    """One split of the data as batches of (inputs, labels). A subclass says how samples are read."""
 
-    Attributes:
-        batch_size: samples in a batch of one rank.
-        workers: threads that read.
-        rank: number of this process in a data-parallel job, whose ranks share out the samples of every batch.
-        group_size: number of ranks.
-        accumulation: micro-batches of ``batch_size`` in each training batch; the last of an epoch may have fewer.
-        sink: for training batches without accumulation, see ``Readable``.
-        n_images: samples in the split.
-        classes: names of the classes, if they are known.
-    """
-
-    batch_size: int
-    workers: int = 1
-    rank: int = 0
-    group_size: int = 1
-    accumulation: int = 1
-    sink: bool = False
-    n_images: int = field(init=False)
-    classes: Sequence[str] = field(init=False, default=())
+    batch_size: int  # samples in a batch of one rank
+    workers: int = 1  # threads that read
+    rank: int = 0  # number of this process in a data-parallel job, whose ranks share out the samples of every batch
+    group_size: int = 1  # number of ranks
+    accumulation: int = 1  # micro-batches in each training batch; the last of an epoch may have fewer
+    sink: bool = False  # for training batches without accumulation, see Readable
+    n_images: int = field(init=False)  # samples in the split
+    classes: Sequence[str] = field(init=False, default=())  # their names, if they are known
 
     @property
     def steps_per_epoch(self) -> int:

@@ -2,7 +2,8 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,11 @@ class OwnDataset(Batches):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
         self._evaluated = self._make(None, None)
-        try:
+        given = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is no sequence of samples"
+        with _told(f"{given} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
             self.n_images = len(self._evaluated)
             first = tuple(self._evaluated[0])
             _, *_, label = first
-        except Exception as error:
-            raise DataError(
-                f"data.dataset gave {type(self._evaluated).__name__} for the split {split!r}, which is no sequence of "
-                f"samples (input, label) or (input, ..., label) ({type(error).__name__}: {error}); it needs __len__ "
-                "and __getitem__"
-            ) from error
         self._columns = [*(f"input {number}" for number in range(1, len(first))), "label"]
         self._first_label = np.asarray(label)
         if self._first_label.dtype.kind not in "biuf":
@@ -78,26 +74,18 @@ class OwnDataset(Batches):
             DataError: the last sample can't be read.
         """
         found = hashlib.sha256(str(self.n_images).encode())
-        try:
-            for number in (0, self.n_images - 1):
+        last = self.n_images - 1
+        for number in (0, last):
+            what = f"failed to give sample {number} of the split {self._split!r}"
+            with _told(what, f"each number from 0 to {last} needs a sample"):
                 for part in map(np.asarray, self._evaluated[number]):
                     found.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
-        except Exception as error:
-            raise DataError(
-                f"data.dataset failed to give sample {number} of the split {self._split!r} ({type(error).__name__}: "
-                f"{error}); each number from 0 to {self.n_images - 1} needs a sample"
-            ) from error
         return found.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        try:
+        with _told(f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "mend the function"):
             told = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
             return self._factory(self._data, self._split, seed, **told)
-        except Exception as error:
-            raise DataError(
-                f"data.dataset failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)), epoch)
@@ -116,6 +104,15 @@ class OwnDataset(Batches):
             num_parallel_workers=self.workers,
             python_multiprocessing=False,
         )
+
+
+@contextmanager
+def _told(what: str, remedy: str) -> Iterator[None]:
+    """Turn any error of somebody else's code inside the block into a DataError."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(f"data.dataset {what} ({type(error).__name__}: {error}); {remedy}") from error
 
 
 class _Typed:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from dimred.io.atomic import is_temporary
+from dimred.io.atomic import LOCK, is_temporary
 
 # Of every run.
 CONFIG = "config.yaml"
@@ -14,7 +14,6 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"  # folder of event files
 STATES = "resume"
 PROFILE = "profile"  # folder of MindSpore's profiler
-LOCK = ".lock"
 MINDSPORE_LOG = "mindspore.log"
 
 # In a rank's folder, from its launcher.
@@ -75,8 +74,8 @@ def named_weights(argument: str, path: Path) -> str:
 def full_checkpoint_beside(weights: Path) -> str:
     """Return the full checkpoint to suggest in place of these weights."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
-    others = {} if folder is None else full_checkpoints(folder)
-    others = {epoch: path for epoch, path in others.items() if path != weights}
+    found = {} if folder is None else full_checkpoints(folder)
+    others = {epoch: path for epoch, path in found.items() if path != weights}
     return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
 
 

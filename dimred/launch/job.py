@@ -18,35 +18,26 @@ _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
+OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # what it gets in addition to Job.environment
 ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One program on several ranks; see ``make_job``.
+    """One program on several ranks; see ``make_job``."""
 
-    Attributes:
-        program: module that each rank runs with ``arguments`` and ``--out FOLDER``.
-        stage: ending of the ranks' folders, ``out/device{rank}_{stage}``.
-        devices: number of ranks on all hosts together, R.
-        nodes: number of hosts; each has R / nodes ranks.
-        node_rank: number of this host.
-        master_addr: address of host 0, where the ranks find each other.
-        table: rows of the rank table by rank; empty without one.
-    """
-
-    program: str
-    stage: str
+    program: str  # module that each rank runs with ``arguments`` and ``--out FOLDER``
+    stage: str  # ending of the ranks' folders, out/device{rank}_{stage}
     arguments: tuple[str, ...]
     out: Path
-    devices: int
-    nodes: int
-    node_rank: int
-    master_addr: str
+    devices: int  # number of ranks on all hosts together, R
+    nodes: int  # number of hosts; each has R / nodes ranks
+    node_rank: int  # number of this host
+    master_addr: str  # address of host 0, where the ranks find each other
     master_port: int
     device_target: Literal["CPU", "Ascend"]
     rank_table: Path | None = None
-    table: tuple[Device, ...] = ()
+    table: tuple[Device, ...] = ()  # its rows by rank; empty without one
 
     @property
     def local_ranks(self) -> range:
@@ -107,17 +98,13 @@ class Job:
         mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
         return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
 
-    def scheduler_environment(self) -> dict[str, str]:
-        """Return what the scheduler gets in addition to ``environment``."""
-        return {"MS_ROLE": "MS_SCHED"}
-
     def describe(self) -> Iterator[str]:
         """Yield lines with the command and environment of each process of this host."""
         ranks = self.local_ranks
         yield f"node {self.node_rank} of {self.nodes}: ranks {ranks[0]} to {ranks[-1]} of {self.devices}"
         yield f"every process: {_assignments(self.environment())}"
         if self.has_scheduler:
-            yield f"scheduler: {_assignments(self.scheduler_environment())} {shlex.join(self.scheduler_command())}"
+            yield f"scheduler: {_assignments(OF_SCHEDULER)} {shlex.join(self.scheduler_command())}"
         for rank in ranks:
             yield f"rank {rank}: log {self.folder(rank) / RANK_LOG}"
             if self.table:

@@ -17,10 +17,9 @@ from typing import Any
 from dimred.console import LiveBar
 from dimred.errors import DimredError
 from dimred.io.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
-from dimred.launch.channel import StallDetector
-from dimred.launch.job import Job
+from dimred.launch.channel import StallDetector, handled
+from dimred.launch.job import OF_SCHEDULER, Job
 from dimred.launch.processes import Child, LogTail, make_folders, remove_folders, show
-from dimred.launch.signals import handled
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
@@ -111,9 +110,8 @@ class _Watch:
         job, every = self._job, os.environ | self._job.environment()
         if job.has_scheduler:
             # Slurm and systemd send signals to every process of a job; the ranks need the scheduler while they save.
-            environment = every | job.scheduler_environment()
-            log = self._scheduler_log.path
-            self._scheduler = Child(job.scheduler_command(), environment, log, ignores_stop_signals=True)
+            command, log = job.scheduler_command(), self._scheduler_log.path
+            self._scheduler = Child(command, every | OF_SCHEDULER, log, ignores_stop_signals=True)
         for rank in job.local_ranks:
             command, environment = job.command(rank), every | job.rank_environment(rank)
             _log_environment(job.folder(rank) / ENVIRONMENT_LOG, command, environment)

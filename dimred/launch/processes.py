@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dimred.errors import ConfigError
-from dimred.io.atomic import remove
+from dimred.io.atomic import remove, writable
 from dimred.io.run_names import NOT_RESULTS
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.job import Job
@@ -174,13 +174,12 @@ def make_folders(job: Job) -> list[Path]:
     folders = [job.folder(rank) for rank in job.local_ranks]
     new = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
     try:
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        with writable("--out", job.out):
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+    except ConfigError:
         remove_folders(new)
-        raise ConfigError(
-            f"--out is {str(job.out)!r}, which can't be written ({error.strerror}); name another folder"
-        ) from error
+        raise
     return new
 
 

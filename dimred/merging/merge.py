@@ -16,8 +16,7 @@ import numpy as np
 from dimred.averaging.profiles import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
-from dimred.io.atomic import remove, remove_leftovers, rename_durably
-from dimred.io.lock import FolderLock
+from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename_durably
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
 from dimred.merging.inputs import Sources, check_integers, label, open_checkpoints, read_one, select
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score

@@ -17,11 +17,9 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     ``key`` is what the configuration calls it, for the error.
 
     Raises:
-        ConfigError: the name is not of this form, the module can't be imported, or has no such function.
+        ConfigError: the module can't be imported, or has no such function.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
-        raise ConfigError(f"{key} is {name!r}; your own is named package.module:factory")
+    module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

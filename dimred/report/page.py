@@ -13,21 +13,16 @@ from matplotlib.figure import Figure
 from dimred.io.atomic import atomic_write
 from dimred.report.plots import save_figure
 
+_TEMPLATE = ("page.html", "style.css")
+
 
 class Picture(NamedTuple):
-    """A picture of a page.
+    """A picture of a page."""
 
-    Attributes:
-        name: of its files.
-        drawn: the figure.
-        says: description for readers who can't see it.
-        caption: text below it.
-    """
-
-    name: str
+    name: str  # of its files
     drawn: Figure
-    says: str
-    caption: str
+    says: str  # description for readers who can't see it
+    caption: str  # text below it
 
 
 class Page:
@@ -52,32 +47,22 @@ class Page:
         self._sections.append((heading, f"{before}{grid}{after}"))
 
     def write(self, title: str, summary: str) -> Path:
-        """Write the page, with HTML below its title, and return its path."""
-        atomic_write(self._out / self._name, document(title, summary, self._sections))
-        return self._out / self._name
+        """Write the page with links to its sections, and return its path.
 
-
-def document(title: str, summary: str, sections: Sequence[tuple[str, str]]) -> str:
-    """Make the HTML document.
-
-    Args:
-        title: plain text.
-        summary: HTML below the title.
-        sections: heading and HTML of each section; links to them stand at the top.
-    """
-    links, parts = [], []
-    for heading, content in sections:
-        anchor = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
-        links.append(f'<a href="#{anchor}">{escape(heading)}</a>')
-        parts.append(f'<section id="{anchor}">\n<h2>{escape(heading)}</h2>\n{content}\n</section>')
-    own = files("dimred.report")
-    return Template(own.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        style=own.joinpath("style.css").read_text(encoding="utf-8"),
-        summary=summary,
-        links=" ".join(links),
-        sections="\n".join(parts),
-    )
+        Args:
+            title: plain text.
+            summary: HTML below the title.
+        """
+        links, parts = [], []
+        for heading, content in self._sections:
+            anchor = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+            links.append(f'<a href="#{anchor}">{escape(heading)}</a>')
+            parts.append(f'<section id="{anchor}">\n<h2>{escape(heading)}</h2>\n{content}\n</section>')
+        template, style = (files("dimred.report").joinpath(name).read_text("utf-8") for name in _TEMPLATE)
+        inside = {"links": " ".join(links), "sections": "\n".join(parts), "summary": summary}
+        path = self._out / self._name
+        atomic_write(path, Template(template).substitute(inside, title=escape(title), style=style))
+        return path
 
 
 def figure(name: str, svg: str, says: str, caption: str) -> str:

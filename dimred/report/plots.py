@@ -98,14 +98,10 @@ def plot_metric(
     label, factor = metric_axis(metric)
     if snapshots_taken:
         axes.axvspan(*snapshots_taken, color=LIGHT, alpha=0.12, lw=0, label="snapshots taken")
-    looks: tuple[tuple[str, Mapping[int, float], dict[str, Any]], ...] = (
-        ("stage 1", plain, {"color": PLAIN, "lw": 1, "marker": "o", "ms": 2}),
-        ("stage 2", stage_2, {"color": STAGE_2, "lw": 2, "marker": "o", "ms": 4}),
-    )
-    for name, values, look in looks:
+    for name, values, colour, width in (("stage 1", plain, PLAIN, 1), ("stage 2", stage_2, STAGE_2, 2)):
         if values:
-            label_of_one = f"{name}, {statistics}"
-            axes.plot(list(values), factor * np.array(list(values.values())), label=label_of_one, **look)
+            look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
+            axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
     # Single collapses would flatten the rest, so the axis leaves out the worst tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
@@ -119,11 +115,15 @@ def plot_metric(
     return figure
 
 
-def plot_loss(epochs: Sequence[int], losses: Sequence[float]) -> Figure:
-    """Draw the training loss of the last step of each epoch."""
+def plot_line(label: str, values: np.ndarray, axis: str, numbers: np.ndarray, *, mean: bool = False) -> Figure:
+    """Draw values (n,) over the numbers (n,) of epochs or steps; with ``mean`` from 0 on, with a line at their mean."""
     figure, axes = new_figure()
-    axes.plot(epochs, losses, color=PLAIN, lw=1)
-    axes.set(xlabel="epoch", ylabel="training loss, last step")
+    axes.plot(numbers, values, color=PLAIN, lw=1)
+    if mean and np.isfinite(values).any():
+        axes.axhline(float(np.nanmean(values)), color=STAGE_2, ls="--", lw=1, label="mean")
+        axes.set(ylim=(0, None))
+        legend_below(figure, axes)
+    axes.set(xlabel=axis, ylabel=label)
     whole_numbers(axes.xaxis)
     return figure
 
@@ -144,13 +144,13 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw stage 2's loss over its steps, accepted and rejected ones, and the number of trials of each."""
     figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
-    upper.plot(numbers, _column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
+    upper.plot(numbers, column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
     for outcome, (marker, colour, label) in _OUTCOMES.items():
         chosen = np.array([step["outcome"] == outcome for step in steps])
         if chosen.any():
-            after = _column(steps, "loss_after")[chosen]
+            after = column(steps, "loss_after")[chosen]
             upper.plot(numbers[chosen], after, marker, color=colour, ms=4, label=label)
-    lower.bar(numbers, _column(steps, "n_trials"), color=AVERAGE)
+    lower.bar(numbers, column(steps, "n_trials"), color=AVERAGE)
     upper.set(ylabel="loss of the batch")
     lower.set(xlabel="step of stage 2", ylabel="trials")
     whole_numbers(lower.xaxis, lower.yaxis)
@@ -158,65 +158,31 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def plot_captured(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the share of the gradient inside the subspace, |P g|^2 / |g|^2, over the steps."""
-    figure, axes = new_figure()
-    shares = 100 * _column(steps, "captured_share")
-    axes.plot([step["step"] for step in steps], shares, "o-", color=STAGE_2, ms=3, lw=1)
-    if np.isfinite(shares).any():
-        axes.axhline(float(np.nanmean(shares)), color=PLAIN, ls="--", lw=1, label="mean")
-        legend_below(figure, axes)
-    axes.set(xlabel="step of stage 2", ylabel="gradient inside, %", ylim=(0, None))
-    whole_numbers(axes.xaxis)
-    return figure
-
-
 class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean.
+    """Points of weight space, seen from the plane through the snapshots' mean."""
 
-    Attributes:
-        along: coordinates in the plane, (n, 2) float64.
-        off: distance from the plane, (n,) float64.
-    """
-
-    along: np.ndarray
-    off: np.ndarray
+    along: np.ndarray  # coordinates in the plane, (n, 2) float64
+    off: np.ndarray  # distance from the plane, (n,) float64
 
 
 class Surface(NamedTuple):
-    """The loss on a grid of the plane.
+    """The loss on a grid of the plane."""
 
-    Attributes:
-        first: coordinates along the first direction, (n,).
-        second: coordinates along the second direction, (n,).
-        loss: (n, n); row i belongs to ``second[i]``, column j to ``first[j]``.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    loss: np.ndarray
+    first: np.ndarray  # coordinates along the first direction, (n,)
+    second: np.ndarray  # coordinates along the second direction, (n,)
+    loss: np.ndarray  # (n, n); row i belongs to second[i], column j to first[j]
 
 
 class PlaneView(NamedTuple):
-    """The content of the plane's pictures.
+    """The content of the plane's pictures."""
 
-    Attributes:
-        whole: loss around both stages.
-        near: loss around stage 2 alone.
-        n_images: number of samples the loss was evaluated on.
-        batch_norm: whether the network has BatchNorm.
-        snapshots: those of stage 1, in order.
-        stops: stage 2's start and the end of each of its epochs.
-        search: stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2).
-    """
-
-    whole: Surface
-    near: Surface
-    n_images: int
-    batch_norm: bool
-    snapshots: PlanePoints
-    stops: PlanePoints
-    search: np.ndarray
+    whole: Surface  # around both stages
+    near: Surface  # around stage 2 alone
+    n_images: int  # samples that the loss was evaluated on
+    batch_norm: bool  # whether the network has BatchNorm
+    snapshots: PlanePoints  # those of stage 1, in order
+    stops: PlanePoints  # stage 2's start and the end of each of its epochs
+    search: np.ndarray  # stage 2's start and the point after each step, projected on the plane, (n_steps + 1, 2)
 
 
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
@@ -283,5 +249,6 @@ def plot_curve(
     return figure
 
 
-def _column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """Return a key of metrics, float64 (n,), NaN where it is None."""
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)

@@ -1,9 +1,9 @@
-"""Read the files of a run for a report."""
+"""Read the files of a run for a report, and say in a few sentences what they are worth."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,15 +11,8 @@ from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
 from dimred.io.checksummed_json import read_checksummed
-from dimred.io.metrics_file import ACCURACY, read_metrics
-from dimred.io.run_names import (
-    METRICS,
-    RESULT,
-    SNAPSHOTS,
-    STAGE_1_CHECKPOINTS,
-    STAGE_2_CHECKPOINTS,
-    checkpoint_place,
-)
+from dimred.io.metrics_file import ACCURACY, metric_text, read_metrics
+from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
@@ -27,17 +20,11 @@ from dimred.subspace.spectrum import centre_gram
 
 @dataclass(frozen=True)
 class StageOneRecord:
-    """A stage 1 run, finished or not.
-
-    Attributes:
-        folder: of the run.
-        epochs: its metrics, one record an epoch; at least one.
-        snapshots: the series as it was when it was read; None before the first snapshot.
-    """
+    """A stage 1 run, finished or not."""
 
     folder: Path
-    epochs: list[dict[str, Any]]
-    snapshots: CheckpointSeries | None
+    epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
+    snapshots: CheckpointSeries | None  # as they were when they were read; None before the first
 
     def measured(self, key: str) -> dict[int, float]:
         """Return epoch -> value for a key of ``metrics.jsonl``, without the epochs that did not measure it."""
@@ -79,28 +66,19 @@ class StageOneRecord:
 
 @dataclass(frozen=True)
 class StageTwoRecord:
-    """A finished stage 2 run.
-
-    Attributes:
-        folder: of the run.
-        result: content of ``result.json``.
-        steps: its metrics, with a search one record a step, else one an epoch; at least one.
-        basis: of the search; None without a search, or if its file is gone.
-        stage_1: the run that it began from; None if that is gone.
-        gone: which of its sources (data, weights, basis) are gone.
-    """
+    """A finished stage 2 run."""
 
     folder: Path
-    result: dict[str, Any]
-    steps: list[dict[str, Any]]
-    basis: SubspaceBasis | None
-    stage_1: StageOneRecord | None
-    gone: tuple[str, ...]
+    result: dict[str, Any]  # content of result.json
+    steps: list[dict[str, Any]]  # its metrics, with a search one record a step, else one an epoch; at least one
+    basis: SubspaceBasis | None  # of the search; None without a search, or if its file is gone
+    stage_1: StageOneRecord | None  # the run that it began from; None if that is gone
+    gone: tuple[str, ...]  # which of its sources (data, weights, basis) are gone
 
     @property
     def metric(self) -> str:
         """Return the name of the metric."""
-        return str(self.result.get("metric", ACCURACY))
+        return str(self.result["metric"])
 
     @property
     def is_reestimated(self) -> bool:
@@ -113,8 +91,9 @@ class StageTwoRecord:
         Args:
             reestimated: with re-estimated BatchNorm statistics, see ``is_reestimated``; otherwise as trained.
         """
-        as_trained = {"start": self.result[f"{self.metric}_start"]} | self.result[f"{self.metric}_by_epoch"]
-        points = self.result[f"{self.metric}_reestimated_by_point"] if reestimated else as_trained
+        points = {"start": self.result[f"{self.metric}_start"]} | self.result[f"{self.metric}_by_epoch"]
+        if reestimated:
+            points = self.result[f"{self.metric}_reestimated_by_point"]
         return {0 if point == "start" else int(point): value for point, value in points.items()}
 
     @property
@@ -138,12 +117,8 @@ class StageTwoRecord:
     @property
     def final_weights(self) -> Path:
         """Return the path of the network to use."""
-        return next((self.folder / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), self.folder / STAGE_2_CHECKPOINTS)
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds of stage 2, see ``seconds_of``."""
-        return seconds_of(self.result)
+        folder = self.folder / STAGE_2_CHECKPOINTS
+        return next(folder.glob("*-final.ckpt"), folder)
 
     def coordinates(self) -> np.ndarray:
         """Return the coordinates after each step of the search, relative to its start, (n_steps + 1, k) float64."""
@@ -208,11 +183,9 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         checkpoints: the run's folder of checkpoints, such as ``device0_stage_1/checkpoint_stage_1``.
 
     Raises:
-        ConfigError: its parent is not the folder of a run, or the run has not finished an epoch.
+        RunError: its parent is not the folder of a run; ConfigError: the run has not finished an epoch.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
-    if not (folder / METRICS).is_file():
-        raise ConfigError(f"{str(folder)!r} has no metrics.jsonl; a report needs the folder of stage 1 as it was")
     epochs = read_metrics(folder / METRICS)
     if not epochs:
         raise ConfigError(f"{str(folder)!r} has not finished an epoch; there is nothing to report")
@@ -244,3 +217,72 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
     basis = load_basis(sources["basis"]) if result["basis"] and "basis" not in gone else None
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)
+
+
+class Measured(NamedTuple):
+    """Measurements that are in no file of the run."""
+
+    split: str  # that the metric is reported on
+    reestimated: bool  # whether BatchNorm statistics are re-estimated for it; false without BatchNorm
+    last: float | None = None  # metric of stage 1's last weights, with such statistics; None if not measured
+
+
+def in_words(point: str) -> str:
+    """Name weights of stage 2: those that it began with, an epoch's, an average, or those that it kept."""
+    words = {
+        "start": "its start", "average": "the best average of the snapshots",
+        "last": "the last weights of stage 1", "mean": "the mean of the snapshots",
+    }  # fmt: skip
+    return f"epoch {point}" if point.isdecimal() else words.get(point, point)
+
+
+def start_in_words(result: Mapping[str, Any]) -> str:
+    """Name the weights from which stage 2 began."""
+    return in_words(result.get("started_from", result["start"]))
+
+
+def kept_in_words(result: Mapping[str, Any]) -> str:
+    """Name what stage 2 kept."""
+    return in_words(result.get("kept", "its end"))
+
+
+def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
+    """Write which network to use, its metric, its gains over others, and its cost."""
+    result, ours, metric = run.result, run.kept_metric, run.metric
+    statistics = ", BatchNorm re-estimated" if measured.reestimated else ""
+    others = {"the last weights of stage 1 (": measured.last}
+    if result["start_effective_size"] > 1:
+        others[f"the average that it started from ({start_in_words(result)}, "] = run.start_metric
+    if f"{metric}_average" in result:
+        others[f"the best average of the snapshots ({result['average_of']}, "] = result[f"{metric}_average"]
+    gains = [
+        f"{gain_text(ours - other) if metric == ACCURACY else 'against'} {what}{metric_text(metric, other)})"
+        for what, other in others.items()
+        if other is not None
+    ]
+    named = "" if metric == ACCURACY else f"{metric} "
+    said = [f"Use {run.final_weights}: {named}{metric_text(metric, ours)} on {measured.split}{statistics}."]
+    if gains:
+        said.append(f"That is {' and '.join(gains)}.")
+    of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
+    said.append(f"Stage 2 cost {passes_of(result):.1f} passes{of_stage_1}, and {duration(seconds_of(result))}.")
+    if result.get("kept") in ("start", "average"):
+        kept = kept_in_words(result)
+        said.append(f"The val split preferred {kept} to every epoch of stage 2, and none of these is used.")
+    return said
+
+
+def duration(seconds: float) -> str:
+    """Format a duration in seconds, minutes, or hours and minutes."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def gain_text(difference: float, spread: float | None = None) -> str:
+    """Format the difference of two accuracies (fractions) in points, with a spread if there is one."""
+    if abs(difference) < 0.00005:  # they are shown equal
+        return "level with"
+    error = "" if spread is None else f" ± {100 * spread:.2f}"
+    return f"{100 * abs(difference):.2f}{error} points {'above' if difference > 0 else 'below'}"

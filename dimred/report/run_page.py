@@ -1,7 +1,6 @@
 """Write the page of a run: verdict, candidates, pictures with captions."""
 
 import json
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from html import escape
@@ -12,14 +11,25 @@ import numpy as np
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
-from dimred.io.atomic import remove_leftovers
-from dimred.io.metrics_file import ACCURACY, metric_text
+from dimred.io.atomic import remove_leftovers, writable
+from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
-from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of
-from dimred.report.verdict import Measured, duration, kept_in_words, run_verdict, start_in_words
+from dimred.report.record import (
+    Measured,
+    StageOneRecord,
+    StageTwoRecord,
+    duration,
+    in_words,
+    kept_in_words,
+    on_equal_terms,
+    passes_of,
+    run_verdict,
+    seconds_of,
+    start_in_words,
+)
 
 PAGE = "report.html"
 _SHOWN = 6  # candidates of a choice that are not folded away
@@ -31,23 +41,15 @@ def make_report_folder(out: Path) -> None:
     Raises:
         ConfigError: it holds something else, or can't be made.
     """
-    try:
+    with writable("--out", out):
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
         kept = [path.name for path in out.iterdir() if path.suffix not in (".png", ".svg") and path.name != PAGE]
-    except OSError as error:
-        why = error.strerror
-        raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
     if kept:
         raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
 
 
-def write_report(
-    out: Path,
-    run: StageTwoRecord,
-    measured: Measured,
-    plane: PlaneView | None = None,
-) -> Path:
+def write_report(out: Path, run: StageTwoRecord, measured: Measured, plane: PlaneView | None = None) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
@@ -124,7 +126,7 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
         words.append(f"The search ended early: {result['stopped']}.")
     if run.gone:
         words.append(f"Parts that need the {' and the '.join(run.gone)} are left out, because these no longer exist.")
-    took = f"stage 2 {duration(run.seconds)}"
+    took = f"stage 2 {duration(seconds_of(result))}"
     if run.stage_1 is not None:
         took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
     where = {"run": str(run.folder.resolve()), "data": result["sources"]["data"], "ended": _when(run.folder / RESULT)}
@@ -144,7 +146,7 @@ def _when(path: Path) -> str:
 
 def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
     """Add the candidates that ``val`` chose from, at the start and at the end, with the cost of choosing."""
-    parts, metric = [], str(result.get("metric", ACCURACY))
+    parts, metric = [], result["metric"]
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
         ("average", "Averages of the snapshots", result.get("average_of")),
@@ -154,13 +156,14 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
             continue
         rows = [
             [
-                f"**{_point(one['name'])}**" if one["name"] == chosen else _point(one["name"]),
+                f"**{in_words(one['name'])}**" if one["name"] == chosen else in_words(one["name"]),
                 f"{one['effective_size']:.3g}", f"{one['loss']:.4f}", metric_text(metric, one["metric"]),
                 f"{one['behind']:.4f} ± {one['standard_error']:.4f}",
             ]
             for one in sorted(result[f"{what}_candidates"], key=lambda one: one["loss"])
         ]  # fmt: skip
-        shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith("**") or row[0] == "last"]
+        always = ("**", in_words("last"))
+        shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith(always)]
         headings = (heading, "averages", "loss on val", f"{metric} on val", "behind the lowest")
         cost, seconds = result[f"{what}_cost"], result[f"{what}_seconds"]
         worth = f"{cost['forward_passes']:.1f} forward passes over the training split"
@@ -174,11 +177,6 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
             "loss. The bold one was chosen."
         )
         page.add("What was compared", [], sentences([rule]) + "".join(parts))
-
-
-def _point(name: str) -> str:
-    points = {"start": "the start", "average": "the best average"}
-    return f"epoch {name}" if name.isdecimal() else points.get(name, name)
 
 
 def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> None:
@@ -201,8 +199,8 @@ def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoR
         drawn = plots.plot_metric(metric, plain, searched, taken, statistics)
         caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
         pictures.append(Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses."))
-    losses = [math.nan if record["loss"] is None else record["loss"] for record in run.epochs]
-    drawn = plots.plot_loss([record["epoch"] for record in run.epochs], losses)
+    losses, epochs = (plots.column(run.epochs, key) for key in ("loss", "epoch"))
+    drawn = plots.plot_line("training loss, last step", losses, "epoch", epochs)
     says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
     page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")], after=_averaged(run))
 
@@ -256,8 +254,9 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
     result = run.result
     if not result["basis"]:
         return
-    shares = [share for step in run.steps if (share := step["captured_share"]) is not None]
-    mean = f"{100 * float(np.mean(shares)):.2g} %" if shares else "unknown"
+    numbers, shares = plots.column(run.steps, "step"), 100 * plots.column(run.steps, "captured_share")
+    mean = f"{np.nanmean(shares):.2g} %" if np.isfinite(shares).any() else "unknown"
+    captured = plots.plot_line("gradient inside, %", shares, "step of stage 2", numbers, mean=True)
     page.add("The search, step by step", [
         Picture(
             "steps", plots.plot_steps(run.steps),
@@ -266,8 +265,7 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
             "Each step's batch before and after the step, and the trials it took.",
         ),
         Picture(
-            "captured", plots.plot_captured(run.steps),
-            f"Share of the gradient inside the subspace, {mean} in the mean.",
+            "captured", captured, f"Share of the gradient inside the subspace, {mean} in the mean.",
             "Share of the gradient's squared length that lies inside the subspace.",
         ),
     ])  # fmt: skip

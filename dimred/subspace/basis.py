@@ -4,6 +4,7 @@ import os
 import tempfile
 import tokenize
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,20 +131,16 @@ def check_out(path: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
     beside = metadata_path(path)
     taken = [str(file) for file in (path, beside) if file.exists()]
-    if taken and not overwrite and (path.exists() or not _is_metadata(beside)):
-        raise ConfigError(
-            f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, "
-            "or --force to replace it."
-        )
-
-
-def _is_metadata(path: Path) -> bool:
-    """Return whether a file is the metadata of a basis, which a killed run may have left without rows."""
-    try:
-        read_metadata(path)
-    except BasisMismatchError:
-        return False
-    return True
+    if not taken or overwrite:
+        return
+    if not path.exists():
+        with suppress(BasisMismatchError):
+            read_metadata(beside)
+            return  # metadata of a basis, which a killed run left without rows
+    raise ConfigError(
+        f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, or "
+        "--force to replace it."
+    )
 
 
 def load_basis(

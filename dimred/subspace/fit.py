@@ -16,7 +16,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError, check_number
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
-from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, gram_pass, rows_pass, working_bytes
+from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, gram_pass, rows_pass
 from dimred.subspace.metadata import KINDS, Source, metadata_path, write_metadata
 from dimred.subspace.spectrum import (
     TOLERANCE,
@@ -212,24 +212,3 @@ def _write_rows(
         f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
         "snapshots."
     )
-
-
-def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
-    """Estimate the memory and disk space that a basis takes.
-
-    Args:
-        n_snapshots, n_weights: N and M.
-        n_components: as ``fit_basis`` takes it.
-
-    Returns:
-        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
-        the mean; and ``memory_bytes``, of the process's own without memory-mapped pages.
-    """
-    k = n_components or 32
-    return {
-        "n_snapshots": n_snapshots,
-        "n_weights": n_weights,
-        "read_bytes": 4 * n_snapshots * n_weights,
-        "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
-        "memory_bytes": working_bytes(n_snapshots, n_weights, k),
-    }

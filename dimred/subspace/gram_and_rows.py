@@ -29,12 +29,24 @@ class BadSnapshotError(CheckpointError):
         self.row = row
 
 
-def working_bytes(n_snapshots: int, n_weights: int, n_components: int) -> int:
-    """Return the bytes of memory that the two passes take, the libraries' own buffers included."""
-    blocks = 4 * 2 * (n_snapshots + n_components + 1) * CHUNK  # two being read, two being written, and their means
-    strips = 8 * STRIP * (3 * n_snapshots + 2 * n_components + 2)
+def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
+    """Estimate what a basis of N snapshots of M weights takes, in bytes.
+
+    Returns:
+        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
+        the mean; and ``memory_bytes``, of the process's own without memory-mapped pages.
+    """
+    k = n_components or 32
+    blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
+    strips = 8 * STRIP * (3 * n_snapshots + 2 * k + 2)
     digests = 2 * 32 * (n_snapshots + 1) * (n_weights // CHUNK + 1)
-    return blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20)
+    return {
+        "n_snapshots": n_snapshots,
+        "n_weights": n_weights,
+        "read_bytes": 4 * n_snapshots * n_weights,
+        "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
+        "memory_bytes": blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
+    }
 
 
 def gram_pass(
@@ -121,41 +133,18 @@ def rows_pass(
             if len(pending) == _AHEAD:
                 pending.pop(0).result()  # its buffer is filled again below
             block, centre = (array[..., : source.shape[1]] for array in buffers[number % _AHEAD])
-            make_rows(coefficients, source, strips, block, centre, row_gram, centred=centred)
+            for columns, strip, strip_mean in _strips(source, strips[0], centred):
+                centre[columns] = strip_mean
+                made = strips[1][:, : strip.shape[1]]
+                np.matmul(coefficients, strip, out=made)
+                block[:, columns] = made
+                made[:] = block[:, columns]  # as rounded to float32
+                row_gram += made @ made.T
             pending.append(writer.submit(write, first, block, centre))
         for last in pending:
             last.result()
         flushed.result()
     return row_gram, digest_of_chunks(np.concatenate(digests))
-
-
-def make_rows(
-    coefficients: np.ndarray,
-    source: np.ndarray,
-    buffers: tuple[np.ndarray, np.ndarray],
-    block: np.ndarray,
-    mean: np.ndarray,
-    row_gram: np.ndarray,
-    *,
-    centred: bool,
-) -> None:
-    """Compute a block's columns of the basis and of the mean, and add the block's part of P P'.
-
-    Args:
-        coefficients: float64 (k, N).
-        source: float32 (N, width), the snapshots.
-        buffers: float64 (N, STRIP) and (k, STRIP), overwritten.
-        block, mean: float32 (k, width) and (width,), filled.
-        row_gram: float64 (k, k), added to.
-        centred: subtract the mean from the snapshots.
-    """
-    for columns, strip, centre in _strips(source, buffers[0], centred):
-        mean[columns] = centre
-        made = buffers[1][:, : strip.shape[1]]
-        np.matmul(coefficients, strip, out=made)
-        block[:, columns] = made
-        made[:] = block[:, columns]  # as rounded to float32
-        row_gram += made @ made.T
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

@@ -15,8 +15,7 @@ from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, shown
-from dimred.io.atomic import atomic_write, remove_leftovers
-from dimred.io.lock import FolderLock
+from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import (
     BASIS_METADATA,
@@ -29,7 +28,7 @@ from dimred.io.run_names import (
     VERSIONS,
     results_in,
 )
-from dimred.launch.signals import StopSignals
+from dimred.launch.channel import StopSignals
 from dimred.models.factory import call_factory
 from dimred.trainer.device import StepProfiler, redirect_native_stderr
 from dimred.trainer.faults import translate_errors

@@ -21,7 +21,7 @@ import numpy as np
 
 from dimred.comparison.summary import TITLES, collect
 from dimred.config import StageOneConfig, config_text, load_config
-from dimred.data.digits import write_digits
+from dimred.data.image_tree import write_digits
 from dimred.io.metrics_file import ACCURACY
 from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
 from tests.benchmarks.photos import write_photos

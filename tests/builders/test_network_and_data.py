@@ -7,7 +7,8 @@ import pytest
 
 from dimred.builders import build_data, build_splits
 from dimred.config import StageOneConfig
-from dimred.data.image_tree import smallest_side, write_image_tree
+from dimred.data.image_folder import smallest_side
+from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 
 

@@ -65,10 +65,11 @@ def test_the_statistics_of_pytorch_are_no_weights(tmp_path):
             "0.weight": np.full((2, 3), step, np.float32), "1.weight": np.ones(2, np.float32),
             "1.bias": np.zeros(2, np.float32), "1.running_mean": np.full(2, 5.0, np.float32),
             "1.running_var": np.full(2, 7.0, np.float32), "1.num_batches_tracked": np.array(625, np.int64),
+            "running_mean.weight": np.ones(2, np.float32),
         }  # fmt: skip
         write_checkpoint(tmp_path / f"net-{step}_1.safetensors", state)
     matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
-    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight"]
+    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight", "running_mean.weight"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dimred.cli.bench import with_row
+from dimred.cli.machine import with_row
 from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here, run
 from tests.helpers.tiny_task import TASK
 
@@ -15,8 +15,7 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stop": "averaged", "tensorboard": True}))
     command = (Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS)
     environment = {"PYTHONPATH": str(REPOSITORY)}
-    done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment)
-    assert done.returncode == 0, done.stderr
+    done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment, status=0)
     head, rule, row = (tmp_path / "bench.md").read_text().splitlines()
     assert done.stdout.splitlines() == [head, rule, row]
     names, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (head, row))
@@ -42,6 +41,5 @@ def test_a_row_goes_to_the_end_of_its_table_wherever_that_stands() -> None:
 def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
     done = dimred_here("bench", "gone", "--config", "digits", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: DATA is 'gone', which is not found\n")
-    done = dimred_here("bench", ".", "--config", "digits", "--table", "gone/bench.md", cwd=tmp_path)
-    assert done.returncode == 2
+    done = dimred_here("bench", ".", "--config", "digits", "--table", "gone/bench.md", cwd=tmp_path, status=2)
     assert "--table is 'gone/bench.md'" in done.stderr

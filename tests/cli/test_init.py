@@ -19,8 +19,7 @@ def test_it_reads_back_to_the_defaults_or_to_a_recipe_and_names_other_defaults(
     stage: str, model: type[StageConfig], recipe: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "made.yaml"
-    done = dimred_here("init", stage, file, *(["--config", recipe] if recipe else []))
-    assert done.returncode == 0, done.stderr
+    dimred_here("init", stage, file, *(["--config", recipe] if recipe else []), status=0)
     assert load_config(model, file) == (load_config(model, config_file(model, Path(recipe))) if recipe else model())
     if recipe:
         named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
@@ -47,8 +46,7 @@ def test_values_and_ranges_allowed_are_named() -> None:
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("epochs: 3\n")
-    done = dimred_here("init", "1", file)
-    assert done.returncode == 2
+    done = dimred_here("init", "1", file, status=2)
     assert "exists already" in done.stderr
     assert file.read_text() == "epochs: 3\n"
 
@@ -57,8 +55,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
 def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
     """As an editor reads it, which stops at keys that are not in it."""
     file = tmp_path / "schema.json"
-    done = dimred_here("init", stage, file, "--schema")
-    assert done.returncode == 0, done.stderr
+    dimred_here("init", stage, file, "--schema", status=0)
     schema = json.loads(file.read_text())
     assert set(schema["properties"]) == set(model.model_fields)
     for section in (schema, *schema["$defs"].values()):

@@ -50,13 +50,12 @@ def test_the_exit_statuses_are_documented() -> None:
     ("arguments", "said"),
     [
         (("data", "digits", "."), "exists already"),
+        (("data", "digits", "x", "--seed", "-1"), "--seed is '-1'; it must be at least 0 (see "),
+        (("data", "digits", "x", "--label-noise", "1.5"), "--label-noise is '1.5'; it must be at most 1.0 (see "),
         (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be at most 2 (see "),
         (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a whole number (see "),
         (("init", "1"), "error: Missing argument 'FILE' (see "),
-        (
-            ("train", "stage-3", "."),
-            "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see ",
-        ),
+        (("train", "stage-3", "."), "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see "),
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
         (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', in a folder that is missing"),
         (("eval", ".", "gone.ckpt", "--config", "gone.yaml", "--save", "here.txt"), "--save is 'here.txt'"),
@@ -111,8 +110,7 @@ def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None
 
 
 def test_debug_prints_the_traceback(tmp_path: Path) -> None:
-    done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path)
-    assert done.returncode == 2
+    done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path, status=2)
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
 

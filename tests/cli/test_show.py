@@ -22,8 +22,7 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize("suffix", [".npy", ".h5"])
 def test_a_basis_is_described(made, suffix):
     basis, series = made
-    done = dimred_here("show", basis.path.with_suffix(suffix))
-    assert done.returncode == 0, done.stderr
+    done = dimred_here("show", basis.path.with_suffix(suffix), status=0)
     assert "3 directions of 3,000 weights" in done.stdout
     assert "8: net-1_1.ckpt (step 1) to net-8_8.ckpt (step 8)" in done.stdout
     assert f"3 parameters, fingerprint {basis.layout.fingerprint[:16]}" in done.stdout
@@ -37,37 +36,27 @@ def test_a_basis_is_described(made, suffix):
 
 def test_a_basis_is_compared_with_a_checkpoint(made, tmp_path):
     basis, series = made
-    done = dimred_here("show", basis.path, "--checkpoint", series.paths[0])
-    assert done.returncode == 0
-    assert done.stdout.rstrip().endswith("net-1_1.ckpt: yes")
-    write_checkpoint(tmp_path / "other.ckpt", {**as_weights(np.zeros(M)), "fc": np.zeros(3)})
-    done = dimred_here("show", basis.path, "--checkpoint", tmp_path / "other.ckpt")
-    assert done.returncode == 1
-    assert "no, its parameter 'fc' has shape (3,) instead of (1995,)" in done.stdout
-
-
-def test_the_description_as_json(made, tmp_path):
-    basis, series = made
-    write_checkpoint(tmp_path / "other.ckpt", as_weights(np.zeros(M + 1)))
-    for checkpoint, fits in ((series.paths[0], True), (tmp_path / "other.ckpt", False)):
-        done = dimred_here("show", basis.path, "--checkpoint", checkpoint, "--json")
-        found = json.loads(done.stdout)
-        assert (found["fits"], found["difference"] is None, done.returncode) == (fits, fits, 0 if fits else 1)
+    other = {**as_weights(np.zeros(M)), "fc": np.zeros(3)}
+    write_checkpoint(tmp_path / "other.ckpt", other)
+    for checkpoint, said, status in (
+        (series.paths[0], "net-1_1.ckpt: yes", 0),
+        (tmp_path / "other.ckpt", "no, its parameter 'fc' has shape (3,) instead of (1995,)", 1),
+    ):
+        call = ("show", basis.path, "--checkpoint", checkpoint)
+        assert said in dimred_here(*call, status=status).stdout
+        found = json.loads(dimred_here(*call, "--json", status=status).stdout)
+        assert (found["fits"], found["difference"] is None) == (status == 0, status == 0)
         assert found["explained_variance_ratio"] == basis.explained_variance_ratio.tolist()
         assert [source["digest"] for source in found["snapshots"]] == [entry.digest for entry in series.entries]
-    np.save(tmp_path / "bare.npy", np.eye(2, M, dtype=np.float32))
-    bare = json.loads(dimred_here("show", tmp_path / "bare.npy", "--json").stdout)
-    assert bare == {"path": str(tmp_path / "bare.npy"), "n_components": 2, "n_weights": M}
 
 
 def test_a_bare_matrix(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(2, M, dtype=np.float32))
-    write_checkpoint(tmp_path / "fits.ckpt", as_weights(np.zeros(M)))
-    write_checkpoint(tmp_path / "not.ckpt", as_weights(np.zeros(M + 1)))
-    done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "fits.ckpt")
-    assert done.returncode == 0, done.stderr
-    assert "2 directions of 3,000 weights" in done.stdout
-    assert done.stderr.startswith("warning: ")
-    done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "not.ckpt")
-    assert done.returncode == 1
-    assert "3,001 weights instead of 3,000" in done.stdout
+    found = json.loads(dimred_here("show", tmp_path / "a.npy", "--json").stdout)
+    assert found == {"path": str(tmp_path / "a.npy"), "n_components": 2, "n_weights": M}
+    for size, status in ((M, 0), (M + 1, 1)):
+        write_checkpoint(tmp_path / "b.ckpt", as_weights(np.zeros(size)))
+        done = dimred_here("show", tmp_path / "a.npy", "--checkpoint", tmp_path / "b.ckpt", status=status)
+        assert "2 directions of 3,000 weights" in done.stdout
+        assert ("3,001 weights instead of 3,000" in done.stdout) == (status == 1)
+        assert done.stderr.startswith("warning: ")

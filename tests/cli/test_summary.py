@@ -9,8 +9,7 @@ from tests.helpers.commands import dimred_here
 
 
 def test_a_table_for_people_and_json_for_programs() -> None:
-    table = dimred_here("summary", "resnet_small", "--classes", "10")
-    assert table.returncode == 0, table.stderr
+    table = dimred_here("summary", "resnet_small", "--classes", "10", status=0)
     lines = table.stdout.splitlines()
     assert lines[0].split() == ["layer", "kind", "input", "output", "parameters", "FLOPs"]
     assert lines[1].split() == ["stem.0", "Conv2d", "1x3x16x16", "1x8x16x16", "216", "110,592"]
@@ -25,8 +24,7 @@ def test_somebody_s_own_network(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from mindspore import nn\ndef build(n_classes):\n    return nn.Dense(7, n_classes)\n"
     )
-    done = dimred_here("summary", "own:build", "--input-shape", "1,7", "--classes", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = dimred_here("summary", "own:build", "--input-shape", "1,7", "--classes", "2", cwd=tmp_path, status=0)
     assert "16 parameters" in done.stdout
 
 
@@ -39,7 +37,6 @@ def test_somebody_s_own_network(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:
-    done = dimred_here("summary", *arguments)
-    assert done.returncode == 2
+    done = dimred_here("summary", *arguments, status=2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dimred.cli.compare import compare
+from dimred.cli.measure import compare
 from dimred.config import StageOneConfig, config_text, load_config
 from dimred.errors import ConfigError
 from tests.helpers.commands import STAGE_1, STAGE_2

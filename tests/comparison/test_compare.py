@@ -17,7 +17,7 @@ import yaml
 
 import dimred as library
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.cli.compare import compare
+from dimred.cli.measure import compare
 from dimred.comparison import methods
 from dimred.comparison.summary import TITLES
 from dimred.config import StageOneConfig, load_config

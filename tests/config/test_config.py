@@ -151,7 +151,7 @@ def test_the_device_queue_and_accumulation_exclude_each_other() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml', which is not found; name a YAML file$"):
+    with pytest.raises(ConfigError, match=r"none\.yaml', which can't be read \(No such file .*\); name a YAML file$"):
         load_config(StageOneConfig, tmp_path / "none.yaml")
 
 

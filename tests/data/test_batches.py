@@ -18,15 +18,8 @@ def images(tmp_path: Path) -> ImageFolder:
     rng = np.random.default_rng(1)
     for number in range(24):
         save_image(rng.integers(0, 256, (8, 8, 3)), tmp_path / "train" / str(number % 2) / f"{number:02d}.png")
-    return ImageFolder(
-        tmp_path / "train",
-        image_size=8,
-        batch_size=4,
-        mean=[0.0] * 3,
-        std=[1.0] * 3,
-        augmentation="pad_crop",
-        workers=1,
-    )
+    options = {"image_size": 8, "batch_size": 4, "mean": [0.0] * 3, "std": [1.0] * 3, "augmentation": "pad_crop"}
+    return ImageFolder(tmp_path / "train", **options)
 
 
 def read(images: ImageFolder, **options) -> list[bytes]:

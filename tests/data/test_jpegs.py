@@ -1,13 +1,12 @@
 """Real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, PNG in disguise, damaged."""
 
 import io
-from collections import Counter
 
 import pytest
 from PIL import Image
 
-from dimred.data.image_folder import ImageFolder
-from dimred.data.image_tree import check_images, split_folder
+from dimred.data.image_folder import ImageFolder, split_folder
+from dimred.data.image_tree import check_images
 from dimred.errors import DataError
 from tests.helpers.commands import dimred
 from tests.helpers.imagenet_tree import write_imagenet_tree
@@ -39,7 +38,6 @@ def test_grey_cmyk_and_disguised_images_become_three_channels(tree):
     assert folder.n_images == 9
     assert {image.shape for image in read(folder.evaluation())} == {(3, 32, 32)}
     assert len(read(folder.training_epoch(1, 1))) == 9
-    assert Counter(check_images(tree / "train", 2).values()) == {"colour": 4, "grey": 2, "CMYK": 2, "other": 1}
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 99])

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
-from dimred.launch.signals import StopSignals
+from dimred.launch.channel import StopSignals
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale

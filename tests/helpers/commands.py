@@ -7,6 +7,7 @@ import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,33 +18,37 @@ STAGE_1 = CONFIGS / "digits_stage_1.yaml"
 STAGE_2 = CONFIGS / "digits_stage_2.yaml"
 N_SNAPSHOTS = 36
 SHORT = [f"--set={option}" for option in ("epochs=3", "snapshots.per_epoch=12", "snapshots.first_epoch=1")]
+ON_PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 TWO_RANKS = ("--devices", "2", "--device-target", "CPU")
 
 
 def run(
-    *command: object, cwd: Path | None = None, environment: dict[str, str] | None = None, timeout_seconds: float = 600
+    *command: object,
+    cwd: Path | None = None,
+    environment: dict[str, str] | None = None,
+    timeout_seconds: float = 600,
+    status: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a person would type it, in a process of its own, from another directory."""
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=os.environ | (environment or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_seconds,
-    )
+    """Run a command as a person would type it, in a process of its own; ``status`` is the one that it must end with."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True,
+        check=False, timeout=timeout_seconds,
+    )  # fmt: skip
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
-def program(name: str, *arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", f"dimred.pipelines.{name}", *arguments, cwd=cwd)
+def program(name: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", f"dimred.pipelines.{name}", *arguments, **options)
 
 
-def dimred(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return run(Path(sys.executable).with_name("dimred"), *arguments, cwd=cwd)
+def dimred(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run(Path(sys.executable).with_name("dimred"), *arguments, **options)
 
 
-def dimred_here(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def dimred_here(
+    *arguments: object, cwd: Path | None = None, status: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """The same in this process, a second sooner."""
     from dimred.cli.main import app
 
@@ -57,6 +62,7 @@ def dimred_here(*arguments: object, cwd: Path | None = None) -> subprocess.Compl
     ):
         app()
     assert isinstance(left.value.code, int)
+    assert status in (None, left.value.code), out.getvalue() + err.getvalue()
     return subprocess.CompletedProcess(typed, left.value.code, out.getvalue(), err.getvalue())
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,14 +22,29 @@ def others() -> Iterator[psutil.Process]:
     return (process for process in psutil.process_iter(["cmdline"]) if process.pid != os.getpid())
 
 
+_HELD = """
+import sys, time
+from pathlib import Path
+from dimred.io.atomic import FolderLock, open_atomic
+def wait():
+    print("waiting", flush=True)
+    time.sleep(60)
+target = Path(sys.argv[1])
+"""
+
+
 @contextmanager
-def slow_writer(target: Path) -> Iterator[None]:
-    """A process has written half of ``target`` atomically, and is killed when the block ends."""
-    command = [sys.executable, str(Path(__file__).with_name("slow_writer.py")), str(target)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def held(code: str, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process runs the code, which comes to ``wait()``, and is killed when the block ends."""
+    with subprocess.Popen([sys.executable, "-c", _HELD + code, target], stdout=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
-        yield
+        yield process
         process.send_signal(signal.SIGKILL)
+
+
+def slow_writer(target: Path) -> AbstractContextManager[object]:
+    """A process has written half of ``target`` atomically, and is killed when the block ends."""
+    return held("with open_atomic(target) as file:\n    file.write(b'half'), file.flush(), wait()", target)
 
 
 def soon(claim) -> bool:

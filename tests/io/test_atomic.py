@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and what a killed writer leaves is removed."""
+"""Files appear whole or not at all; what a killed writer leaves goes; one process is in a folder at a time."""
 
 import os
 from contextlib import suppress
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dimred.io.atomic import atomic_folder, atomic_write, open_atomic, remove_leftovers
-from tests.helpers.processes import slow_writer
+from dimred.errors import RunError
+from dimred.io.atomic import LOCK, FolderLock, atomic_folder, atomic_write, open_atomic, remove_leftovers
+from tests.helpers.processes import held, slow_writer
 
 
 def test_a_file_appears_only_when_the_block_ends(tmp_path):
@@ -23,14 +24,9 @@ def test_a_file_appears_only_when_the_block_ends(tmp_path):
 def test_an_error_leaves_what_was_there(tmp_path):
     path = tmp_path / "a.json"
     atomic_write(path, "old")
-
-    def write_and_fail():
-        with open_atomic(path) as file:
-            file.write(b"new")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write_and_fail()
+    with suppress(ZeroDivisionError), open_atomic(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -95,3 +91,49 @@ def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
         pass
     assert refused.value.filename == str(tmp_path / "made")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["made", "mine"]
+
+
+def test_the_holder_and_what_it_holds_are_named_and_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, "--out is 'here'")
+    with (
+        held("with FolderLock(target, 'FOLDER'):\n    wait()", tmp_path) as holder,
+        pytest.raises(RunError, match=rf"^--out is 'here', where process {holder.pid} on .* is at work"),
+        lock,
+    ):
+        pass
+    assert (tmp_path / LOCK).exists()
+    with lock:
+        pass
+
+
+def test_a_damaged_note_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_bytes(b"\xff{")
+    with FolderLock(tmp_path, "a"):
+        (tmp_path / LOCK).write_bytes(b"[" * 100_000)
+        with pytest.raises(RunError, match="another process is at work"), FolderLock(tmp_path, "a"):
+            pass
+
+
+def test_a_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
+    with FolderLock(tmp_path, "a") as first:
+        first.remove()
+        with FolderLock(tmp_path, "a"):
+            assert (tmp_path / LOCK).exists()
+
+
+def test_a_folder_with_a_result_stays(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "a" / "b", "a") as lock:
+        (tmp_path / "a" / "b" / "result").touch()
+        lock.remove()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["result"]
+    (tmp_path / "a" / "b" / "result").unlink()
+    with FolderLock(tmp_path / "a" / "b", "a") as lock:
+        lock.remove()
+    assert not (tmp_path / "a" / "b").exists()
+    assert (tmp_path / "a").exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(tmp_path / "no" / "such")
+    with pytest.raises(OSError, match="symbolic links"), FolderLock(tmp_path, "a"):
+        pass

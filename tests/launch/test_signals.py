@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dimred.errors import StoppedError
-from dimred.launch.signals import StopSignals
+from dimred.launch.channel import StopSignals
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -13,7 +13,7 @@ import pytest
 
 import dimred
 from dimred.errors import FaultError, RunError, StoppedError
-from dimred.io.lock import FolderLock
+from dimred.io.atomic import FolderLock
 from tests.helpers.commands import dimred as command
 from tests.merging.problems import METRICS, score_zero
 

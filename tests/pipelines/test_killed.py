@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from dimred.io.metrics_file import read_metrics
 from dimred.trainer.states import RunStates
-from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2
+from tests.helpers.commands import REPOSITORY, STAGE_1, STAGE_2, run
 from tests.helpers.results import differences, results
 
 KILLS = int(os.environ.get("DIMRED_KILLS", "1"))
@@ -54,10 +52,7 @@ def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: boo
     options = phase.resume if resumed else []
     command = [sys.executable, "-m", "tests.helpers.killed_run", event, delay, how, count, *phase.command]
     command += ["--out", folder / "run" / phase.out_name, *options]
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+    done = run(*command, cwd=REPOSITORY)
     return done, int(count.read_text()) if count.exists() else 0
 
 
@@ -91,14 +86,8 @@ def stage_2(
     """Without a basis: it is fitted on the way."""
     folder = tmp_path_factory.mktemp("two")
     weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
-    command = [
-        "dimred.pipelines.stage_2",
-        few_digits,
-        weights,
-        "--config",
-        STAGE_2,
-        *(f"--set={option}" for option in TWO),
-    ]
+    options = [f"--set={option}" for option in TWO]
+    command = ["dimred.pipelines.stage_2", few_digits, weights, "--config", STAGE_2, *options]
     return uninterrupted(command, "stage_2", ["--resume"], folder), folder / "run" / "stage_2"
 
 
@@ -125,15 +114,15 @@ def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[st
         run += 1
 
 
-@pytest.mark.parametrize("name", [pytest.param("stage_1", marks=pytest.mark.slow), "pca", "stage_2"])
-def test_a_killed_run_is_resumed_to_the_same_bytes(name: str, tmp_path: Path, request) -> None:
-    survive(request.getfixturevalue(name)[0], KILLS, SEED, tmp_path, print)
+SLOW = [
+    pytest.param(name, kills, marks=pytest.mark.slow)
+    for name, kills in (("stage_1", KILLS), ("stage_1", 30), ("pca", 30), ("stage_2", 30))
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["stage_1", "pca", "stage_2"])
-def test_thirty_kills(name: str, tmp_path: Path, request) -> None:
-    survive(request.getfixturevalue(name)[0], 30, SEED, tmp_path, print)
+@pytest.mark.parametrize(("name", "kills"), [("pca", KILLS), ("stage_2", KILLS), *SLOW])
+def test_a_killed_run_is_resumed_to_the_same_bytes(name: str, kills: int, tmp_path: Path, request) -> None:
+    survive(request.getfixturevalue(name)[0], kills, SEED, tmp_path, print)
 
 
 @pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
@@ -151,22 +140,3 @@ def test_a_signal_saves_the_step_and_ends_with_its_own_status(
     done, _ = killed(phase, tmp_path, 0, 0, resumed=True)
     assert done.returncode == 0, done.stderr
     assert not differences(results(tmp_path / "run"), phase.results)
-
-
-def test_another_configuration_is_refused_with_the_difference_or_accepted_key_by_key(
-    stage_1: tuple[Phase, Path], tmp_path: Path
-) -> None:
-    phase, finished = stage_1
-    shutil.copytree(finished, tmp_path / "run" / "stage_1")
-    before = results(tmp_path / "run")
-    changed = Phase([*phase.command, "--set=epochs=4", "--set=seed=2"], {}, 0, phase.out_name, ["--resume"])
-    done, _ = killed(changed, tmp_path, 0, 0, resumed=True)
-    assert done.returncode == 2
-    for words in ("epochs: 3 -> 4", "seed: 1 -> 2", "--allow-change epochs", "--allow-change seed"):
-        assert words in done.stderr
-    assert not differences(results(tmp_path / "run"), before)
-    allowed = [*changed.command, "--allow-change=epochs", "--allow-change=seed"]
-    done, _ = killed(Phase(allowed, {}, 0, phase.out_name, ["--resume"]), tmp_path, 0, 0, resumed=True)
-    assert done.returncode == 0, done.stderr
-    records = read_metrics(tmp_path / "run" / "stage_1" / "metrics.jsonl")
-    assert [record["epoch"] for record in records] == [1, 2, 3, 4]

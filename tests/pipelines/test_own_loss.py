@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dimred.cli.compare import compare
+from dimred.cli.measure import compare
 from dimred.errors import ConfigError
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
@@ -119,13 +119,8 @@ def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(sh
 
 def test_the_methods_are_chosen_by_their_loss(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown.folder / "compared"
-    compare(
-        str(shown.folder),
-        shown.folder / "two.yaml",
-        [shown.folder / "one"],
-        out,
-        methods="last,average,stage_2",
-    )
+    methods = "last,average,stage_2"
+    compare(str(shown.folder), shown.folder / "two.yaml", [shown.folder / "one"], out, methods=methods)
     seed = json.loads((out / "compare.json").read_text())
     runs = {run["method"]: run for run in seed["runs"]}
     assert {(run["metric"], run["batch_norm"]) for run in runs.values()} == {("absolute_error", False)}

@@ -1,69 +1,36 @@
 """Both stages under a pseudo-terminal: a live bar there, plain lines in a file, MindSpore's own words in a log."""
 
-import os
-import pty
 import re
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages
+from tests.helpers.commands import STAGE_1, STAGE_2, TwoStages, run
 
 TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
-# One word of MindSpore's own: without GLOG_v=3 its C++ code warns about many things.
-LOUD = {"GLOG_v": "2"}
 
 
-def in_a_terminal(
-    *command: object, cwd: Path, output: int | None = None, environment: dict[str, str] | None = None
-) -> str:
-    """Run a command on a pseudo-terminal, standard output perhaps elsewhere; everything that the terminal showed."""
-    terminal, end = pty.openpty()
-    with subprocess.Popen(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=os.environ | TERMINAL | (environment or {}),
-        stdin=end,
-        stdout=end if output is None else output,
-        stderr=end,
-    ) as process:
-        os.close(end)
-        shown = b""
-        while True:
-            try:
-                part = os.read(terminal, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
-        os.close(terminal)
-    text = shown.decode()
-    assert process.returncode == 0, text
-    return text
-
-
-BOARD = "--set=tensorboard=true"
-
-
-def check_terminal(shown: str, name: str, n_steps: int, run: Path) -> None:
-    assert re.search(rf"{name} .*{n_steps}/{n_steps}.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
-    assert len(re.findall(rf"\b\d+/{n_steps}", shown)) > 3  # it moved
-    assert re.search(r"epoch: 1 step: \d+ loss is \d+\.\d+", shown)
-    assert "[WARNING]" not in shown
-    assert (run / "mindspore.log").exists()
-    (events,) = (run / "tensorboard").iterdir()
-    assert b"loss" in events.read_bytes()
+def in_a_terminal(*command: object, cwd: Path, log: Path | None = None, **environment: str) -> str:
+    """Run a command on a pseudo-terminal, standard output perhaps in a file; everything that the terminal showed."""
+    typed = shlex.join(map(str, command)) + ("" if log is None else f" > {shlex.quote(str(log))}")
+    return run("script", "-qec", typed, "/dev/null", cwd=cwd, environment=TERMINAL | environment, status=0).stdout
 
 
 def test_stage_2_in_a_terminal(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
-    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", "--set=data.batch_size=10", BOARD)
-    files = (few_digits, two_stages.weights, two_stages.matrix)
+    options = ("--set=epochs=1", "--set=start=mean", "--set=reestimate_batches=2", "--set=data.batch_size=10")
+    out, files = tmp_path / "two", (few_digits, two_stages.weights, two_stages.matrix)
     program = (sys.executable, "-m", "dimred.pipelines.stage_2", *files, "--config", STAGE_2)
-    shown = in_a_terminal(*program, "--out", tmp_path / "two", *options, cwd=tmp_path, environment=LOUD)
-    check_terminal(shown, "stage 2", 20, tmp_path / "two")
+    # Without GLOG_v=3 MindSpore's C++ code warns about many things.
+    shown = in_a_terminal(*program, "--out", out, *options, "--set=tensorboard=true", cwd=tmp_path, GLOG_v="2")
+    assert re.search(r"stage 2 .*20/20.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
+    assert len(re.findall(r"\b\d+/20", shown)) > 3  # it moved
+    assert re.search(r"epoch: 1 step: \d+ loss is \d+\.\d+", shown)
+    assert "[WARNING]" not in shown
+    assert (out / "mindspore.log").exists()
+    (events,) = (out / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes()
 
 
 def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
@@ -81,8 +48,7 @@ def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: 
         Path(sys.executable).with_name("dimred"), "train", "stage-1", few_digits, "--config", STAGE_1, "--devices", "2",
         "--device-target", "CPU",
     )  # fmt: skip
-    with log.open("wb") as file:
-        shown = in_a_terminal(*command, *options, cwd=tmp_path, output=file.fileno())
+    shown = in_a_terminal(*command, *options, cwd=tmp_path, log=log)
     assert re.search(r"stage 1 .*40/40.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
     assert len(set(re.findall(r"(\d+)/40", shown))) > 3  # it moved; no word begins between a colour's m and a digit
     assert "loss is" not in shown

@@ -1,12 +1,11 @@
 """The README's commands and its program, run as they stand."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.helpers.commands import ON_PATH, REPOSITORY, run
+
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PRODUCTION = (REPOSITORY / "pipelines" / "README.md").read_text(encoding="utf-8")
 
@@ -20,12 +19,7 @@ def blocks(language: str, section: str, text_of: str = README) -> str:
 
 
 def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e", "-c", blocks("bash", "Quick start")],
-        cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run("bash", "-e", "-c", blocks("bash", "Quick start"), cwd=tmp_path, environment=ON_PATH, status=0)
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 2
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
     told = re.findall(r"^(accuracy on .*|stage 2 starts from .*)$", done.stdout, re.MULTILINE)
@@ -44,21 +38,14 @@ def test_the_production_commands_as_a_dry_run(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     for command in (stage_1, stage_2):
-        done = subprocess.run(
-            [*command.replace("scripts/", f"{REPOSITORY}/scripts/").split(), "--dry-run"],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        words = command.replace("scripts/", f"{REPOSITORY}/scripts/").split()
+        done = run(*words, "--dry-run", cwd=tmp_path, status=0)
         assert done.stdout.count("--device-target Ascend --out ") == 8
         assert "rank 7: " in done.stdout
 
 
 def test_the_program_for_your_own_network(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", blocks("python", "Your own network")],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run(sys.executable, "-c", blocks("python", "Your own network"), cwd=tmp_path, status=0)
     first, started, last = (float(loss) for loss in re.findall(r"(?:: |loss )(0\.\d{3})", done.stdout))
     for told in (first, started, last):
         assert f"{told:.3f}" in README

@@ -12,25 +12,18 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.pipelines.report import grid_around, plane_point
 from dimred.report.record import read_stage_2
-from dimred.subspace.basis import SubspaceBasis
 from tests.helpers.commands import STAGE_2, TwoStages, dimred_here, run
 
-PICTURES = {
-    "metric", "loss", "spectrum", "plane", "plane-near", "steps", "captured"
-}  # fmt: skip
+PICTURES = {"metric", "loss", "spectrum", "plane", "plane-near", "steps", "captured"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
 def page(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    done = dimred_here(
-        "report", searched, "--out", folder / "out", "--grid", 3, "--batches", 1,
-        cwd=folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    options = ("--out", folder / "out", "--grid", 3, "--batches", 1)
+    done = dimred_here("report", searched, *options, cwd=folder, status=0)
     assert done.stdout == f"report: {folder / 'out' / 'report.html'}\n"
     return folder / "out" / "report.html"
 
@@ -115,8 +108,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
         (tmp_path / "nowhere", "not a folder"), (two_stages.data, "no result.json"),
         (changed, "damaged: it was changed after it was written"),
     ):  # fmt: skip
-        done = dimred_here("report", folder, "--out", tmp_path / "out", cwd=tmp_path)
-        assert done.returncode == 2
+        done = dimred_here("report", folder, "--out", tmp_path / "out", cwd=tmp_path, status=2)
         assert len(done.stderr.splitlines()) == 1
         assert said in done.stderr
         assert not (tmp_path / "out").exists()
@@ -124,8 +116,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
 
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
     for _ in range(2):
-        done = dimred_here("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        dimred_here("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path, status=0)
     text, seen = (tmp_path / "out" / "report.html").read_text(), Seen()
     seen.feed(text)
     assert {name.removeprefix("figure-") for name in seen.ids if name.startswith("figure-")} == {
@@ -163,22 +154,3 @@ def test_a_browser_shows_it_without_complaint(page: Path, tmp_path: Path) -> Non
     width = re.search(r"WIDTH (\d+)", shown.stdout)
     assert width, shown.stderr
     assert int(width[1]) <= 390
-
-
-def test_a_point_has_the_coordinates_that_it_was_made_from() -> None:
-    rng = np.random.default_rng(3)
-    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
-    basis = SubspaceBasis(rows.astype(np.float32))
-    mean = rng.normal(size=50)
-    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
-    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
-    np.testing.assert_allclose(off, 5, rtol=1e-5)
-
-
-def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
-    points = np.array([[0.0, 1.0], [10.0, 1.0]])
-    first, second = grid_around(points, 7)
-    assert (len(first), len(second)) == (7, 7)
-    assert first[0] < 0
-    assert first[-1] > 10
-    assert second[0] < 1 < second[-1]

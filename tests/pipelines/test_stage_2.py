@@ -12,9 +12,8 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
-from dimred.report.record import read_stage_2
+from dimred.report.record import Measured, read_stage_2
 from dimred.report.run_page import write_report
-from dimred.report.verdict import Measured
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, STAGE_2, TwoStages, dimred_here, program
 
@@ -60,9 +59,8 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
     done = program(
         "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
         tmp_path / "out", "--set=epochs=1", "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
-        "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path,
+        "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path, status=0,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     candidates = {record["name"]: record for record in result["start_candidates"]}
     chosen = candidates[result["started_from"]]
@@ -102,9 +100,8 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
         "--set=start=last", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
-        "--set=reestimate_batches=2", cwd=tmp_path,
+        "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     assert "no step was accepted 3 times in a row" in done.stdout
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert "max_trials" in result["stopped"]
@@ -116,12 +113,11 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
 
 @pytest.mark.slow
 def test_trainable_averaging_searches_in_the_raw_snapshots(two_stages: TwoStages, tmp_path: Path) -> None:
-    done = program(
+    program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
         "--set=epochs=1", "--set=search={rule: sgd, basis: snapshots, split: val}", "--set=start=last",
-        "--set=reestimate_batches=2", cwd=tmp_path,
+        "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     shown = dimred_here("show", tmp_path / "out" / "pca_mat.npy", cwd=tmp_path)
     assert "raw snapshots" in shown.stdout
     assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 3  # of 256 images, from the 1,000 of val
@@ -142,16 +138,6 @@ def test_the_kept_network_is_the_best_on_val_and_the_log_says_by_which_rule(
         np.testing.assert_array_equal(final["classifier.weight"], saved["classifier.weight"])
 
 
-def test_the_checkpoint_is_the_network_and_mindspore_loads_it(two_stages: TwoStages, searched: Path) -> None:
-    import mindspore
-
-    path = searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt"
-    loaded = mindspore.load_checkpoint(str(path))
-    stage_1 = read_checkpoint(two_stages.weights)
-    names = {name for name in stage_1 if not name.startswith(("moments.", "momentum", "global_step", "epoch"))}
-    assert set(loaded) == names
-
-
 def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
@@ -159,8 +145,7 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
     worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
     assert worth in made.stdout, made.stderr
-    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path, status=0)
     average = json.loads(done.stdout)
     assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
@@ -177,9 +162,8 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     out = tmp_path / "out"
     done = program(
         "stage_2", few_digits, two_stages.weights, "--config", CONFIGS / "digits_anytime_2.yaml", "--out", out,
-        "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path,
+        "--set=reestimate_batches=3", "--set=data.eval_split=val", "--set=data.batch_size=10", cwd=tmp_path, status=0,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     result = json.loads((out / "result.json").read_text())
     cooldown = result["cooldown"]
     assert (cooldown["optimizer"], cooldown["factor"], cooldown["schedule"]) == ("momentum", 0.5, "linear")

@@ -1,15 +1,13 @@
 """The tutorials, as they stand: a stranger's network through both stages; a folder of checkpoints, merged."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from safetensors import safe_open
 
-from tests.helpers.commands import REPOSITORY
+from tests.helpers.commands import ON_PATH, REPOSITORY, run
 
 TUTORIAL, MERGE = (
     (REPOSITORY / "pipelines" / f"{name}.md").read_text(encoding="utf-8") for name in ("TUTORIAL", "TUTORIAL_MERGE")
@@ -24,16 +22,10 @@ def write_files(text: str, folder: Path) -> list[str]:
     return [name for name, _ in files]
 
 
-def run_commands(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_commands(text: str, folder: Path) -> CompletedProcess[str]:
     """Run the page's commands in a folder."""
     commands = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    done = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=folder,
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return run("bash", "-e", "-c", commands, cwd=folder, environment=ON_PATH, timeout_seconds=900, status=0)
 
 
 @pytest.mark.slow

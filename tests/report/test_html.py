@@ -1,12 +1,16 @@
 """The page's parts: nothing a file says becomes markup, and pictures do not share names."""
 
-from dimred.report.page import details, document, figure, table
+from pathlib import Path
+
+from dimred.report.page import Page, details, figure, table
 
 SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'
 
 
-def test_text_is_not_markup() -> None:
-    made = document("<b>", "", [("A & B", table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))])
+def test_text_is_not_markup(tmp_path: Path) -> None:
+    page = Page(tmp_path, "page.html")
+    page.add("A & B", [], table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))
+    made = page.write("<b>", "").read_text()
     for tag in ("<b>", "<i>", "<script>", "<u>", "</pre></pre>"):
         assert tag not in made.replace("<b>x</b>", "")
     assert "<b>x</b>" in made

@@ -1,8 +1,13 @@
 """The plane of the first two directions: what is drawn is what was measured."""
 
+import mindspore as ms
 import numpy as np
+from mindspore import Tensor, nn
 
+from dimred.checkpoints.layout import WeightLayout
+from dimred.pipelines.report import grid_around, loss_in_plane, plane_point
 from dimred.report.plots import PlanePoints, PlaneView, Surface, plot_plane
+from dimred.subspace.basis import SubspaceBasis
 
 
 def view_of(surface: Surface) -> PlaneView:
@@ -23,3 +28,49 @@ def test_losses_are_differences_in_a_unit_in_which_they_differ() -> None:
         levels = np.unique([text.get_text() for text in axes.texts])
         assert len(levels) > 3
         assert all(0 <= float(level) <= 2 for level in levels)
+
+
+def test_the_loss_is_that_of_the_weights_whatever_the_statistics_are() -> None:
+    ms.set_seed(1)
+    rng = np.random.default_rng(1)
+    network = nn.SequentialCell(nn.Dense(4, 3), nn.BatchNorm1d(3), nn.Dense(3, 2))
+    loss = nn.WithLossCell(network, nn.MSELoss())
+    batches = [
+        (Tensor(rng.normal(size=(8, 4)).astype(np.float32)), Tensor(rng.normal(size=(8, 2)).astype(np.float32)))
+        for _ in range(2)
+    ]
+    layout = WeightLayout.from_network(loss)
+    origin = layout.flatten({parameter.name: parameter for parameter in loss.trainable_params()})
+    directions = rng.normal(size=(2, layout.size))
+    at = loss_in_plane(loss, batches, origin, directions)
+    found = at(0.5, -0.25)
+    network[1].moving_mean.set_data(Tensor(np.full(3, 1e3, np.float32)))
+    assert at(0.5, -0.25) == found
+
+    weights = layout.unflatten((origin + 0.5 * directions[0] - 0.25 * directions[1]).astype(np.float32))
+    w1, b1, gamma, beta, w2, b2 = (weights[name] for name in layout.names)
+    expected = []
+    for x, y in batches:
+        hidden = x.asnumpy() @ w1.T + b1
+        hidden = gamma * (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5) + beta
+        expected.append(np.mean((hidden @ w2.T + b2 - y.asnumpy()) ** 2))
+    np.testing.assert_allclose(found, np.mean(expected), rtol=1e-4)
+
+
+def test_a_point_has_the_coordinates_that_it_was_made_from() -> None:
+    rng = np.random.default_rng(3)
+    rows = np.linalg.qr(rng.normal(size=(50, 4)))[0].T
+    basis = SubspaceBasis(rows.astype(np.float32))
+    mean = rng.normal(size=50)
+    along, off = plane_point(basis, mean, mean + 2 * rows[0] - 3 * rows[1] + 4 * rows[2] - 3 * rows[3])
+    np.testing.assert_allclose(along, [2, -3], rtol=1e-5)
+    np.testing.assert_allclose(off, 5, rtol=1e-5)
+
+
+def test_the_grid_holds_every_point_also_where_they_lie_on_a_line() -> None:
+    points = np.array([[0.0, 1.0], [10.0, 1.0]])
+    first, second = grid_around(points, 7)
+    assert (len(first), len(second)) == (7, 7)
+    assert first[0] < 0
+    assert first[-1] > 10
+    assert second[0] < 1 < second[-1]

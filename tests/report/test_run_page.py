@@ -11,9 +11,8 @@ import pytest
 
 from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
-from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.record import Measured, on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
-from dimred.report.verdict import Measured
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, write_run
 
@@ -123,7 +122,11 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
     for fact in (str(run.stage_2), "stage 1 2 min, stage 2 6 s", str(tmp_path)):
         assert f"<td>{fact}</td>" in page
     best = "<b>uniform of 3 snapshots</b></td><td>3</td><td>0.5000</td><td>50.00 %</td><td>0.0000 ± 0.0000"
-    for row in (best, "last</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100", "<b>epoch 1</b>"):
+    for row in (
+        best,
+        "the last weights of stage 1</td><td>1</td><td>0.6000</td><td>40.00 %</td><td>0.1000 ± 0.0100",
+        "<b>epoch 1</b>",
+    ):
         assert f"<td>{row}</td>" in page
     assert "2 networks were measured: 0.9 forward passes over the training split, 1 s." in page
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
@@ -164,5 +167,5 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
     text = stage_2_page(run, tmp_path / "out", Measured("test", reestimated=False)).read_text()
     assert "Parts that need the weights and the basis are left out," in text
     assert "70.00 % on test. That is 10.00 points above the average" in text
-    assert "last weights of stage 1" not in text
+    assert "the last weights of stage 1 (" not in text
     assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "captured"}

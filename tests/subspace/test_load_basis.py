@@ -5,7 +5,7 @@ import pytest
 
 from dimred.checkpoints.layout import CHUNK, WeightLayout
 from dimred.errors import BasisMismatchError
-from dimred.subspace.basis import check_orthonormal, load_basis
+from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path
 from tests.helpers.planted import random_walk, write_series
@@ -74,26 +74,19 @@ def test_a_real_network_is_accepted_or_refused(tmp_path):
         load_basis(path, network=nn.Dense(6, 5))
 
 
-def overwrite(path, offset, data):
-    with path.open("r+b") as file:
-        file.seek(offset, 2 if offset < 0 else 0)
-        file.write(data)
-
-
 @pytest.mark.parametrize(
-    ("offset", "data", "words"),
+    ("data", "words"),
     [
-        (-4, b"\0\0\xc0\x7f", "has nan in row 3, column 65835"),
-        (-4, b"\0\0\x80\xff", "has -inf in row 3, column 65835"),
-        (-4, b"\0\0\x80\x3f", "row 3 has squared length"),
-        (-1, None, "their digests differ"),
+        (b"\0\0\xc0\x7f", "has nan in row 3, column 65835"),
+        (b"\0\0\x80\xff", "has -inf in row 3, column 65835"),
+        (b"\0\0\x80\x3f", "row 3 has squared length"),
+        (None, "their digests differ"),
     ],
 )
-def test_changed_rows_are_found(pair, offset, data, words):
-    if data is None:
-        data = bytes([pair.read_bytes()[-4] ^ 1])
-        offset = -4
-    overwrite(pair, offset, data)
+def test_changed_rows_are_found(pair, data, words):
+    content = bytearray(pair.read_bytes())
+    content[-4:] = data or [content[-4] ^ 1, *content[-3:]]
+    pair.write_bytes(content)
     with pytest.raises(BasisMismatchError, match=words):
         load_basis(pair)
     assert load_basis(pair, verify=False).n_components == 4
@@ -172,6 +165,7 @@ def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path):
         (2 * orthonormal(np.float32), "row . has squared length 4 instead of 1"),
         (orthonormal(np.float32)[[0, 1, 1, 2]], "rows 1 and 2 have inner product 1 instead of 0"),
         (np.full((2, 9), np.nan, np.float32), "has nan in row 0, column 0"),
+        (np.full((2, 9), 0x7FA00000, np.uint32).view(np.float32), "has nan in row 0, column 0; every"),  # signalling
         (np.full((2, 9), 1e200), "squared length inf"),
         (np.ones(5, np.float32), r"float32 \(5,\)"),
         (np.ones((2, 5), np.int64), "int64"),
@@ -183,12 +177,6 @@ def test_a_bare_matrix_that_is_no_basis_is_refused(tmp_path, rows, words):
     np.save(tmp_path / "a.npy", rows)
     with pytest.raises(BasisMismatchError, match=words):
         load_basis(tmp_path / "a.npy")
-
-
-def test_another_width_is_told_before_the_rows_are_looked_at(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((2, 9), np.float32))
-    with pytest.raises(BasisMismatchError, match="has 9 columns; the network has 10 trainable weights"):
-        load_basis(tmp_path / "a.npy", layout=WeightLayout(("w",), ((10,),)))
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -214,11 +202,3 @@ def test_vectors_of_the_wrong_length_are_refused(made):
         made.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         made.back_project(np.ones(3))
-
-
-def test_a_signalling_nan_is_refused_without_a_warning(tmp_path):
-    """Found by the fuzzing of ``pca_mat.npy``: its cast to float64 warns."""
-    rows = np.eye(2, 5, dtype=np.float32)
-    rows.view(np.uint32)[1, 3] = 0x7FA00000
-    with pytest.raises(BasisMismatchError, match="has nan in row 1, column 3; every entry must be finite"):
-        check_orthonormal(rows, tmp_path / "p.npy")

@@ -6,20 +6,9 @@ import pytest
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import ConfigError
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import as_weights
-
-
-def test_where_it_came_from_is_recorded(walk):
-    series, _ = walk
-    basis = fit_basis(series.select(last=8), 3)
-    assert [(s.file, s.step, s.digest) for s in basis.snapshots] == [
-        (entry.file, entry.step, entry.digest) for entry in series.entries[-8:]
-    ]
-    assert basis.layout == series.layout
-    assert basis.kind == "pca"
 
 
 def test_the_order_and_the_kind_of_files_make_no_difference(walk, tmp_path):
@@ -59,20 +48,3 @@ def test_the_same_result_is_not_made_twice(walk, tmp_path, caplog):
     assert again.n_components == 3
     assert "nothing to do" in caplog.text
     assert [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))] == stamps
-
-
-@pytest.mark.parametrize("change", [{"n_components": 4}, {"kind": "snapshots"}])
-def test_another_result_is_never_replaced_without_being_told_to(walk, tmp_path, change):
-    series, _ = walk
-    out = tmp_path / "pca_mat.npy"
-    fit_basis(series, 3, out=out)
-    before = (out.read_bytes(), out.with_suffix(".h5").read_bytes())
-    arguments = {"n_components": 3, **change}
-    with pytest.raises(ConfigError, match="--force to replace"):
-        fit_basis(series, out=out, **arguments)
-    with pytest.raises(ConfigError, match="--force to replace"):
-        fit_basis(series.select(last=len(series) - 1), 3, out=out)
-    assert (out.read_bytes(), out.with_suffix(".h5").read_bytes()) == before
-    assert len(list(tmp_path.iterdir())) == 2
-    made = fit_basis(series, out=out, overwrite=True, **arguments)
-    assert load_basis(out).digest == made.digest

@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from dimred.errors import SeriesError
-from dimred.subspace.spectrum import (
-    principal_directions,
-)
+from dimred.subspace.spectrum import principal_directions
 from tests.helpers.planted import planted, random_walk
 
 

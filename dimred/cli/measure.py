@@ -1,18 +1,15 @@
-"""``dimred eval`` and ``dimred summary``: measure a checkpoint, and a network's size and cost."""
+"""``dimred eval``, ``compare``, ``report`` and ``summary``: measure a checkpoint, methods, a run, a network."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dimred.console import AsJson, Overrides, check_new_file, print_table
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, StoppedError
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import named_weights
-
-if TYPE_CHECKING:
-    from dimred.models.summary import Summary
 
 
 def evaluate(
@@ -80,6 +77,78 @@ def evaluate(
     print(f"{name} on {split!r}: {'; '.join(told)}")
 
 
+def compare(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
+    ],
+    config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one a seed.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
+        "comparison"
+    ),
+    methods: Annotated[
+        str | None, typer.Option(help="Only these, such as last,average,stage_2; a wrong name lists all.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="Epochs at which to take stage 1 as ended, such as 20,30; by default its last."),
+    ] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
+
+    The missing controls are trained here. The val split chooses, the test split reports, BatchNorm is re-estimated in
+    every row. With a search in the configuration there is a row for it, and the others get as many passes. A call that
+    was cut off is continued by the same call. Prints a table, or with --json the contents of OUT/compare.json;
+    OUT/compare.html is the page, with test accuracy over passes.
+
+    Example: dimred compare ./digits device0_stage_1 --config digits
+    """
+    chosen = None if methods is None else [name.strip() for name in methods.split(",")]
+    try:
+        epochs = [int(epoch) for epoch in at.split(",")] if at else []
+    except ValueError:
+        raise ConfigError(f"--at is {at!r}; give whole numbers with commas between, such as 20,30,45") from None
+    from dimred.comparison.compare import compare as make_comparison
+    from dimred.comparison.summary import markdown
+    from dimred.launch.channel import StopSignals
+
+    try:
+        with StopSignals():
+            summary = make_comparison(data, runs, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+    except StoppedError as stop:
+        raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
+    if as_json:
+        print(json.dumps(summary, indent=2))
+        return
+    print(markdown(summary))
+    print(f"{out / 'compare.md'}, {out / 'compare.json'}, {out / 'compare.html'}")
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the page, may have an earlier one; default RUN/report."),
+    ] = None,
+    grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
+    batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
+) -> None:
+    """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
+
+    It has curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
+    stage 1, finished or not, it has the curves, and the spectrum of the snapshots.
+
+    Example: dimred report device0_stage_2
+    """
+    if not run.is_dir():
+        raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
+    from dimred.pipelines.report import report as make_report
+
+    print(f"report: {make_report(run, out or run / 'report', grid, batches)}")
+
+
 def summary(
     model: Annotated[
         str,
@@ -116,8 +185,17 @@ def summary(
     found = summarise(make_cell(model, classes) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
-    else:
-        _print_summary(found)
+        return
+    headings = ("layer", "kind", "input", "output", "parameters", "FLOPs")
+    print_table(headings, [
+        (name, kind, _by(taken), _by(given), f"{n_parameters:,}", f"{flops:,}")
+        for name, kind, taken, given, n_parameters, _, flops in found.layers
+    ])  # fmt: skip
+    print(
+        f"\n{found.n_parameters:,} parameters that train ({4 * found.n_parameters / 2**20:.1f} MiB in float32), "
+        f"{found.n_other:,} others\n{found.flops / 1e9:.3f} GFLOPs for an input of {_by(found.input_shape)} "
+        f"({found.flops / 2e9:.3f} G multiply-adds)"
+    )
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
@@ -125,19 +203,6 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigError(f"--input-shape is {text!r}; expected whole numbers above 0, such as 1,3,224,224")
     return tuple(map(int, parts))
-
-
-def _print_summary(found: "Summary") -> None:
-    rows = [("layer", "kind", "input", "output", "parameters", "FLOPs")]
-    for name, kind, taken, given, n_parameters, _, flops in found.layers:
-        rows.append((name, kind, _by(taken), _by(given), f"{n_parameters:,}", f"{flops:,}"))
-    print_table(rows[0], rows[1:])
-    mebibytes = 4 * found.n_parameters / 2**20
-    print(
-        f"\n{found.n_parameters:,} parameters that train ({mebibytes:.1f} MiB in float32), {found.n_other:,} others\n"
-        f"{found.flops / 1e9:.3f} GFLOPs for an input of {_by(found.input_shape)} ({found.flops / 2e9:.3f} G "
-        "multiply-adds)"
-    )
 
 
 def _by(shape: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
-"""What ``dimred bench`` runs on each rank: stage 1's steps, timed as a run makes them, with nothing measured or saved.
+"""What ``dimred bench`` and ``dimred doctor`` run on each rank.
 
-python -m dimred.pipelines.bench DATA --config pipelines/configs/digits_anytime_1.yaml --out FOLDER
+python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits_anytime_1.yaml --out FOLDER
 """
 
 import json
@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import mindspore as ms
+import numpy as np
 import typer
+from mindspore import Tensor, nn
 
 from dimred.builders import build_network, build_scores, build_train_step, check_ranks
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
+from dimred.errors import DimredError
 from dimred.launch.channel import tell_refusal
+from dimred.train_step.step import TrainStep
 from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.loop import Place
 from dimred.trainer.preflight import check_stage_1
 from dimred.trainer.reads import watched_reads
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
+from dimred.vectors.parameters import to_arrays
 
 _STEPS, _WARM_UP = 50, 10
 
@@ -91,6 +96,9 @@ def bench(
     compiled, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
     seconds = (done_at[last] - done_at[first]) / (last - first)
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of the process
+    if device_target == "Ascend":
+        peak = int(ms.runtime.max_memory_allocated())  # of the tensors on the device
     precision, batch = settings.precision, settings.data.batch_size * settings.accumulation
     half = "" if precision.level == "O0" else f" {precision.dtype}"
     row = {
@@ -105,17 +113,27 @@ def bench(
         "ms a step": f"{1000 * seconds:.1f}",
         "images a second": f"{batch * ranks.group_size / seconds:,.0f}",
         "reads a step": f"{reads / last:.2f}",
-        "peak memory of rank 0, MB": f"{_peak_bytes(device_target) / 1e6:,.0f}",
+        "peak memory of rank 0, MB": f"{peak / 1e6:,.0f}",
     }
     print(json.dumps(row))
 
 
-def _peak_bytes(device_target: str) -> int:
-    """Return the most memory that the tensors on the device took so far; on CPU, that the process took."""
-    if device_target == "Ascend":
-        return int(ms.runtime.max_memory_allocated())
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], device_target: DeviceTarget = "CPU") -> None:
+    """Make one training step, and check that all ranks have the same weights after it."""
+    ranks = set_up(1, device_target)
+    network = nn.Dense(4, 3)
+    ranks.broadcast(network.trainable_params())
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, reduce=ranks.mean())
+    inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # other ones on each rank
+    before, started = to_arrays(network.trainable_params()), time.perf_counter()
+    loss = float(step(inputs, Tensor(np.ones((2, 3), np.float32))).loss.asnumpy())
+    seconds, after = time.perf_counter() - started, to_arrays(network.trainable_params())
+    if not np.isfinite(loss) or all(np.array_equal(before[name], after[name]) for name in after):
+        raise DimredError(f"a training step had the loss {loss} and changed no weight; reinstall mindspore")
+    ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))
+    print(f"{seconds:.1f} s with compiling")
 
 
 if __name__ == "__main__":
-    run_program(bench, tell_refusal)
+    run_program(bench, doctor, tell_refusal=tell_refusal)

@@ -1,0 +1,217 @@
+"""``dimred doctor``: whether this machine can train, and how to mend what is wrong; ``dimred bench``: how fast."""
+
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import psutil
+import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from dimred import ISA_VARIABLE, __version__, has_avx512
+from dimred.console import Data, DeviceTarget, Overrides
+from dimred.errors import ConfigError, DimredError, MissingPackageError
+from dimred.io.atomic import atomic_write, describe_os_error
+
+_LEAST_MEMORY, _LEAST_DISK = 2e9, 1e9  # bytes; MindSpore alone takes half a gigabyte for each rank
+_PACKAGES = ("mindspore", "numpy", "scipy", "scikit-learn", "h5py", "safetensors")
+_CANN = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # set by CANN's set_env.sh
+_NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
+
+
+class Finding(NamedTuple):
+    """One check: its name, what it found, and the remedy if that is wrong."""
+
+    what: str
+    found: str
+    remedy: str = ""
+
+
+def doctor(
+    device_target: DeviceTarget = "CPU",
+    devices: Annotated[int, typer.Option(min=2, help="Number of ranks in the collective.")] = 2,
+    master_port: Annotated[
+        int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
+    ] = None,
+) -> None:
+    """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
+
+    Takes half a minute. Exit status 1 if something is wrong; the line says how to mend it. The checks for Ascend were
+    never run on a device.
+
+    Example: dimred doctor --device-target Ascend --devices 8
+    """
+    findings = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
+    for finding in findings:
+        _show(finding)
+    if not any(finding.remedy for finding in findings if finding.what in _NEEDED_FOR_A_JOB):
+        for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", devices, master_port)):
+            findings.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
+            _show(findings[-1])
+    n_wrong = sum(bool(finding.remedy) for finding in findings)
+    print(f"{n_wrong} of {len(findings)} need mending" if n_wrong else "all is well")
+    raise typer.Exit(int(n_wrong > 0))
+
+
+def _show(finding: Finding) -> None:
+    what, found, remedy = finding
+    print(f"{'WRONG' if remedy else 'ok':5}  {what:28}  {found}" + (f"; {remedy}" if remedy else ""), flush=True)
+
+
+def _versions() -> list[Finding]:
+    found = {"python": platform.python_version(), "dimred": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    findings = [Finding("versions", ", ".join(f"{name} {version}" for name, version in found.items()))]
+    if "mindspore" not in found:
+        return [*findings, Finding("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1])]
+    for name in ("mindspore", "numpy"):
+        if found[name] not in (allowed := _allowed(name)):
+            remedy = f"training needs another: python -m pip install '{name}{allowed}'"
+            findings.append(Finding(name, found[name], remedy))
+    return findings
+
+
+def _allowed(package: str) -> SpecifierSet:
+    """Return the versions of a package that dimred's own requirements allow, those of training among them."""
+    requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
+    return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
+
+
+def _device(target: Literal["CPU", "Ascend"]) -> Finding:
+    from dimred.launch.job import ASCEND_DEVICE
+
+    if target == "Ascend" and not ASCEND_DEVICE.exists():
+        told = f"Ascend, but {ASCEND_DEVICE} is missing"
+        return Finding("device", told, "install the driver, or give --device-target CPU")
+    n_cores = len(os.sched_getaffinity(0))
+    return Finding("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
+
+
+def _cann(target: Literal["CPU", "Ascend"]) -> Finding:
+    home = next((os.environ[name] for name in _CANN if os.environ.get(name)), None)
+    if home is None and target == "CPU":
+        return Finding("CANN", "none")
+    if home is None:
+        told = f"none: neither {' nor '.join(_CANN)} is set"
+        return Finding("CANN", told, "install CANN, and source its set_env.sh")
+    if not Path(home).is_dir():
+        return Finding("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
+    lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
+    version = next((line.strip() for line in lines if "ersion" in line), "no version found")
+    return Finding("CANN", f"{home} ({version})")
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    told = f"{memory.available / 1e9:.1f} GB of {memory.total / 1e9:.1f} GB are free"
+    remedy = "end other programs, or use fewer ranks on this host"
+    return Finding("memory", told, remedy if memory.available < _LEAST_MEMORY else "")
+
+
+def _disk() -> Finding:
+    here = Path.cwd()
+    free = psutil.disk_usage(str(here)).free
+    told = f"{free / 1e9:.1f} GB are free in {here}"
+    try:
+        with tempfile.TemporaryFile(dir=here) as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    except OSError as error:
+        told += f", where nothing can be written ({describe_os_error(error)})"
+        return Finding("disk", told, "make room, or work in another folder")
+    remedy = "make room, or work on another disk: a run keeps snapshots"
+    return Finding("disk", told, remedy if free < _LEAST_DISK else "")
+
+
+def _instruction_set() -> Finding:
+    told = os.environ.get(ISA_VARIABLE) or os.environ.get("DNNL_MAX_CPU_ISA")
+    if not has_avx512():
+        return Finding("oneDNN", f"no AVX-512 here, so no cap is needed ({told or 'none'})")
+    is_capped = (told or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
+    remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without"
+    return Finding("oneDNN", f"instruction set capped at {told}", "" if is_capped else remedy)
+
+
+def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> Finding:
+    os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
+    try:
+        return Finding(what, _last_line("doctor", ["--device-target", target], devices, target, port))
+    except DimredError as error:
+        return Finding(what, "failed", str(error))
+    except OSError as error:
+        return Finding(what, f"failed: {describe_os_error(error)}", "mend the disk of this folder first")
+
+
+def _last_line(
+    program: str, arguments: list[str], devices: int, target: Literal["CPU", "Ascend"], port: int | None = None
+) -> str:
+    """Run ``pipelines/machine.py`` through the launcher, in a temporary folder of this one; return its last line."""
+    from dimred.launch.job import make_job
+    from dimred.launch.launcher import launch
+
+    printed = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix=f".dimred-{program}-", dir=Path.cwd()) as out, redirect_stdout(printed):
+        job = make_job(
+            "dimred.pipelines.machine", program, [program, *arguments],
+            out=Path(out), devices=devices, device_target=target, master_port=port,
+        )  # fmt: skip
+        status = launch(job)
+    if status:  # a signal stopped it
+        raise typer.Exit(status)
+    return printed.getvalue().strip().splitlines()[-1]
+
+
+def bench(
+    data: Data,
+    config: Annotated[Path, typer.Option(help="YAML file of stage 1, or a recipe such as digits.")],
+    devices: Annotated[int, typer.Option(min=1, help="Devices of this host.")] = 1,
+    device_target: DeviceTarget = "CPU",
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Markdown file: the row is added to its table, or begins one.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Make 50 steps of stage 1 with your network, data and ranks, and print what they took as one row.
+
+    The first 10 of them warm up. A step includes the reading of its batch, but no evaluation and no snapshot. Nothing
+    is kept.
+
+    Example: dimred bench ./imagenet --config imagenet --devices 8 --device-target Ascend --table bench.md
+    """
+    from dimred.config import StageOneConfig, config_file, load_config
+
+    config = config_file(StageOneConfig, config).absolute()
+    load_config(StageOneConfig, config, overrides or [])
+    if not data.exists():
+        raise ConfigError(f"DATA is {str(data)!r}, which is not found")
+    if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
+        raise ConfigError(f"--table is {str(table)!r}, which can't be a file; name one in a folder that is there")
+    arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
+    arguments += [f"--set={override}" for override in overrides or []]
+    found = json.loads(_last_line("bench", arguments, devices, device_target))
+    *head, row = ("| " + " | ".join(map(str, cells)) + " |" for cells in (found, ["---"] * len(found), found.values()))
+    print("\n".join([*head, row]))
+    if table is not None:
+        before = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+        atomic_write(table, "\n".join(with_row(before, head, row)) + "\n")
+
+
+def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
+    """Return the lines of a Markdown file with one more row in the table that has this head, which may be new."""
+    if head[0] not in lines:
+        return [*lines, *([""] if lines else []), *head, row]
+    end = lines.index(head[0])
+    while end < len(lines) and lines[end].startswith("|"):
+        end += 1
+    return [*lines[:end], row, *lines[end:]]
