@@ -22,6 +22,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from tests.benchmarks.anytime_study import DATA, OPTIONS, RECIPES, deviation, mean
 
+BEST = "best window or profile"
 SHARES = (0.125, 0.25, 0.5)
 SET = ["epochs=16", "stop=null", "evaluate_every=40", "snapshots.per_epoch=2", "snapshots.first_epoch=5"]
 
@@ -38,7 +39,7 @@ def main() -> None:
         for seed in arguments.seeds:
             if not (out / f"{task}_{seed}.npz").exists():
                 measure(out, task, seed)
-        print(table([out / f"{task}_{seed}.npz" for seed in arguments.seeds], task), flush=True)
+        print(table([out / f"{task}_{seed}.npz" for seed in arguments.seeds]), flush=True)
 
 
 def measure(out: Path, task: str, seed: int) -> None:
@@ -67,12 +68,12 @@ def measure(out: Path, task: str, seed: int) -> None:
     )
     averages = SnapshotAverages(CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS), on.layout)
     steps, n = averages.steps, len(averages.steps)
-    found: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, float]] = {}
+    found: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def add(name: str, coefficients: np.ndarray, weights: np.ndarray) -> float:
         on.put(weights)
         val, test = on.loss_and_metric("val"), on.loss_and_metric("test")
-        found[name] = (coefficients, val.losses, test.losses, float(test.metric))
+        found[name] = (coefficients, val.losses, test.losses)
         print(task, seed, name, float(val.losses.mean()), float(test.losses.mean()), test.metric, flush=True)
         return float(val.losses.mean())
 
@@ -95,44 +96,38 @@ def measure(out: Path, task: str, seed: int) -> None:
     columns = zip(*found.values(), strict=True)
     np.savez(
         out / f"{task}_{seed}.npz", names=list(found), best=best.end - best.first,
-        **dict(zip(("coefficients", "val", "test", "metric"), map(np.array, columns), strict=True)),
+        **dict(zip(("coefficients", "val", "test"), map(np.array, columns), strict=True)),
     )  # fmt: skip
 
 
-def chosen(store: dict[str, np.ndarray], allowed: list[int]) -> int:
-    """Return the number of the candidate that the rule chooses among those allowed, on ``val``."""
-    candidates = [Candidate(str(k), effective_size(store["coefficients"][k]), store["val"][k]) for k in allowed]
-    return int(choose(candidates).name)
-
-
-def table(paths: list[Path], task: str) -> str:
-    """Make a table: what is chosen on each seed without and with the extrapolated windows, and the gain."""
-    lines = [f"| {task}, seed | without | with those around the best window | with all | best of all on test |"]
-    lines.append("|---|---|---|---|---|")
-    gains: list[list[float]] = [[], [], []]
-    metric_gains: list[list[float]] = [[], [], []]
+def table(paths: list[Path]) -> str:
+    """Make a table: the test loss of each kind's best on ``val``, and of what the rule of choice finds."""
+    rows: dict[str, list[float]] = {}
     for path in paths:
         with np.load(path) as file:
             store = dict(file)
-        names, losses = list(map(str, store["names"])), store["test"].mean(axis=1)
-        plain = [k for k, name in enumerate(names) if not name.startswith("extrapolated")]
-        uniform = [k for k in plain if names[k].startswith(("uniform", "the snapshot"))]
-        best = names[min(uniform, key=lambda k: store["val"][k].mean())]
-        newest = str(store["best"])
-        around = [k for k, name in enumerate(names) if name.startswith(f"extrapolated {newest} ")]
-        everything = list(range(len(names)))
-        picks = [chosen(store, plain), chosen(store, plain + around), chosen(store, everything), int(losses.argmin())]
-        lines.append(
-            f"| {path.stem.rpartition('_')[2]} (best window: {best}) | "
-            + " | ".join(f"{losses[k]:.4f} {store['metric'][k]:.4f} ({names[k]})" for k in picks)
-            + " |"
-        )
-        for number, pick in enumerate(picks[1:]):
-            gains[number].append(float(losses[picks[0]] - losses[pick]))
-            metric_gains[number].append(float(store["metric"][pick] - store["metric"][picks[0]]))
-    for what, found in (("loss is lower by", gains), ("metric is higher by", metric_gains)):
-        cells = [f"{mean(each):+.4f} ± {deviation(each) / len(each) ** 0.5:.4f}" for each in found]
-        lines.append(f"| {what} | | " + " | ".join(cells) + " |")
+        names, val, test = list(map(str, store["names"])), store["val"].mean(axis=1), store["test"].mean(axis=1)
+        sizes = [effective_size(coefficients) for coefficients in store["coefficients"]]
+        candidates = [Candidate(str(k), sizes[k], store["val"][k]) for k in range(len(names))]
+        extrapolated = [name.startswith("extrapolated") for name in names]
+        kinds = {
+            "last snapshot": [name.startswith("the snapshot") for name in names],
+            "best uniform window": [name.startswith(("uniform", "the snapshot")) for name in names],
+            BEST: [not each for each in extrapolated],
+            "best window, extrapolated": [name.startswith(f"extrapolated {store['best']} ") for name in names],
+            "any window, extrapolated": extrapolated,
+        }
+        for kind, belongs in kinds.items():
+            found = min(np.flatnonzero(belongs), key=lambda k: val[k])
+            rows.setdefault(kind, []).append(float(test[found]))
+        for kind, belongs in (("the rule without", kinds[BEST]), ("the rule with all", [True] * len(names))):
+            found = int(choose([candidates[k] for k in np.flatnonzero(belongs)]).name)
+            rows.setdefault(kind, []).append(float(test[found]))
+    lines = [f"| {paths[0].stem} and on | test loss | ahead of the {BEST} by |", "|---|---|---|"]
+    for kind, losses in rows.items():
+        ahead = [other - loss for loss, other in zip(losses, rows[BEST], strict=True)]
+        gain = f"{mean(ahead):+.4f} ± {deviation(ahead) / len(ahead) ** 0.5:.4f}"
+        lines.append(f"| {kind} | {mean(losses):.4f} ± {deviation(losses):.4f} | {gain} |")
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import CheckpointError, ConfigError
+from dimred.errors import CheckpointError, ConfigError, RunError, StoppedError
 from tests.helpers.adapters import (
     CONFIG,
     HEAD,
@@ -80,6 +80,12 @@ def test_a_smaller_rank_gives_the_nearest_matrix(tmp_path: Path, rslora: bool, r
     assert told in record["lora"]
 
 
+def test_an_initialisation_that_does_not_allow_every_rank_is_not_asked_for(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "run", 2, init_lora_weights="orthogonal")
+    dimred.merge(tmp_path / "run", tmp_path / "mean", lora_rank=3)
+    assert read_adapter(tmp_path / "mean")[1]["init_lora_weights"] is True
+
+
 def test_a_rank_that_is_large_enough_changes_nothing(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 3)
     for out, rank in (("mean", None), ("same", 12)):
@@ -138,6 +144,22 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     assert ranks == ({4, 6} if rank else {4, 8, 12, 20})
     kept = deltas(*read_adapter(tmp_path / "best"))["dense"]
     np.testing.assert_allclose(kept, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
+
+
+def test_scores_of_another_rank_are_not_gone_on_with(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "run", 3)
+    asked = []
+
+    def stopped(candidate: str) -> float:
+        asked.append(candidate)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return 1.0
+
+    with pytest.raises(StoppedError):
+        dimred.merge(tmp_path / "run", tmp_path / "best", metric=stopped, minimize=True, lora_rank=6)
+    with pytest.raises(RunError, match="is of a merge with another lora_rank: 6, not None; name another --out"):
+        dimred.merge(tmp_path / "run", tmp_path / "best", metric=stopped, minimize=True)
 
 
 @pytest.mark.parametrize(
