@@ -54,13 +54,14 @@ def test_sharded_llamas(folder: Path, capsys: pytest.CaptureFixture) -> None:
     }
     with capsys.disabled():
         show(f"{N} sharded bfloat16 Llamas from the page cache, whole processes", rows)
-    for name in ("mergekit", "torch"):
+    # mergekit rounds twice; AveragedModel's running mean in float32 rounds after each checkpoint, which tells near ties.
+    for name, most in (("mergekit", 1e-5), ("torch", 1e-2)):
         program("compare_llamas", folder / "ours", folder / name, folder / "answer.json")
         answer = json.loads((folder / "answer.json").read_text())
         with capsys.disabled():
             print(name, answer)
         assert answer["finite"]
-        assert answer["different"] <= 1e-4 * answer["weights"]  # they round twice
+        assert answer["different"] <= most * answer["weights"]
     card = (folder / "ours" / "README.md").read_text()
     assert yaml.safe_load(card.split("---\n")[1])["library_name"] == "transformers"
 

@@ -51,6 +51,14 @@ def test_equal_adapters_keep_every_factor_and_have_the_mean(tmp_path: Path, rslo
     assert record["lora"].startswith("the mean of 3 products B A, exact: rank 12, lora_alpha ")
 
 
+def test_equal_shares_keep_every_factor_too(tmp_path: Path) -> None:
+    written = write_adapters(tmp_path / "run", 5, BITS)
+    dimred.merge(tmp_path / "run", tmp_path / "mean", profile="0.2,0.2,0.2,0.2,0.2")
+    a = names_of("dense")[0]
+    together = np.concatenate([as_float(one[a]) for one in written])
+    np.testing.assert_array_equal(read_adapter(tmp_path / "mean")[0][a], together)
+
+
 @BOTH
 @pytest.mark.parametrize("profile", ["linear", "-0.25,-0.25,1.5", "0.5,0,0.5"])
 def test_coefficients_that_differ(tmp_path: Path, rslora: bool, profile: str) -> None:
@@ -97,6 +105,8 @@ def test_a_rank_that_is_large_enough_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"last": 1}, {"profile": "0,0,1"}])
 def test_one_adapter_gives_itself_back_byte_for_byte(tmp_path: Path, options: dict) -> None:
     write_adapters(tmp_path / "run", 3, BITS, init_lora_weights="gaussian")
+    for path in (tmp_path / "run").rglob("adapter_config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text())))  # not as PEFT formats it
     dimred.merge(tmp_path / "run", tmp_path / "same", **options)
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "run" / "checkpoint-300" / name).read_bytes()
