@@ -38,6 +38,9 @@ def merge(
             "weights; default the last."
         ),
     ] = None,
+    lora_rank: Annotated[
+        int | None, typer.Option(help="Of LoRA adapters: largest rank of the result; default no limit, exact.")
+    ] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="FILE.py:NAME", help="Function that scores the path of a candidate.")
     ] = None,
@@ -56,7 +59,8 @@ def merge(
 
     Works on checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and writes their own layout. A call
     that was stopped is gone on with by the same call. BatchNorm statistics need to be re-estimated: the metric's file
-    may have a function reestimate(candidate) for it; for MindSpore, dimred eval does it.
+    may have a function reestimate(candidate) for it; for MindSpore, dimred eval does it. The mean of LoRA adapters is
+    that of what they add to the network.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 
@@ -66,8 +70,8 @@ def merge(
 
     record = run(
         checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile, dtype=dtype,
-        rest=rest, metric=metric, metric_command=metric_command, minimize=minimize, maximize=maximize, budget=budget,
-        timeout=timeout,
+        rest=rest, lora_rank=lora_rank, metric=metric, metric_command=metric_command, minimize=minimize,
+        maximize=maximize, budget=budget, timeout=timeout,
     )  # fmt: skip
     if as_json:
         print(json.dumps(record))
@@ -77,15 +81,9 @@ def merge(
 
 def _print(record: dict[str, Any], out: Path) -> None:
     """Print the checkpoints with their coefficients, the best candidates, and the one that was kept."""
-    listed = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
-    print_table(("checkpoint", "step", "coefficient"), listed)
-    if "table" in record:
-        from dimred.merging.candidates import SPLITS, scores_of
+    from dimred.merging.card import sentences_of, tables_of
 
-        rows = [["*" if row["kept"] else "", row["kind"], row["name"], *scores_of(row)] for row in record["table"]]
-        print_table(("kept", "kind", "candidate", *SPLITS), rows)
-        print(
-            f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
-        )
-    print(f"BatchNorm: {record['batch_norm']}.")
+    for headings, rows in tables_of(record):
+        print_table(headings, rows)
+    print(*sentences_of(record), sep="\n")
     print(f"{out}, {out}.json" + (f", {out}.merge/scores.jsonl" if "table" in record else ""))

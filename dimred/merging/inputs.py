@@ -14,6 +14,7 @@ from dimred.checkpoints.series import CheckpointSeries, steps_since_start
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
 from dimred.io.run_names import MANIFEST, snapshots_below
+from dimred.merging.lora import check_adapters
 from dimred.merging.record import WORK_FOLDER, has_record
 
 _log = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
+_OF_FOLDERS = ("model", "adapter_model")  # the names of files whose folder tells which they are
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _CONVERT = (
     'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
@@ -52,7 +54,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
-    given = [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    given = listed(sources)
     steps: list[int] | None = None
     with reading(given[0]):
         paths = [path for source in given for path in _matches(source)]
@@ -73,11 +75,17 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         steps = list(range(1, len(found) + 1))
     numbered = zip(found, steps or _steps([checkpoint.path for checkpoint in found]), strict=True)
     ordered = sorted((replace(checkpoint, step=step) for checkpoint, step in numbered), key=lambda one: one.step)
+    check_adapters(ordered)
     for checkpoint in ordered[:-1]:
         difference = first_difference(checkpoint, ordered[-1])
         if difference:
             raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
     return ordered
+
+
+def listed(sources: Sources) -> list[str]:
+    """Return one path or several as a list of texts."""
+    return [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
 
 def select(
@@ -141,12 +149,12 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
 
 def label(checkpoint: Checkpoint) -> str:
     """Return a short name of a checkpoint: that of its file, or of its folder."""
-    return checkpoint.path.parent.name if checkpoint.path.stem == "model" else checkpoint.path.name
+    return checkpoint.path.parent.name if checkpoint.path.stem in _OF_FOLDERS else checkpoint.path.name
 
 
 def is_folder(checkpoint: Checkpoint) -> bool:
     """Return whether frameworks load the checkpoint as a folder, with a configuration beside the weights."""
-    return checkpoint.path.is_dir() or checkpoint.path.stem == "model"
+    return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
 
 
 def _matches(source: str) -> list[Path]:

@@ -6,8 +6,10 @@ Candidates are scored on the split ``search``, the best few again on ``select``,
 
 import contextlib
 import hashlib
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename_durably
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
-from dimred.merging.inputs import Sources, check_integers, label, open_checkpoints, read_one, select
+from dimred.merging.card import write_card
+from dimred.merging.inputs import Sources, check_integers, label, listed, open_checkpoints, read_one, select
+from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
 from dimred.merging.record import check_is_new, name_faults, record_of, sample_digest, work_folder, write_record
@@ -43,11 +47,13 @@ def merge(
     order: str = "step",
     dtype: str | None = None,
     rest: str | Path | None = None,
+    lora_rank: int | None = None,
 ) -> dict[str, Any]:
     """Average checkpoints: by a profile, or by the one of many averages that scores best by a metric.
 
-    The result has the format and layout of the checkpoints. Its record is ``OUT.json``; with a metric, all scores are
-    in the folder ``OUT.merge``. A call that was stopped or killed is continued by the same call.
+    The result has the format and layout of the checkpoints; of LoRA adapters it is an adapter, the mean of what they
+    add to the network. Its record is ``OUT.json``, and ``README.md`` in a folder; with a metric, all scores are in the
+    folder ``OUT.merge``. A call that was stopped or killed is continued by the same call.
 
     Args:
         checkpoints: a folder, or files, folders of shards, globs.
@@ -63,6 +69,7 @@ def merge(
         order: ``step``, ``name`` or ``mtime``.
         dtype: of the weights written, such as ``float32``; default the checkpoints' own.
         rest: the checkpoint to copy all else from; default the last one.
+        lora_rank: largest rank of the mean of LoRA adapters; default no limit, so that the mean is exact.
 
     Returns:
         The record.
@@ -75,6 +82,8 @@ def merge(
         FaultError: a file can't be written.
         StoppedError: ctrl-C.
     """
+    checkpoints = listed(checkpoints)
+    command = _command(locals())
     target, source = Path(out), metric if metric_command is None else metric_command
     better = "lower" if minimize else "higher"
     if source is None and (minimize or maximize):
@@ -88,9 +97,18 @@ def merge(
     if budget is not None:
         check_number("--budget", budget, at_least=1, whole=True)
     check_number("--timeout", timeout, above=0)
+    if lora_rank is not None:
+        check_number("--lora-rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
     chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
     check_integers(chosen)
+    is_lora = adapter_config(chosen[-1]) is not None
+    if rest is not None and is_lora:
+        raise ConfigError(
+            f"--rest is {str(rest)!r}, but the checkpoints are LoRA adapters, which are whole; leave it out"
+        )
+    if lora_rank is not None and not is_lora:
+        raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are no LoRA adapters; leave it out")
     template = chosen[-1] if rest is None else read_one(Path(rest))
     difference = chosen[-1].layout.misfit({name: place.shape for name, place in template.places.items()})
     if difference:
@@ -100,18 +118,22 @@ def merge(
     if source is None:
         profile = profile or "uniform"
         coefficients = profile_coefficients(profile, steps)
-        record = record_of(chosen, coefficients, template, order, dtype) | {"profile": profile}
+        record = record_of(chosen, coefficients, template, order, dtype, command) | {"profile": profile}
         with name_faults(target):
             remove_leftovers(target.parent)  # of a call that was killed
-            write_network(chosen, coefficients, target, template, dtype)
-            write_record(target, record)
+            record |= write_network(chosen, coefficients, target, template, dtype, lora_rank=lora_rank)
+            _describe(target, record)
         return record
     if len(chosen) < 2:
         raise SeriesError(
             f"{chosen[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
         )
     described = {"metric": _identity(source), "better": better}
-    about = described | {"dtype": dtype, "digest of the checkpoints": _digest_of([*chosen, template])}
+    about = described | {
+        "dtype": dtype,
+        "lora_rank": lora_rank,
+        "digest of the checkpoints": _digest_of([*chosen, template]),
+    }
     work = work_folder(target)
     with contextlib.ExitStack() as held:
         held.enter_context(name_faults(target))
@@ -126,17 +148,21 @@ def merge(
             held.callback(judge.close)
         for folder in (work, target.parent):
             remove_leftovers(folder)
-        listed = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
-        _log.info(f"{len(chosen)} checkpoints, the oldest first: {listed}")
+        names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
+        _log.info(f"{len(chosen)} checkpoints, the oldest first: {names}")
         candidate = work / f"candidate{target.suffix}"
         held.callback(remove, candidate)
 
-        def make(average: Average, *, reestimate: bool, durable: bool) -> None:
+        def make(average: Average, *, reestimate: bool, durable: bool) -> dict[str, str]:
             """Write an average to ``candidate``, with statistics of its own if the metric has them."""
             remove(candidate)
-            write_network(chosen, np.array(average.coefficients), candidate, template, dtype, durable=durable)
+            coefficients = np.array(average.coefficients)
+            notes = write_network(
+                chosen, coefficients, candidate, template, dtype, lora_rank=lora_rank, durable=durable
+            )
             if reestimate and judge.reestimates:
                 judge.reestimate(candidate)
+            return notes
 
         def score(average: Average, split: str, reestimate: bool) -> Score:
             make(average, reestimate=reestimate, durable=False)
@@ -152,14 +178,31 @@ def merge(
         except KeyboardInterrupt:
             done = f"{len(scores)} scores are in {work}; the same command goes on"
             raise StoppedError(2, f"{done}, and with --budget {len(scores)} it chooses among these") from None
-        make(kept, reestimate=True, durable=True)
+        notes = make(kept, reestimate=True, durable=True)
         rename_durably(candidate, target)
-        record = record_of(chosen, np.array(kept.coefficients), template, order, dtype) | described
+        record = record_of(chosen, np.array(kept.coefficients), template, order, dtype, command) | described | notes
         if judge.reestimates:
             record["batch_norm"] = "statistics re-estimated by the metric's hook"
         record |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
-        write_record(target, record)
+        _describe(target, record)
     return record
+
+
+def _describe(target: Path, record: dict[str, Any]) -> None:
+    """Write the record of a result, and for a folder its model card."""
+    if target.is_dir():
+        write_card(target, record)
+    write_record(target, record)
+
+
+def _command(arguments: Mapping[str, Any]) -> str:
+    """Return the command that makes the same call as ``merge`` with these arguments."""
+    words = ["dimred", "merge", *arguments["checkpoints"]]
+    for name, parameter in list(inspect.signature(merge).parameters.items())[1:]:
+        if (value := arguments[name]) != parameter.default:
+            text = getattr(value, "__qualname__", str(value))
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+    return shlex.join(words)
 
 
 def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:

@@ -20,6 +20,8 @@ from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, readi
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.atomic import atomic_folder, open_atomic
 from dimred.merging.inputs import is_folder, read_one
+from dimred.merging.lora import LowRankMean, adapter_config, write_config
+from dimred.merging.record import CARD, INPUT_CARD
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
@@ -41,8 +43,9 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
         raise ConfigError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
     if not out.parent.is_dir():
         raise ConfigError(f"--out is {str(out)!r}, in a folder that does not exist; make it first")
-    if len(template.files) > 1 and out.suffix:
-        raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are in shards; name a folder, without an ending")
+    kind = "LoRA adapters" if adapter_config(template) else "in shards" if len(template.files) > 1 else ""
+    if kind and out.suffix:
+        raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
     if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
         raise ConfigError(f"--out is {str(out)!r}; its name must end in {suffix}, as the checkpoints' do")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
@@ -56,9 +59,10 @@ def write_network(
     template: Checkpoint,
     dtype: str | None = None,
     *,
+    lora_rank: int | None = None,
     durable: bool = True,
-) -> None:
-    """Write the template's entries, with sum(c_i x_i) / sum(c_i) in place of its weights.
+) -> dict[str, str]:
+    """Write the template's entries, with sum(c_i x_i) / sum(c_i) in place of its weights; for LoRA, of their products.
 
     Args:
         checkpoints: of one network.
@@ -66,13 +70,19 @@ def write_network(
         out: a file; or a folder, which gets the template's shards, index, configuration and tokenizer.
         template: has every weight of ``checkpoints``; usually the last of them.
         dtype: of the weights; default the template's.
+        lora_rank: largest rank of the result of adapters; default no limit.
         durable: wait for the disk.
+
+    Returns:
+        What there is to add to the record.
 
     Raises:
         OSError: the disk is full, or fails; nothing is left.
         CheckpointError: as ``stream_mean``; or a mean is too large for float16.
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
+    lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
+    shapes = {name: place.shape for name, place in template.places.items()} | (lora.shapes if lora else {})
 
     def write_file(number: int, target: Path) -> None:
         places = {name: template.tensors[name][1] for name in template.names_in(number)}
@@ -82,7 +92,7 @@ def write_network(
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
                 texts = _texts_of(source, template.files[number], places)
-                head, targets = safetensors_header({name: (types[name], places[name].shape) for name in types}, texts)
+                head, targets = safetensors_header({name: (types[name], shapes[name]) for name in types}, texts)
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
@@ -102,17 +112,23 @@ def write_network(
                     raise CheckpointError(f"The mean of {name!r} has a number that is too large for float16")
                 means[name].write(start, mean)
 
-            stream_mean(checkpoints, coefficients, means, write, template.statistics)
+            streamed = [name for name in means if lora is None or name not in lora.shapes]
+            stream_mean(checkpoints, coefficients, streamed, write, template.statistics)
+            for name, values in lora.factors() if lora else ():
+                write(name, 0, values.reshape(-1))
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
     if out.suffix:
         write_file(0, out)
-        return
+        return {}
     with atomic_folder(out) as folder:
         for number, file in enumerate(template.files):
             write_file(number, folder / file.name)
         _copy_companions(template, folder)
+        if lora:
+            write_config(folder, lora)
+    return {"lora": str(lora)} if lora else {}
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
@@ -127,10 +143,11 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
 def _copy_companions(template: Checkpoint, folder: Path) -> None:
     """Copy the configuration, tokenizer and index that a framework needs to load the folder."""
     for file in sorted(template.files[0].parent.iterdir()):
-        if file.is_file() and file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS:
+        known = file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS
+        if file.is_file() and (known or file.name == CARD):
             with reading(file):
                 opened = file.open("rb")
-            with opened, (folder / file.name).open("wb") as target:
+            with opened, (folder / (file.name if known else INPUT_CARD)).open("wb") as target:
                 _copy(opened, file, target)
     for index in folder.glob("*.safetensors.index.json"):
         content = json.loads(index.read_bytes())

@@ -17,6 +17,8 @@ from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 
+CARD = "README.md"  # of a model, as hubs have it
+INPUT_CARD = "README.input.md"  # the last input's
 WORK_FOLDER = ".merge"  # ends the name of the folder with the scores
 _FORMAT, _VERSION = "dimred merge", 2
 _LIBRARIES = ("dimred", "numpy", "safetensors")
@@ -56,7 +58,12 @@ def check_is_new(out: Path) -> None:
 
 
 def record_of(
-    checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, template: Checkpoint, order: str, dtype: str | None
+    checkpoints: Sequence[Checkpoint],
+    coefficients: np.ndarray,
+    template: Checkpoint,
+    order: str,
+    dtype: str | None,
+    command: str,
 ) -> dict[str, Any]:
     """Describe what a result was made from.
 
@@ -66,6 +73,7 @@ def record_of(
         template: the checkpoint that all else was copied from.
         order: what the checkpoints were ordered by.
         dtype: of the weights, as the user gave it.
+        command: that makes it again.
 
     Raises:
         CheckpointError: a checkpoint can't be read.
@@ -85,6 +93,7 @@ def record_of(
         "format": _FORMAT,
         "version": _VERSION,
         "checkpoints": inputs,
+        "command": command,
         "order": order,
         "all_else_from": str(template.path),
         "dtype": dtype or "as the checkpoints",

@@ -62,7 +62,7 @@ def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> Non
     out = tmp_path / "avg"
     dimred.merge([tmp_path / "run"], out, from_step=2000)
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX
+        "README.md", "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX
     ]  # fmt: skip
     assert (out / INDEX).read_bytes() == (tmp_path / "run" / "checkpoint-3000" / INDEX).read_bytes()
     parts = [read_file(path) for path in sorted(out.glob("*.safetensors"))]

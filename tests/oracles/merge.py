@@ -57,6 +57,19 @@ def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
     return result
 
 
+def lora_delta(a: np.ndarray, b: np.ndarray, alpha: float, *, rslora: bool = False) -> np.ndarray:
+    """What an adapter adds to a layer, alpha / r B A, or alpha / sqrt(r) B A (Hu et al., 2021; Kalajdzievski, 2023)."""
+    rank = len(a)
+    scale = alpha / np.sqrt(rank) if rslora else alpha / rank
+    return scale * (b.reshape(len(b), rank).astype(np.float64) @ a.reshape(rank, -1).astype(np.float64))
+
+
+def nearest_of_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
+    """The nearest matrix of a rank, by the singular values of the whole one (Eckart and Young, 1936)."""
+    u, values, v = np.linalg.svd(matrix, full_matrices=False)
+    return (u[:, :rank] * values[:rank]) @ v[:rank]
+
+
 def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:
     """Model soups, recipe 1: from the best to the worst, of equal ones the newer first, each that does not harm."""
     alone = [score(vector) for vector in vectors]

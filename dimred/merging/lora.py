@@ -1,0 +1,238 @@
+"""LoRA adapters: the mean of what they add to the network, s B A, as one adapter.
+
+With s = alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski, 2023, arXiv 2312.03732), the mean of N adapters is
+
+    sum(c_i s B_i A_i) / sum(c_i) = s' [B_1 ... B_N] [f_1 A_1; ...; f_N A_N]
+
+an adapter of rank N r. The mean of the B times the mean of the A is another matrix. The common part of the f_i goes
+into s', by the new alpha, so that equal coefficients leave every factor as it is. A smaller rank takes the largest
+singular values of the sum; QR decompositions of both sides reduce it to a matrix of N r x N r first.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
+from dimred.checkpoints.stored_tensor import reading
+from dimred.errors import CheckpointError, shown
+
+CONFIG = "adapter_config.json"
+_ANY_FACTOR = re.compile(r"\blora_")
+_A = re.compile(r"\blora_(embedding_)?A\b")
+_SAME = (
+    "r", "lora_alpha", "use_rslora", "base_model_name_or_path", "revision", "task_type", "target_modules",
+    "exclude_modules", "layers_to_transform", "layers_pattern", "layer_replication", "rank_pattern", "alpha_pattern",
+    "fan_in_fan_out", "bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens",
+)  # fmt: skip
+# With these, what an adapter adds is not s B A, or B and A are not what their shapes say.
+_NOT_A_PRODUCT = (
+    "use_dora", "lora_bias", "use_qalora", "use_bdlora", "target_parameters", "arrow_config", "kasa_config",
+    "monteclora_config", "velora_config",
+)  # fmt: skip
+_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")  # the others change the base network
+
+
+def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """Read the configuration beside an adapter's weights; None if there is none.
+
+    Raises:
+        CheckpointError: it can't be read, or has no rank and alpha.
+    """
+    path = checkpoint.files[0].with_name(CONFIG)
+    if not path.is_file():
+        return None
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        config = json.loads(content)
+        if config["peft_type"] == "LORA" and not (config["r"] >= 1 and math.isfinite(config["lora_alpha"])):
+            raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})"
+        ) from None
+    return config
+
+
+def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
+    """Check that checkpoints hold no LoRA factors, or are adapters whose mean is that of their products.
+
+    Raises:
+        CheckpointError: they have no mean; the message says why.
+    """
+    configs = [adapter_config(checkpoint) for checkpoint in checkpoints]
+    for checkpoint, config in zip(checkpoints, configs, strict=True):
+        factor = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name)), None)
+        if config is None and factor is not None:
+            raise CheckpointError(
+                f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {CONFIG} that tells "
+                "their scale; the mean of factors is not the mean of their products: save the adapter with its "
+                "configuration, or merge it into its network first"
+            )
+        if config is not None:
+            _check_adapter(checkpoint, config)
+    for checkpoint, config in zip(checkpoints, configs, strict=True):
+        for key in _SAME:
+            one, other = (_comparable((each or {}).get(key)) for each in (config, configs[-1]))
+            if one != other:
+                raise CheckpointError(
+                    f"{key} is {shown(one)} in {checkpoint.path} and {shown(other)} in {checkpoints[-1].path}; only "
+                    "adapters that agree in it have a mean: leave one out, or merge each into its network first"
+                )
+
+
+def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
+    if config["peft_type"] != "LORA":
+        wrong = f"peft_type is {shown(config['peft_type'])}; allowed: 'LORA'"
+    elif found := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
+        wrong = f"{found} is {shown(config[found])}, with which an adapter adds more than a product of two factors"
+    elif (start := config.get("init_lora_weights")) not in _INITIALISATIONS:
+        wrong = (
+            f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT convert it to plain LoRA"
+        )
+    elif checkpoint.files[0].suffix != ".safetensors":
+        wrong = f"{checkpoint.files[0].name} is no .safetensors file"
+    else:
+        pairs = factors_of(checkpoint)
+        names = {*pairs, *pairs.values()}
+        odd = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name) and name not in names), None)
+        wrong = f"{shown(odd)} is no factor with a partner of the same rank"
+        if not odd and pairs:
+            return
+    raise CheckpointError(f"{checkpoint.path} is an adapter that can't be averaged: {wrong}")
+
+
+def _comparable(value: object) -> object:
+    """Return a value in which the order of a list, and how nothing is written, make no difference."""
+    return sorted(value, key=str) if isinstance(value, list) else value or None
+
+
+def factors_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """List the pairs of factors, name of A, (r, ...) -> name of B, (n, r) or (n, r, 1, 1)."""
+    pairs, places = {}, checkpoint.places
+    for name in filter(_A.search, places):
+        partner = _A.sub(r"lora_\1B", name)
+        if partner in places and places[partner].is_float and places[name].is_float:
+            a, b = places[name].shape, places[partner].shape
+            if len(a) > 1 and len(b) > 1 and a[0] == b[1] and set(b[2:]) <= {1}:
+                pairs[name] = partner
+    return pairs
+
+
+class LowRankMean:
+    """The mean of adapters as one adapter.
+
+    Args:
+        checkpoints: of ``check_adapters``.
+        coefficients: c, float64 (N,), with a sum that is not 0; adapters with 0 don't count.
+        largest_rank: of the result; None for no limit.
+
+    Attributes:
+        config: of the result.
+        shapes: of its factors, by name.
+        lost: what the limit cost, as a share of the mean's norm over all modules; 0 until ``factors`` has ended.
+    """
+
+    def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
+        self._used = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+        self._largest_rank = largest_rank
+        self._pairs, places = factors_of(checkpoints[-1]), checkpoints[-1].places
+        before = adapter_config(checkpoints[-1]) or {}
+        self._power = 0.5 if before.get("use_rslora") else 1.0
+        self._largest = max(abs(c) for _, c in self._used)
+        self._growth = self._growth_of(before["r"])
+        change = self._growth * self._largest / sum(c for _, c in self._used)
+        changes: dict[str, Any] = {"r": self.rank_of(before["r"]), "lora_alpha": _whole(before["lora_alpha"] * change)}
+        for key, new in (("rank_pattern", self.rank_of), ("alpha_pattern", lambda alpha: _whole(alpha * change))):
+            if before.get(key):
+                changes[key] = {pattern: new(value) for pattern, value in before[key].items()}
+        if changes["r"] != before["r"]:  # an initialisation may not allow every rank, and is loaded over
+            changes["init_lora_weights"] = True
+        self.config = before | changes
+        self.lost = 0.0
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for a, b in self._pairs.items():
+            rank = self.rank_of(places[a].shape[0])
+            self.shapes[a] = (rank, *places[a].shape[1:])
+            self.shapes[b] = (places[b].shape[0], rank, *places[b].shape[2:])
+
+    def rank_of(self, rank: int) -> int:
+        """Return the rank of the mean of adapters with a rank."""
+        found = len(self._used) * rank
+        return found if self._largest_rank is None else min(found, self._largest_rank)
+
+    def _growth_of(self, rank: int) -> float:
+        """Return how much the new rank divides more by than the old one, N or sqrt(N) without a limit."""
+        return (self.rank_of(rank) / rank) ** self._power
+
+    def factors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each factor, name and float64 values, module by module.
+
+        Raises:
+            CheckpointError: a file can't be read, or holds what is not finite.
+        """
+        whole = missing = 0.0
+        for a, b in self._pairs.items():
+            ups, downs = [], []
+            for checkpoint, c in self._used:
+                down, up = (_read(checkpoint, name) for name in (a, b))
+                growth = self._growth_of(len(down))
+                downs.append(down.reshape(len(down), -1) * (c * growth / (self._largest * self._growth)))
+                ups.append(up.reshape(len(up), -1))
+            up, down = np.concatenate(ups, axis=1), np.concatenate(downs)
+            if len(down) > self.shapes[a][0]:
+                up, down, values = _truncated(up, down, self.shapes[a][0])
+                whole += float(values @ values)
+                missing += float(values[self.shapes[a][0] :] @ values[self.shapes[a][0] :])
+            yield from ((a, down), (b, up))
+        self.lost = math.sqrt(missing / whole) if whole else 0.0
+
+    def __str__(self) -> str:
+        """Describe the mean's rank, for the record."""
+        n, r = len(self._used), self.config["r"]
+        how = f"the largest singular values, without {100 * self.lost:.2g} % of the norm" if self.lost else "exact"
+        return f"the mean of {n} products B A, {how}: rank {r}, lora_alpha {self.config['lora_alpha']:g}"
+
+
+def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
+    number, place = checkpoint.tensors[name]
+    with open_checkpoint(checkpoint.files[number]) as file:
+        values = place.read(file.fileno(), checkpoint.files[number]).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{checkpoint.path}: {name!r} holds an infinite number or NaN; leave it out")
+    return values
+
+
+def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the factors of the matrix of a rank that is nearest to up down, and all singular values of up down.
+
+    Args:
+        up: (n, K).
+        down: (K, m).
+        rank: of the result, below K; where n or m is smaller, zeros fill the factors up.
+    """
+    (left, upper), (right, lower) = np.linalg.qr(up), np.linalg.qr(down.T)
+    u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
+    kept = min(rank, len(values))
+    root = np.sqrt(values[:kept])
+    new_up, new_down = np.zeros((len(up), rank)), np.zeros((rank, down.shape[1]))
+    new_up[:, :kept], new_down[:kept] = left @ (u[:, :kept] * root), (root[:, None] * v[:kept]) @ right.T
+    return new_up, new_down, values
+
+
+def _whole(number: float) -> float | int:
+    """Return an int where a number is whole, as the configuration had it."""
+    return int(number) if number == int(number) else number
+
+
+def write_config(folder: Path, mean: LowRankMean) -> None:
+    """Write the result's configuration, as PEFT does, unless it is that of the input, which was copied."""
+    path = folder / CONFIG
+    if mean.config != json.loads(path.read_bytes()):
+        path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

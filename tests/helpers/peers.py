@@ -1,0 +1,57 @@
+"""An environment of its own for the programs that dimred is compared with: PyTorch, transformers, PEFT, mergekit.
+
+It is made once, 1.6 GB in the cache's folder ``dimred-peers``; the variable DIMRED_PEERS names another folder.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+PACKAGES = ("torch==2.13.0", "mergekit==0.1.5", "transformers", "peft", "ema-pytorch")
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "merge_peers.py"
+
+
+@cache
+def peers() -> Path:
+    """The folder with the environment's programs."""
+    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dimred-peers"
+    folder = Path(os.environ.get("DIMRED_PEERS", cached))
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([folder / "bin" / "pip", "install", "--quiet", *PACKAGES], check=True)
+        (folder / "complete").touch()
+    return folder / "bin"
+
+
+class Cost(NamedTuple):
+    """Of a whole process, its imports too: seconds, and the most private memory (RssAnon) in bytes."""
+
+    seconds: float
+    own_bytes: int
+
+
+def measured(command: Sequence[object]) -> Cost:
+    """Run a command in one process, and measure it."""
+    peak, started = 0, time.perf_counter()
+    with TemporaryFile("w+") as said:
+        with subprocess.Popen(list(map(str, command)), stdout=said, stderr=said) as process:
+            while process.poll() is None:
+                found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+                peak = max(peak, int(found[1]) * 1024 if found else 0)
+                time.sleep(0.01)
+            seconds = time.perf_counter() - started
+        said.seek(0)
+        assert process.returncode == 0, said.read()
+    return Cost(seconds, peak)
+
+
+def program(*arguments: object) -> Cost:
+    """Run a function of ``merge_peers.py`` in the environment."""
+    return measured([peers() / "python", "-W", "ignore", PROGRAM, *arguments])

@@ -1,0 +1,83 @@
+"""The model card of an output folder."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+import dimred
+from tests.helpers.adapters import write_adapters
+from tests.helpers.checkpoint_files import BITS, read_file, write_run
+from tests.helpers.commands import dimred_here as command
+
+
+def read_card(folder: Path) -> tuple[dict, str]:
+    """The metadata and the text."""
+    _, front, text = (folder / "README.md").read_text().split("---\n", 2)
+    return yaml.safe_load(front), text
+
+
+def test_a_card_says_what_the_folder_was_made_from(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3, BITS, sharded=True)
+    record = dimred.merge(tmp_path / "run", tmp_path / "avg", last=2, profile="0.25,0.75")
+    front, text = read_card(tmp_path / "avg")
+    assert front == {"library_name": "transformers", "tags": ["merge", "dimred"]}
+    assert f"An average of 2 checkpoints of one training run, made by dimred {dimred.__version__} " in text
+    assert "Profile: 0.25,0.75." in text
+    for number, share in ((2, 0.25), (3, 0.75)):
+        assert f"| {tmp_path / 'run' / f'checkpoint-{number}000'} | {number}000 | {share} |" in text
+    assert f"BatchNorm: {record['batch_norm']}." in text
+    assert record["command"] in text
+    assert "README.input.md" not in text
+    words = shlex.split(record["command"])
+    assert words[:2] == ["dimred", "merge"]
+    words[words.index(str(tmp_path / "avg"))] = str(tmp_path / "again")
+    assert command(*words[1:]).returncode == 0  # the command does what it says
+    for path in (tmp_path / "avg").glob("*.safetensors"):
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_a_card_has_the_scores_of_a_metric(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 3, sharded=True)
+
+    def score(tensors: dict[str, np.ndarray], split: str) -> list[float]:
+        return tensors["fc.weight"][:4].mean(axis=1).tolist()
+
+    record = dimred.merge(tmp_path / "run", tmp_path / "best", metric=score, maximize=True)
+    _, text = read_card(tmp_path / "best")
+    kept = next(row for row in record["table"] if row["kept"])
+    cells = [f"{kept[split][0]:.4f} ± {kept[split][1]:.4f}" for split in ("search", "select", "test")]
+    assert f"| * | {kept['kind']} | {kept['name']} | {' | '.join(cells)} |" in text
+    assert f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; " in text
+    assert "higher is better. The metric: `test_a_card_has_the_scores_of_a_metric.<locals>.score`" in text
+
+
+def test_the_card_of_an_input_is_kept_apart(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "run", 2)
+    theirs = "---\nlicense: mit\nlanguage: [de]\nmodel-index: [{name: x}]\ntags: [sft]\n---\n# x\n\nAccuracy 99 %.\n"
+    (tmp_path / "run" / "checkpoint-200" / "README.md").write_text(theirs)
+    dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert (tmp_path / "mean" / "README.input.md").read_text() == theirs
+    front, text = read_card(tmp_path / "mean")
+    assert front == {
+        "library_name": "peft", "base_model": "org/base", "license": "mit", "language": ["de"],
+        "tags": ["merge", "dimred", "lora"],
+    }  # fmt: skip
+    assert "99 %" not in text
+    assert "[README.input.md](README.input.md) is the last input's card" in text
+    assert "LoRA: the mean of 2 products B A, exact: rank 8, lora_alpha 6." in text
+
+
+def test_a_card_that_is_no_yaml_and_a_base_of_this_machine(tmp_path: Path) -> None:
+    write_adapters(tmp_path / "run", 2, base_model_name_or_path=str(tmp_path))
+    (tmp_path / "run" / "checkpoint-200" / "README.md").write_text("---\na: [\n")
+    dimred.merge(tmp_path / "run", tmp_path / "mean")
+    assert read_card(tmp_path / "mean")[0] == {"library_name": "peft", "tags": ["merge", "dimred", "lora"]}
+
+
+def test_a_file_has_no_card(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 2)
+    dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["avg.safetensors", "avg.safetensors.json", "run"]
+    assert "fc.weight" in read_file(tmp_path / "avg.safetensors")
