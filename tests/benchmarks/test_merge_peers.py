@@ -54,7 +54,7 @@ def test_sharded_llamas(folder: Path, capsys: pytest.CaptureFixture) -> None:
     }
     with capsys.disabled():
         show(f"{N} sharded bfloat16 Llamas from the page cache, whole processes", rows)
-    # mergekit rounds twice; AveragedModel's running mean in float32 rounds after each checkpoint, which tells near ties.
+    # mergekit rounds twice; AveragedModel rounds its running mean after each checkpoint, which tells near ties.
     for name, most in (("mergekit", 1e-5), ("torch", 1e-2)):
         program("compare_llamas", folder / "ours", folder / name, folder / "answer.json")
         answer = json.loads((folder / "answer.json").read_text())
