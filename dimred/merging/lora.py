@@ -51,9 +51,11 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
         content = path.read_bytes()
     try:
         config = json.loads(content)
-        if config["peft_type"] == "LORA" and not (config["r"] >= 1 and math.isfinite(config["lora_alpha"])):
-            raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if config["peft_type"] == "LORA":
+            ranks, alphas = ((config.get(key) or {}).values() for key in ("rank_pattern", "alpha_pattern"))
+            if min([config["r"], *ranks]) < 1 or not all(map(math.isfinite, (config["lora_alpha"], *alphas))):
+                raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})"
         ) from None
@@ -93,16 +95,14 @@ def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
     elif found := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
         wrong = f"{found} is {shown(config[found])}, with which an adapter adds more than a product of two factors"
     elif (start := config.get("init_lora_weights")) not in _INITIALISATIONS:
-        wrong = (
-            f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT convert it to plain LoRA"
-        )
+        wrong = f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT make it plain LoRA"
     elif checkpoint.files[0].suffix != ".safetensors":
         wrong = f"{checkpoint.files[0].name} is no .safetensors file"
     else:
         pairs = factors_of(checkpoint)
         names = {*pairs, *pairs.values()}
         odd = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name) and name not in names), None)
-        wrong = f"{shown(odd)} is no factor with a partner of the same rank"
+        wrong = f"{shown(odd)} is no factor with a partner of the same rank" if odd else "it has no factors"
         if not odd and pairs:
             return
     raise CheckpointError(f"{checkpoint.path} is an adapter that can't be averaged: {wrong}")

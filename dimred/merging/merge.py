@@ -104,9 +104,7 @@ def merge(
     check_integers(chosen)
     is_lora = adapter_config(chosen[-1]) is not None
     if rest is not None and is_lora:
-        raise ConfigError(
-            f"--rest is {str(rest)!r}, but the checkpoints are LoRA adapters, which are whole; leave it out"
-        )
+        raise ConfigError(f"--rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are no LoRA adapters; leave it out")
     template = chosen[-1] if rest is None else read_one(Path(rest))
@@ -129,11 +127,8 @@ def merge(
             f"{chosen[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
         )
     described = {"metric": _identity(source), "better": better}
-    about = described | {
-        "dtype": dtype,
-        "lora_rank": lora_rank,
-        "digest of the checkpoints": _digest_of([*chosen, template]),
-    }
+    digest = _digest_of([*chosen, template])
+    about = described | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
     work = work_folder(target)
     with contextlib.ExitStack() as held:
         held.enter_context(name_faults(target))
@@ -156,10 +151,8 @@ def merge(
         def make(average: Average, *, reestimate: bool, durable: bool) -> dict[str, str]:
             """Write an average to ``candidate``, with statistics of its own if the metric has them."""
             remove(candidate)
-            coefficients = np.array(average.coefficients)
-            notes = write_network(
-                chosen, coefficients, candidate, template, dtype, lora_rank=lora_rank, durable=durable
-            )
+            shares = np.array(average.coefficients)
+            notes = write_network(chosen, shares, candidate, template, dtype, lora_rank=lora_rank, durable=durable)
             if reestimate and judge.reestimates:
                 judge.reestimate(candidate)
             return notes

@@ -25,6 +25,7 @@ from dimred.errors import ConfigError, SeriesError, StoppedError
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
+from dimred.report.record import passes_of, training_passes
 from dimred.trainer.device import set_up
 from tests.helpers.processes import nothing_is_left, soon
 from tests.helpers.tiny_run import stage_1_run
@@ -65,12 +66,14 @@ def compared(folder: Path) -> dict[str, Any]:
 def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
     rows = {row["method"]: row for row in compared["rows"]}
     assert list(rows) == ["last", "average", "stage_2", "plain_to_the_end"]  # whatever was typed
-    assert {name: row["passes"] for name, row in rows.items()} == {
-        "last": AT, "average": AT, "stage_2": AT + PASSES, "plain_to_the_end": 6
-    }  # fmt: skip
+    result = read_checksummed(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
+    average, kept = (result[f"{what}_cost"]["forward_passes"] for what in ("average", "kept"))
+    assert min(average, kept) > 0
+    assert {name: row["passes"] for name, row in rows.items()} == pytest.approx({
+        "last": AT, "average": AT + average / 3, "stage_2": AT + PASSES + (average + kept) / 3, "plain_to_the_end": 6
+    })  # fmt: skip
     assert rows["last"]["seconds"] == 0 < rows["average"]["seconds"] < rows["stage_2"]["seconds"]
-    of_stage_2 = read_checksummed(folder / "out" / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
-    assert rows["average"]["chosen"] == [of_stage_2["average_of"]]
+    assert rows["average"]["chosen"] == [result["average_of"]]
     networks = {run["method"]: read_checkpoint(Path(run["network"])) for run in compared["runs"]}
     assert networks["last"]["0.weight"].shape == (6, 4)
     assert len({network["0.weight"].tobytes() for network in networks.values()}) >= 3  # val may have kept the average
@@ -136,7 +139,10 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
 ) -> None:
     monkeypatch.setattr(methods, "PEAK_FACTORS", (1e30, 1.0, 2.0))
     runs = [folder / f"run_{seed}" for seed in (3, 4)]
-    found = library.compare("nowhere", runs, folder / "two.yaml", tmp_path, methods=["plain_for_total"])["runs"]
+    found = library.compare("nowhere", runs, folder / "two.yaml", tmp_path, methods=["stage_2", "plain_for_total"])[
+        "runs"
+    ]
+    found = [run for run in found if run["method"] == "plain_for_total"]
     assert "plain training with the peak 1e+29 is left out: seed 3" in caplog.text
     assert found[0]["choice"] in (0.1, 0.2)
     assert found[1]["choice"] == found[0]["choice"]
@@ -144,8 +150,11 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
     assert list(map(len, trained)) == [3, 1]
     losses = [run["val_loss"] for run in found]
     made = load_config(StageOneConfig, trained[1][0])
-    assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (5, 5, "linear")
-    assert [run["passes"] for run in found] == [5, 5]
+    results = [tmp_path / f"seed_{seed}" / "at_4" / "stage_2" / "result.json" for seed in (3, 4)]
+    total = math.ceil(AT + passes_of(read_checksummed(results[1])))  # what choosing costs included
+    assert total > AT + PASSES
+    assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (total, total, "linear")
+    assert found[1]["passes"] == total
     assert np.isfinite(losses).all()
 
 
@@ -154,11 +163,11 @@ def test_a_configured_search_has_a_row_and_the_others_as_many_passes(folder: Pat
     summary = library.compare("nowhere", [folder / "run_3"], folder / "search.yaml", tmp_path, methods=["average"])
     rows = {row["method"]: row for row in summary["rows"]}
     assert list(rows) == ["average", "stage_2", "search"]
-    equal = math.ceil(rows["search"]["passes"] - AT)
+    searched = read_checksummed(tmp_path / "seed_3" / f"at_{AT}" / "search" / "result.json")
+    equal = math.ceil(training_passes(searched, searched["epochs"]))
     assert equal >= 2  # epochs that cost as much as the search with its trials
-    assert rows["stage_2"]["passes"] == AT + equal
     result = read_checksummed(tmp_path / "seed_3" / f"at_{AT}" / "stage_2" / "result.json")
-    assert result["basis"] is None
+    assert (result["basis"], result["epochs"]) == (None, equal)
     assert rows["average"]["chosen"] == [result["started_from"]]
 
 
@@ -243,3 +252,19 @@ def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
     assert [row["method"] for row in rows] == list(TITLES)
     assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)
+
+
+@pytest.mark.slow
+def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_path: Path) -> None:
+    """Its rates lie around r / (1 - momentum); its averaged point is the network, BatchNorm re-estimated."""
+    rows = ["stage_2", "schedule_free", "plain_for_total"]
+    found = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path, methods=rows)["runs"]
+    runs = {run["method"]: run for run in found}
+    assert runs["schedule_free"]["passes"] == runs["plain_for_total"]["passes"] >= runs["stage_2"]["passes"]
+    assert runs["schedule_free"]["choice"] in (0.5, 1.0, 2.0)
+    network = Path(runs["schedule_free"]["network"])
+    assert network.name == "network-final.ckpt"
+    made = load_config(StageOneConfig, network.parents[1] / "config.yaml")
+    assert (made.optimizer.name, made.schedule.name, made.schedule.peak) == (
+        "schedule_free", "constant", runs["schedule_free"]["choice"]
+    )  # fmt: skip

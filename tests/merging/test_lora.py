@@ -192,6 +192,8 @@ def test_scores_of_another_rank_are_not_gone_on_with(tmp_path: Path) -> None:
             "{0}/adapter_config.json is not the configuration of an adapter (ValueError: r is 0 and lora_alpha 6)",
         ),
         ({"r": "4"}, "is not the configuration of an adapter (TypeError"),
+        ({"rank_pattern": ["embed"]}, "is not the configuration of an adapter (AttributeError"),
+        ({"rank_pattern": {"embed": 0}}, "is not the configuration of an adapter (ValueError"),
     ],
 )
 def test_what_has_no_mean_is_refused(tmp_path: Path, changes: dict, said: str) -> None:
@@ -225,6 +227,13 @@ def test_a_tensor_that_is_no_factor_is_refused(tmp_path: Path, odd: str) -> None
         dimred.merge(tmp_path / "run", tmp_path / "mean")
 
 
+def test_a_configuration_beside_other_weights_is_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_adapter(tmp_path / "run" / f"checkpoint-{number}", {HEAD: np.ones((4, 2), np.float32)})
+    with pytest.raises(CheckpointError, match="is an adapter that can't be averaged: it has no factors"):
+        dimred.merge(tmp_path / "run", tmp_path / "mean")
+
+
 def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     tensors = write_adapters(tmp_path / "run", 2)[0]
     tensors[names_of("conv")[0]][0, 0] = np.nan
@@ -242,7 +251,7 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
         (
             "mean",
             {"rest": tmp_path / "run" / "checkpoint-100"},
-            "but the checkpoints are LoRA adapters, which are whole",
+            "but LoRA adapters have nothing else to copy",
         ),
     ):
         with pytest.raises(ConfigError) as refused:
