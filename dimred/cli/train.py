@@ -1,9 +1,11 @@
 """``dimred train``: start the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); ``dimred rank-table``."""
 
 import json
+import os
+import shutil
 import sys
-import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -111,17 +113,31 @@ def train(
     )  # fmt: skip
     if dry_run or not fast_dev_run:
         sys.exit(launch(job, resume=resume, dry_run=dry_run, stall_timeout_seconds=stall_timeout))
-    disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())  # the one that the run would use
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix=".dimred-fast-dev-run-", dir=disk) as folder:
-        status = launch(replace(job, out=Path(folder)), stall_timeout_seconds=stall_timeout)
+    sys.exit(_try_out(job, stall_timeout))
+
+
+def _try_out(job: Any, stall_timeout: float) -> int:
+    """Launch a ``Job`` in a folder that goes afterwards, on the disk that the run would use; say that it worked."""
+    from dimred.launch.launcher import launch
+
+    disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
+    # Several hosts need one name for it, because rank 0 leaves a basis there for the others.
+    name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
+    trial, started = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    try:
+        status = launch(trial, stall_timeout_seconds=stall_timeout)
+    finally:
+        for rank in trial.local_ranks:
+            shutil.rmtree(trial.folder(rank), ignore_errors=True)
+        with suppress(OSError):  # another host is not yet done
+            trial.out.rmdir()
     if status == 0:
         seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(
             f"fast dev run: a step and all that surrounds it went well on {ranks} in {seconds:.0f} s; nothing of it is "
             "kept. Without --fast-dev-run the same command makes the whole run"
         )
-    sys.exit(status)
+    return status
 
 
 rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of ranks that Ascend hosts use.")
