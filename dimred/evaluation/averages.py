@@ -146,8 +146,9 @@ def choose_start(
 ) -> ChosenWeights:
     """Put the average of snapshots that a held-out loss chooses into a network, as stage 2's ``start: best`` does.
 
-    The candidates are windows and profiles of the snapshots, and the network as it is (``last``). Of all that are no
-    more than one standard error behind the lowest loss, the largest average is taken.
+    The candidates are windows and profiles of the snapshots, and the network as it is (``last``). The lowest mean loss
+    is taken. Give the loss that was trained: a network that was trained with smoothed labels is underconfident, and
+    plain cross entropy then prefers averages for their calibration.
 
     Args:
         network: changed in place.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.averaging.choice import Candidate, choose, lowest
+from dimred.averaging.choice import Candidate, choose
 from dimred.averaging.windows import Window, effective_size, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import RunError, SearchError, shown
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
@@ -236,16 +236,11 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
         why = trials[0].failed if trials else "--budget is too small to tell more"
         raise SearchError(f"the metric failed on every candidate on {split!r}: {why}")
     candidates = [scores.candidate(trial) for trial in measured]
-    best, chosen = lowest(candidates), choose(candidates)
-    why = f"the best on {split!r}"
-    if chosen is not best:
-        why = (
-            f"the largest average (worth {chosen.effective_size:.3g} equal checkpoints) within one standard error of "
-            f"the best on {split!r}, {best.name}"
-        )
-    advice = [_NO_ERROR] if len(best.losses) == 1 and best.error is None else []
+    chosen = choose(candidates)
+    advice = [_NO_ERROR] if len(chosen.losses) == 1 and chosen.error is None else []
     advice += [] if has_splits else [_NO_SPLITS]
-    return measured[candidates.index(chosen)].average, shown, "; ".join([why, *advice])
+    kept = next(trial for trial, candidate in zip(measured, candidates, strict=True) if candidate is chosen)
+    return kept.average, shown, "; ".join([f"the best on {split!r}", *advice])
 
 
 def table(

@@ -172,10 +172,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         if len(rows) > len(shown):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
     if parts:
-        rule = (
-            "The val split chooses: the largest average of those no more than one standard error behind the lowest "
-            "loss. The bold one was chosen."
-        )
+        rule = "The val split chooses the lowest loss, the one that was trained. The bold one was chosen."
         page.add("What was compared", [], sentences([rule]) + "".join(parts))
 
 

@@ -19,8 +19,8 @@ def test_the_demo_ends_with_a_table_a_sentence_and_a_picture_that_agree(epochs: 
     summary = json.loads((out / "summary.json").read_text())
     *_, average, ours, same, twice = summary["rows"]
     assert summary["seed"] == 1
-    assert (same["passes"], twice["passes"]) == ({2: 3, 12: 14}[epochs], 2 * same["passes"])
-    assert ours["passes"] == same["passes"]
+    assert (same["passes"], twice["passes"]) == ({2: 5, 12: 16}[epochs], 2 * same["passes"])
+    assert epochs < average["passes"] < ours["passes"] <= same["passes"]  # choosing counts
     assert average["accuracy"] == summary["stage_2"]["accuracy_average"]
     assert summary["stage_2"]["kept"] in {candidate["name"] for candidate in summary["stage_2"]["kept_candidates"]}
     rows = re.findall(r"^ *(\S.*?) {2,}([\d.]+) +([\d.]+) % *$", done.stdout, re.MULTILINE)
