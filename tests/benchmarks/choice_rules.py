@@ -2,16 +2,20 @@
 
     python -m tests.benchmarks.choice_rules STORE
 
-STORE holds ``TASK_SEED_EPOCHS.npz``. The regret of a rule is the test metric of the best candidate minus that of the
-one that the rule chooses by ``val`` alone: accuracy in points, of a text the loss in percent. A rule is a loss of each
+STORE holds ``TASK_SEED_EPOCHS.npz``, and of rivals ``TASK_SEED_PASSES_NAME.npz``. The regret of a rule is the test
+metric of the best candidate minus that of the one that the rule chooses by ``val`` alone: accuracy in points, of a text
+the loss in percent. A rule is a loss of each
 sample and a way to break ties:
 
 - ``entropy``: cross entropy. ``trained``: the loss that was trained, with smoothed labels (0.1). ``temperature``: cross
   entropy at each candidate's own best temperature, fitted on one half of ``val`` and applied to the other (Guo et al.,
   On Calibration of Modern Neural Networks, 2017). ``error``: the metric itself, 0 or 1.
-- ``lowest``: the lowest mean. ``widest``: the largest effective size within one standard error of the lowest, paired by
-  sample. ``widest half``: within half of one. ``metric``: within one standard error of the lowest, the best metric, and
-  of equal ones the lower loss.
+- ``lowest``: the lowest mean, which is the rule of ``dimred.averaging.choice``. ``widest``: the largest effective size
+  within one standard error of the lowest, paired by sample. ``widest half``: within half of one. ``metric``: within one
+  standard error of the lowest, the best metric, and of equal ones the lower loss.
+
+Two more tables follow: what is lost by measuring few candidates, as ``measure_windows`` does, and by dropping some on
+parts of ``val``; and the network that the rule chooses among those few, beside the rivals.
 """
 
 import argparse
@@ -23,9 +27,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from dimred.averaging.windows import Window, measure_windows
+
 SMOOTHING = 0.1
 SIZES = (200, 500, 1000)  # samples of val
-_FILE = re.compile(r"(?P<task>.+)_(?P<seed>\d+)_(?P<at>\d+)\.npz")
+PARTS = (1 / 8, 1 / 4, 1 / 2)  # of val, after each of which ``race`` drops what is three standard errors behind
+RULE = ("trained", "lowest")
+_FILE = re.compile(r"(?P<task>[a-z_]+)_(?P<seed>\d+)_(?P<at>\d+)(_(?P<rival>\w+))?\.npz")
+_WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
 
 
 class Stored(NamedTuple):
@@ -34,8 +43,10 @@ class Stored(NamedTuple):
     task: str
     seed: int
     at: int
+    rival: str | None
     names: list[str]
     sizes: np.ndarray  # effective, (candidates,)
+    n_images: int  # forwarded to measure a candidate
     losses: dict[str, np.ndarray]  # by name, each (candidates, n)
     test: np.ndarray  # (candidates,); higher is better: accuracy in percent, or minus the loss in percent of the best
 
@@ -89,7 +100,7 @@ def read(path: Path, n_val: int) -> Stored:
     place = _FILE.fullmatch(path.name)
     assert place is not None
     with np.load(path, allow_pickle=False) as stored:
-        names, sizes = stored["names"].tolist(), stored["effective_sizes"]
+        names, sizes, n_images = stored["names"].tolist(), stored["effective_sizes"], int(stored["n_images"])
         if "val_losses" in stored:
             order = np.random.default_rng(0).permutation(stored["val_losses"].shape[1])[:n_val]
             losses = {"entropy": stored["val_losses"][:, order]}
@@ -101,7 +112,8 @@ def read(path: Path, n_val: int) -> Stored:
             logits = stored["val_logits"].astype(np.float64)[:, order]
             losses = {name: loss(logits, labels[order]) for name, loss in LOSSES.items()}
             test = 100 * (stored["test_logits"].argmax(-1) == stored["test_labels"]).mean(1)
-    return Stored(place["task"], int(place["seed"]), int(place["at"]), names, sizes, losses, test)
+    seed, at = int(place["seed"]), int(place["at"])
+    return Stored(place["task"], seed, at, place["rival"], names, sizes, n_images, losses, test)
 
 
 def near(losses: np.ndarray, n_errors: float) -> np.ndarray:
@@ -149,6 +161,97 @@ def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
+def few(stored: Stored, loss: str) -> list[int]:
+    """The numbers of the candidates that stage 2 measures: some windows from coarse to fine, and its own ends."""
+    means = stored.losses.get(loss, stored.losses["entropy"]).mean(1)
+    n, first, last = max(tuple(map(int, found.groups())) for found in map(_WINDOW.fullmatch, stored.names) if found)
+    steps = np.linspace(first, last, n).astype(int).tolist()
+    numbers = {name: number for number, name in enumerate(stored.names)}
+    epochs = [name for name in stored.names if name.startswith("epoch ")]
+    measured = [numbers["last"], numbers[epochs[-1]], numbers[f"mean of epochs 1 to {len(epochs)}"]]
+
+    def of_window(window: Window) -> float:
+        number = numbers["last"] if window.end - window.first == 1 else numbers.get(window.name(steps))
+        if number is None:
+            return np.inf  # of a window that the store does not have
+        measured.append(number)
+        return float(means[number])
+
+    measure_windows(n, of_window)
+    return list(dict.fromkeys(measured))
+
+
+def part(stored: Stored, numbers: list[int]) -> Stored:
+    """Some of the candidates."""
+    losses = {name: values[numbers] for name, values in stored.losses.items()}
+    names, sizes = [stored.names[number] for number in numbers], stored.sizes[numbers]
+    return stored._replace(names=names, sizes=sizes, losses=losses, test=stored.test[numbers])
+
+
+def race(stored: Stored, loss: str) -> tuple[float, bool]:
+    """The share of forward passes that is left if candidates are dropped on the way; whether the choice is the same.
+
+    The first sample of ``val`` needs BatchNorm's statistics, so their re-estimation is paid for every candidate.
+    """
+    losses = stored.losses.get(loss, stored.losses["entropy"])
+    order, n = np.random.default_rng(1).permutation(losses.shape[1]), losses.shape[1]
+    alive, seen, done = np.arange(len(losses)), 0, 0
+    for share in (*PARTS, 1.0):
+        seen, done = seen + len(alive) * (int(share * n) - done), int(share * n)
+        if share < 1:
+            alive = alive[near(losses[np.ix_(alive, order[:done])], 3.0)]
+    whole = len(losses) * stored.n_images
+    left = (len(losses) * (stored.n_images - n) + seen) / whole
+    return left, choose(part(stored, alive.tolist()), loss, "lowest") == list(alive).index(
+        choose(stored, loss, "lowest")
+    )
+
+
+def costs(stored: list[Stored]) -> str:
+    """What measuring few candidates, and dropping some on the way, saves and loses, in Markdown."""
+    lines = [
+        "| choice | all | few | test of all | test of few | dropping: passes left | same choice |",
+        "|---|" + "---:|" * 6,
+    ]
+    for one in stored:
+        numbers = few(one, RULE[0])
+        chosen = one.test[choose(one, *RULE)], one.test[numbers[choose(part(one, numbers), *RULE)]]
+        left, same = race(one, RULE[0])
+        counts = f"{len(one.names)} | {len(numbers)} | {chosen[0]:.2f} | {chosen[1]:.2f}"
+        lines.append(f"| {one.task}, seed {one.seed}, {one.at} | {counts} | {left:.2f} | {'yes' if same else 'no'} |")
+    return "\n".join(lines)
+
+
+def results(stored: list[Stored], rivals: list[Stored]) -> str:
+    """Test metric of the last weights, the best average, the choice, and of each rival; a row a run, in Markdown."""
+    names = sorted({str(rival.rival) for rival in rivals})
+    lines = [
+        "| run | last | average | stage 2 | " + " | ".join(names) + " | kept |",
+        "|---|" + "---:|" * (3 + len(names)) + "---|",
+    ]
+    for one in stored:
+        numbers = few(one, RULE[0])
+        chosen = numbers[choose(part(one, numbers), *RULE)]
+        averages = [number for number in numbers if not re.match("epoch|mean", one.names[number])]
+        average = averages[choose(part(one, averages), *RULE)]
+        beside = [
+            next(
+                (
+                    f"{r.test[0]:.2f} ({r.at})"
+                    for r in rivals
+                    if (r.task, r.seed, r.rival) == (one.task, one.seed, name)
+                ),
+                "",
+            )
+            for name in names
+        ]
+        cells = [f"{one.test[number]:.2f}" for number in (0, average, chosen)]
+        lines.append(
+            f"| {one.task}, seed {one.seed}, {one.at} | {' | '.join([*cells, *beside])} | {one.names[chosen]} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
@@ -156,9 +259,11 @@ def main() -> None:
     arguments = parser.parse_args()
     files = [path for path in sorted(arguments.store.glob("*.npz")) if _FILE.fullmatch(path.name)]
     for n_val in SIZES:
-        stored = [read(path, n_val) for path in files]
-        stored = [one for one in stored if not arguments.at or one.at in arguments.at]
+        found = [read(path, n_val) for path in files]
+        rivals = [one for one in found if one.rival]
+        stored = [one for one in found if not one.rival and (not arguments.at or one.at in arguments.at)]
         print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
+    print(f"{costs(stored)}\n\n{results(stored, rivals)}")
 
 
 if __name__ == "__main__":
