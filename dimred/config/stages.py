@@ -197,8 +197,8 @@ class StageTwoConfig(StageConfig):
     """Where stage 2 begins: last (WEIGHTS as they are), best (on the val split, of last and averages of the snapshots
     over many windows and profiles), with a search the mean of its snapshots, or a checkpoint's path."""
     keep_best: bool = True
-    """Keep the best of the start, the epochs and their mean on the val split, not the last; of a cooldown the start, the
-    last epoch, the mean and averages of the snapshots. Lowest is best, of the loss that was trained."""
+    """Keep the best of the start, the epochs and their mean on the val split, not the last; of a cooldown the start,
+    the last epoch, the mean and averages of the snapshots. The best has the lowest loss, that which was trained."""
 
     @property
     def uses_val(self) -> bool:

@@ -4,8 +4,9 @@
 
 Hours of CPU; it may be called for one task each, at the same time. What is in ``--out`` already is not run again. After
 a stage 1 comes ``dimred compare``: ``val`` chooses, ``test`` reports, BatchNorm is re-estimated in every row. Ends with
-tables in Markdown (``anytime_study.md`` beside this file is one). Images are scored by accuracy in percent; the source
-code (``source_code.py``) by its loss per byte.
+tables in Markdown (``anytime_study.md`` beside this file is one). The task ``fashion`` needs the files of
+``fashion_mnist.py``. Images are scored by accuracy in percent; the source code (``source_code.py``) by its loss per
+byte.
 """
 
 import argparse
@@ -24,22 +25,24 @@ from dimred.config import StageOneConfig, config_text, load_config
 from dimred.data.image_tree import write_digits
 from dimred.io.metrics_file import ACCURACY
 from dimred.io.run_names import STAGE_1_CHECKPOINTS, full_checkpoints
+from tests.benchmarks.fashion_mnist import write_fashion_mnist
 from tests.benchmarks.photos import write_photos
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "pipelines" / "configs"
-METHODS = ("last", "average", "stage_2", "plain_for_total")
+METHODS = ("last", "average", "stage_2", "plain_for_total", "schedule_free")
 TASKS: dict[str, Callable[[Path, int], Any]] = {
     "digits": lambda out, seed: write_digits(out, seed),
     "noisy": lambda out, seed: write_digits(out, seed, label_noise=0.4),
     "photos": write_photos,
+    "fashion": write_fashion_mnist,
 }
-OPTIONS = {"photos": ["model.n_classes=8"]}
+OPTIONS = {"photos": ["model.n_classes=8"], "fashion": ["data.image_size=28"]}
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 DATA: dict[str, Callable[[Path, int], Any]] = TASKS | {"source_code": lambda out, seed: out.symlink_to(LIBRARY)}
 RECIPES = dict.fromkeys(TASKS, (CONFIGS / "digits_anytime_1.yaml", CONFIGS / "digits_anytime_2.yaml"))
 RECIPES["source_code"] = (HERE / "source_code_1.yaml", HERE / "source_code_2.yaml")
-OURS, AGAINST = "stage_2", ("plain_for_total", "average")
+OURS, AGAINST = "stage_2", ("plain_for_total", "schedule_free", "average")
 
 
 def main() -> None:

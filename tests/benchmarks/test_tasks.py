@@ -1,16 +1,19 @@
 """The studies' own tasks: nothing of one split is in another, nothing is read twice, and no byte sees a later one."""
 
+import gzip
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
+from PIL import Image
 
 from dimred.builders import build_network
 from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
-from tests.benchmarks import photos, source_code
+from dimred.errors import DataError
+from tests.benchmarks import choice_rules, fashion_mnist, photos, source_code
 from tests.benchmarks.source_code import CONTEXT, dataset
 
 
@@ -72,3 +75,52 @@ def test_the_transformer_is_causal(library: Path) -> None:
     assert one.shape == (8, 256, CONTEXT)
     np.testing.assert_array_equal(one[:, :, :90], two[:, :, :90])
     assert np.abs(one - two)[:, :, 90:].max(axis=(0, 1)).min() > 0
+
+
+def test_fashion_mnist_is_drawn_from_its_own_files_and_no_image_is_in_two_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fashion_mnist, "SPLITS", {"train": 12, "val": 5, "test": 6})
+    rng, images = np.random.default_rng(0), {}
+    for prefix, n in (("train", 20), ("t10k", 8)):
+        images[prefix] = rng.integers(0, 256, (n, 28, 28), np.uint8)
+        for kind, values in (("images-idx3", images[prefix]), ("labels-idx1", np.arange(n, dtype=np.uint8) % 10)):
+            header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values.tobytes()))
+    assert fashion_mnist.write_fashion_mnist(tmp_path / "data", 3, tmp_path) == {"train": 12, "val": 5, "test": 6}
+    files = list((tmp_path / "data").rglob("*.png"))
+    assert len({path.name for path in files}) == len(files)
+    for path in files:
+        prefix, number = path.stem.split("_")
+        assert (prefix == "t10k") == (path.parts[-3] == "test")
+        assert path.parent.name == str(int(number) % 10)
+        np.testing.assert_array_equal(np.asarray(Image.open(path)), images[prefix][int(number)])
+    with pytest.raises(DataError, match="install Debian's dataset-fashion-mnist"):
+        fashion_mnist.read_idx(tmp_path / "nothing.gz")
+    (tmp_path / "other.gz").write_bytes(gzip.compress(b"no idx file"))
+    with pytest.raises(DataError, match="is no idx file of bytes"):
+        fashion_mnist.read_idx(tmp_path / "other.gz")
+
+
+def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -> None:
+    """A sure candidate that errs twice, an unsure one that errs once, and an average that errs twice elsewhere."""
+    labels = np.arange(20) % 2
+
+    def logits(margin: float, *wrong: int) -> np.ndarray:
+        signs = np.where(np.isin(np.arange(20), wrong), -1, 1) * np.where(labels == 1, 1, -1)
+        return np.stack([-signs, signs], 1) * margin / 2
+
+    stored = np.stack([logits(8.0, 0, 1), logits(0.5, 0), logits(0.5, 1, 2)]).astype(np.float16)
+    np.savez(
+        tmp_path / "task_1_40.npz",
+        names=["last", "epoch 1", "uniform of 5 snapshots, steps 1 to 5"], effective_sizes=[1.0, 1.0, 5.0], n_images=50,
+        val_logits=stored, test_logits=stored, val_labels=labels, test_labels=labels,
+    )  # fmt: skip
+    one = choice_rules.read(tmp_path / "task_1_40.npz", 1000)
+    np.testing.assert_allclose(one.test, [90, 95, 90])
+    assert choice_rules.choose(one, "error", "lowest") == 1
+    assert choice_rules.choose(one, "error", "widest") == 2  # within a standard error of the lowest
+    assert one.losses["trained"][0, 0] == pytest.approx(0.9 * np.log1p(np.exp(8)) + 0.1 * (4 + np.log1p(np.exp(-8))))
+    found = choice_rules.regrets([one])
+    assert found["error", "lowest"]["task"] == [0]
+    assert found["error", "widest"]["task"] == pytest.approx([5])
