@@ -9,8 +9,8 @@ from mindspore import Parameter, Tensor
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
-# A sum of several vectors is made in pieces that stay in the caches: its temporaries never reach the memory. With a
-# quarter of the size the calls of NumPy take as long as the sums save.
+# A sum of several vectors is made in pieces that stay in the caches: its temporaries never reach the memory. Pieces
+# of a quarter of the size take a fifth to a third longer, because of NumPy's calls.
 _PIECE = 1 << 17  # weights
 
 
@@ -110,8 +110,8 @@ class HostCopies:
 class ReusedMemory:
     """Vectors of one length, each in memory of an earlier one that nothing refers to any more.
 
-    Memory fresh from the system is cleared, page by page, as it is first written. That takes as long as what a step
-    then does with it, and ten times as long where a virtual machine gets each page from its host.
+    Memory fresh from the system is cleared, page by page, as it is first written. With five fresh vectors a step of
+    ResNet-18's search took 1.6 times as long in the median, on a virtual machine of 2 cores.
 
     Args:
         length: of the vectors.
