@@ -60,7 +60,7 @@ def stage_2(
     check_scores(settings, network, scores, images)
     n_steps = images[settings.trained_split].steps_per_epoch
     say_plan(settings, settings.n_epochs, n_steps, disk_of_stage_2(settings, network, pca_mat))
-    whole = settings  # the rate of a cooldown goes by the steps of the whole run
+    whole = settings  # the rates go by its steps
     if fast_dev_run:
         settings, images = shortened(settings, images)
     sources = {"data": data, "weights": weights, "basis": None}
@@ -73,7 +73,9 @@ def stage_2(
         if search is not None:
             from dimred.trainer.search_run import build_search_run
 
-            run = build_search_run(session, settings, network, images, scores, sources, handover, found.basis, search)
+            run = build_search_run(
+                session, settings, network, images, scores, sources, handover, found.basis, search, whole, n_steps
+            )
         elif handover is not None:
             step = build_cooldown_step(whole, handover, network, n_steps, ranks)
             run = Finish(session, settings, network, step, images, scores, sources, handover)

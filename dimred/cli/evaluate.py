@@ -9,7 +9,7 @@ import typer
 from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError
 from dimred.io.metrics_file import metric_text
-from dimred.io.run_names import named_weights
+from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, named_weights
 
 if TYPE_CHECKING:
     from dimred.models.summary import Summary
@@ -34,7 +34,8 @@ def evaluate(
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
     They are re-estimated on training batches; stage 2's reestimate_batches says on how many. A merge of snapshots has
-    no statistics, and gets them here. --json prints accuracies as fractions.
+    no statistics, and gets them here. --json prints accuracies as fractions. A warning says so where WEIGHTS are in
+    the folder of a run in which the same split chose.
 
     Example: dimred eval ./digits average.ckpt --config digits
     """
@@ -62,7 +63,11 @@ def evaluate(
     check_scores(settings, network, scores, images)
     on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)
     found: dict[str, Any] = {"split": split}
-    told = []
+    told, folder = list[str](), weights.absolute().parent
+    run = folder.parent / CONFIG
+    is_of_run = folder.name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS) and run.is_file()
+    if is_of_run and (warning := load_any_config(run, [f"data.eval_split={split}"]).eval_split_warning):
+        found["warning"] = warning
     if not absent:
         found |= {name: on.metric(split)}
         told.append(metric_text(name, found[name]))
@@ -78,6 +83,8 @@ def evaluate(
         print(json.dumps(found))
         return
     print(f"{name} on {split!r}: {'; '.join(told)}")
+    if "warning" in found:
+        print(found["warning"])
 
 
 def summary(

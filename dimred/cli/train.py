@@ -1,9 +1,11 @@
 """``dimred train``: start the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); ``dimred rank-table``."""
 
 import json
+import os
+import shutil
 import sys
-import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -138,9 +140,16 @@ def _try_out(job: "Job", stall_timeout: float) -> int:
     from dimred.launch.launcher import launch
 
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
-    with tempfile.TemporaryDirectory(prefix=".dimred-fast-dev-run-", dir=disk) as folder:
-        started = time.perf_counter()
-        status = launch(replace(job, out=Path(folder)), stall_timeout_seconds=stall_timeout)
+    # Several hosts need one name for it, because rank 0 leaves a basis there for the others.
+    name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
+    trial, started = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    try:
+        status = launch(trial, stall_timeout_seconds=stall_timeout)
+    finally:
+        for rank in trial.local_ranks:
+            shutil.rmtree(trial.folder(rank), ignore_errors=True)
+        with suppress(OSError):  # another host is not yet done
+            trial.out.rmdir()
     if status == 0:
         seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(

@@ -90,6 +90,11 @@ class Batches:
         """Return the steps in one training epoch: full micro-batches of all ranks, in groups."""
         return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
+    def rows_of_step(self, step: int) -> int:
+        """Return this rank's samples in a step of a training epoch, from 1; the last may have fewer micro-batches."""
+        rows, in_epoch = self.accumulation * self.batch_size, self.n_images // self.group_size
+        return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
+
     def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> "Readable":
         """Return this rank's augmented batches of an epoch, in its order for ``seed``, without a remainder.
 

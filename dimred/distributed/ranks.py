@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 _KINDS = (DataError, FaultError, DimredError)
+_SMALL = 2**14  # numbers; to copy as many takes less than an all-reduce of its own
 
 
 class Intent(IntEnum):
@@ -124,9 +125,7 @@ class Ranks:
         a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote that travels
         inside a step.
         """
-        votes = np.zeros(len(Intent), np.float32)
-        votes[intent] = 1
-        return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
+        return intent
 
     def broadcast_bytes(self, message: bytes) -> bytes:
         """Return rank 0's message on every rank; each byte travels as a float32."""
@@ -166,6 +165,11 @@ class Group(Ranks):
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
         (total,) = self._sum(Tensor(np.asarray(numbers, np.float32)))
         return np.asarray(total.asnumpy())
+
+    def agree(self, intent: Intent) -> Intent:
+        votes = np.zeros(len(Intent), np.float32)
+        votes[intent] = 1
+        return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
         self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
@@ -230,7 +234,11 @@ ALONE = Ranks()
 
 
 class _AllReduce(nn.Cell):
-    """Sums of tensors over all ranks, times ``share``, as a tuple; graph mode may fuse the all-reduces."""
+    """Sums of tensors over all ranks, times ``share``, as a tuple; graph mode may fuse the all-reduces.
+
+    The small ones travel as one vector. On CPU nothing is fused, and an all-reduce of one number takes as long as one
+    of thousands.
+    """
 
     def __init__(self, share: float):
         super().__init__(auto_prefix=False)
@@ -239,7 +247,18 @@ class _AllReduce(nn.Cell):
         self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
-        return tuple([self.all_reduce(value) * self.share for value in values])
+        small = [value.reshape((-1,)) for value in values if value.size <= _SMALL]
+        if len(small) < 2:
+            return tuple([self.all_reduce(value) * self.share for value in values])
+        joined = self.all_reduce(ops.concat(small)) * self.share
+        parts, n_small, sums = ops.split(joined, [value.size for value in small]), 0, []
+        for value in values:
+            if value.size <= _SMALL:
+                sums.append(parts[n_small].reshape(value.shape))
+                n_small += 1
+            else:
+                sums.append(self.all_reduce(value) * self.share)
+        return tuple(sums)
 
 
 def _kind(fault: BaseException) -> int:

@@ -166,8 +166,8 @@ class _Finish(nn.Cell):
         if self.loss_scale is not None:
             scale = self.loss_scale.scale + 0.0
         if self.votes:
-            reduced = self.reduce(*gradients, ops.stack((loss, tally[0])))
-            gradients, loss, leaves = reduced[:-1], reduced[-1][0], reduced[-1][1] > 0
+            reduced = self.reduce(*gradients, loss, tally[0])
+            gradients, loss, leaves = reduced[:-2], reduced[-2], reduced[-1] > 0
         elif self.reduce is not None:
             gradients = self.reduce(*gradients)
         clipped = gradients

@@ -85,6 +85,9 @@ class Images(Protocol):
     def training_epoch(self, seed: int, epoch: int) -> Readable:
         """Return the batches of an epoch; the same for the same two numbers."""
 
+    def rows_of_step(self, step: int) -> int:
+        """Return this rank's samples in a step of an epoch, from 1."""
+
 
 class EpochLoop:
     """Calls a step on every batch of the epochs that are left.
@@ -160,6 +163,10 @@ class EpochLoop:
                 tell_position(READING, step)
                 if fault is None:
                     batch, fault = _next_batch(batches, batch, place)
+                    if fault is not None:
+                        # With as many micro-batches as the others have, because one can hold a collective.
+                        rows = self.images.rows_of_step(place.done + len(launched) + 1)
+                        batch = tuple(part[:rows] for part in batch)
                 self.signals.reinstall()
                 intent = self._intent(fault)
                 if ballot is None and self.ranks.agree(intent) is not Intent.STEP:

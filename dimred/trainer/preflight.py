@@ -31,13 +31,21 @@ Arrays = dict[str, np.ndarray]
 
 
 class StageTwoInputs(NamedTuple):
-    """What a stage 2 begins with. All but the images is read by rank 0, and None elsewhere."""
+    """Data, weights and basis of a stage 2, read and checked; all but the data on rank 0 alone, and None elsewhere.
 
-    images: dict[str, Batches]  # split -> this rank's part of it
-    weights: Arrays | None  # every parameter of WEIGHTS, by name; None where a resumed run has no need
-    handover: Handover | None  # for the cooldown; None without one
-    snapshots: CheckpointSeries | None  # beside WEIGHTS, up to its epoch; None where there are none, or none are read
-    basis: SubspaceBasis | CheckpointSeries | None  # of a search: PCA_MAT, or the snapshots to fit one on
+    Attributes:
+        images: split -> this rank's part of it.
+        weights: every parameter of WEIGHTS, by name; None where a resumed run has no need of them.
+        handover: for the cooldown; None without one.
+        snapshots: beside WEIGHTS, up to its epoch; None where there are none, or none are read.
+        basis: of a search: PCA_MAT, or the snapshots to fit one on.
+    """
+
+    images: dict[str, Batches]
+    weights: Arrays | None
+    handover: Handover | None
+    snapshots: CheckpointSeries | None
+    basis: SubspaceBasis | CheckpointSeries | None
 
 
 def check_stage_1(
@@ -133,7 +141,7 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 
 
 class Problems:
-    """Collects what is wrong, and refuses it together."""
+    """A list of what several checks found wrong, told in one error."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -192,9 +200,13 @@ def say_plan(config: StageConfig, n_epochs: int, steps_per_epoch: int, disk: int
     """Say how many steps a whole run makes, and how much of the disk it takes, before the first step is compiled."""
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
-        f"{ends}{n_epochs} epochs of {steps_per_epoch:,} steps, {n_epochs * steps_per_epoch:,} in all; snapshots, "
-        f"checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
+        f"{ends}{_counted(n_epochs, 'epoch')} of {_counted(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
+        f"in all; snapshots, checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
     )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
@@ -207,7 +219,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Return the bytes of a whole stage 2: checkpoints of start, average, epochs and end, states, a basis."""
+    """Estimate the bytes of a stage 2: its checkpoints and states, and the basis if it has to fit one."""
     weights, everything = _sizes(network)
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # LAMB keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0

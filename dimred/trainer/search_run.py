@@ -172,6 +172,8 @@ def build_search_run(
     handover: Handover | None,
     found: SubspaceBasis | CheckpointSeries | None,
     search: SearchConfig,
+    whole: StageTwoConfig,
+    steps_per_epoch: int,
 ) -> SearchRun:
     """Fit the basis where there is none yet, share it with the other ranks, and build the run.
 
@@ -179,6 +181,8 @@ def build_search_run(
         session, settings, network, images, scores, sources, handover: see ``Finish``.
         found: the basis, or the snapshots to fit one on; on rank 0.
         search: the section of the settings.
+        whole: settings of the whole run, which a fast dev run shortens; by its steps the rates fall.
+        steps_per_epoch: of the whole run.
     """
 
     def fitted() -> SubspaceBasis | None:
@@ -190,9 +194,9 @@ def build_search_run(
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)
 
-    ranks, steps = session.ranks, images[search.split].steps_per_epoch
+    ranks = session.ranks
     basis: SubspaceBasis = share(ranks.run_on_rank_zero(fitted), ranks, load)
-    step = build_search_step(settings, search, handover, network, basis, steps, ranks)
+    step = build_search_step(whole, search, handover, network, basis, steps_per_epoch, ranks)
     return SearchRun(
         session, settings, network, step, images, scores, {**sources, "basis": basis.path}, handover, basis
     )

@@ -77,9 +77,11 @@ def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_
     alone = numbers(OwnDataset(factory, Path(), "train", batch_size=8).training_epoch(1, 1))
     ranks = [numbers(made(rank=rank, group_size=2).training_epoch(1, 1)) for rank in (0, 1)]
     assert [first + second for first, second in zip(*ranks, strict=True)] == alone
-    groups = numbers(made(accumulation=2).training_epoch(1, 1))
+    grouped = made(accumulation=2)
+    groups = numbers(grouped.training_epoch(1, 1))
     single = numbers(made().training_epoch(1, 1))
-    assert [len(batch) for batch in groups] == [8, 8, 4]
+    assert [len(batch) for batch in groups] == [grouped.rows_of_step(step) for step in (1, 2, 3)] == [8, 8, 4]
+    assert [made(rank=1, group_size=2, accumulation=2).rows_of_step(step) for step in (1, 2)] == [8, 0]
     assert [n for batch in groups for n in batch] == [n for batch in single for n in batch]
 
 

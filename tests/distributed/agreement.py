@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
@@ -21,9 +21,9 @@ from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.reads import watched_reads
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
-from tests.helpers.problems import changed
+from tests.helpers.problems import changed, primitives
 
-READ_EVERY, STEPS = 3, 8  # of an epoch
+READ_EVERY, STEPS, MICRO = 3, 8, 4  # steps of an epoch; rows of a micro-batch, of which a batch has two
 EVENTS = {"fault": DataError("no image: decode failed"), "SIGTERM": signal.SIGTERM}
 
 
@@ -38,16 +38,32 @@ class Net(nn.Cell):
         return self.net(images, labels) + 0.0 * images.mean()
 
 
+class Synchronised(Net):
+    """Each forward pass holds a collective, as with SyncBatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_reduce = ops.AllReduce()
+
+    def construct(self, images: Tensor, labels: Tensor) -> Tensor:
+        return self.net(images, labels) + 0.1 * self.all_reduce(images.mean())
+
+
 class Images:
     """An epoch of batches, before some of which something happens on this rank."""
 
     steps_per_epoch = STEPS
 
-    def __init__(self, ranks: Ranks, events: dict[int, Any], poison: range = range(0)):
+    def __init__(self, ranks: Ranks, events: dict[int, Any], poison: range = range(0), short: tuple[int, ...] = ()):
         self._events = events
         self._batches = [image_batch(step * ranks.group_size + ranks.rank) for step in range(1, 2 * STEPS + 1)]
+        for step in short:
+            self._batches[step - 1] = tuple(part[:MICRO] for part in self._batches[step - 1])
         for step in poison:
             self._batches[step - 1] = (Tensor(np.full((8, 1, 6, 6), np.nan, np.float32)), self._batches[step - 1][1])
+
+    def rows_of_step(self, step: int) -> int:
+        return len(self._batches[self._first + step - 1][0])
 
     def training_epoch(self, seed: int, epoch: int) -> "Images":
         self._first = (epoch - 1) * STEPS
@@ -86,8 +102,8 @@ class Seen(Observer):
 class Runs:
     """Runs of one step, each from the same beginning."""
 
-    def __init__(self, ranks: Ranks, **parts: Any):
-        network = Net()
+    def __init__(self, ranks: Ranks, net: type[Net] = Net, short: tuple[int, ...] = (), **parts: Any):
+        network, self.short = net(), short
         if "ema" in parts:
             parts["ema"] = EMA(network, 0.9)
         optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
@@ -105,7 +121,7 @@ class Runs:
         seen = Seen(self.step)
         with StopSignals() as signals, watched_reads(lambda: seen.reads.add(seen.launched)):
             loop = EpochLoop(
-                "agreement", self.step, Images(self.ranks, events, poison), seed=1, n_epochs=n_epochs,
+                "agreement", self.step, Images(self.ranks, events, poison, self.short), seed=1, n_epochs=n_epochs,
                 read_every=read_every, save_every_steps=save_every, ranks=self.ranks, signals=signals,
             )  # fmt: skip
             try:
@@ -128,13 +144,18 @@ def one_rank_leaves(ranks: Ranks) -> dict:
     """The last rank can't read its batch, or gets SIGTERM, before some step; or rank 0 is told to stop before it."""
     is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
     parts = {"loss_scale": DynamicLossScale(128.0), "clipping": Clipping(1.0), "ema": None}
-    runs, micro = Runs(ranks, **parts), Runs(ranks, micro_batch_size=4)
+    runs, micro = Runs(ranks, **parts), Runs(ranks, micro_batch_size=MICRO)
     found["whole"] = runs.told(runs.run({}))
     for name, event in EVENTS.items():
         for step in (*range(1, 2 * READ_EVERY + 1), STEPS, STEPS + 1, STEPS + 2):
             found[f"{name} {step}"] = runs.told(runs.run({step: event} if is_last else {}))
         for step in (2, STEPS):
             found[f"micro {name} {step}"] = micro.told(micro.run({step: event} if is_last else {}))
+    # The last group of an epoch is one micro-batch, and the batch before it, that this rank goes on with, is two.
+    synchronised = Runs(ranks, Synchronised, (STEPS, 2 * STEPS), micro_batch_size=MICRO)
+    found[f"micro fault {STEPS} with a collective in each pass"] = synchronised.told(
+        synchronised.run({STEPS: EVENTS["fault"]} if is_last else {})
+    )
     found["both 5"] = runs.told(runs.run({6: EVENTS["fault"]} if is_last else {5: EVENTS["SIGTERM"]}))
     return found
 
@@ -142,7 +163,7 @@ def one_rank_leaves(ranks: Ranks) -> dict:
 def one_loss_is_not_finite(ranks: Ranks) -> dict:
     """The last rank's losses are no numbers: in two steps, which are dropped; in all, which ends the run."""
     is_last = ranks.rank == ranks.group_size - 1
-    dropping, not_dropping = Runs(ranks, loss_scale=DynamicLossScale(128.0)), Runs(ranks, micro_batch_size=4)
+    dropping, not_dropping = Runs(ranks, loss_scale=DynamicLossScale(128.0)), Runs(ranks, micro_batch_size=MICRO)
     found = {}
     for step in range(4, 4 + READ_EVERY):
         poison = range(step, step + 2) if is_last else range(0)
@@ -152,6 +173,25 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
         found[f"dropped {step}"] = dropping.told(seen) | {"n_overflows": n_overflows}
     seen = not_dropping.run({}, range(1, 2 * STEPS) if is_last else range(0))
     return found | {"diverged": [seen.recorded, seen.launched, seen.end]}
+
+
+def all_reduces(ranks: Ranks) -> dict:
+    """Of a step with votes and no large gradient; and the means of large and small tensors together."""
+    network, mean = BatchNormNet(), ranks.mean()
+    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1), reduce=ranks.mean(), ballot=ranks.ballot())
+    step(*image_batch(1))
+    rng, shapes = np.random.default_rng(1), ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), (1, 2, 3))
+    values = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    means = mean(*(Tensor(value * (ranks.rank + 1)) for value in values))
+    share = (ranks.group_size + 1) / 2
+    return {
+        "of a step": primitives(step)["AllReduce"],
+        "of means": primitives(mean)["AllReduce"],
+        "shapes": [tuple(each.shape) for each in means] == [*shapes],
+        "error": max(
+            float(np.abs(each.asnumpy() - share * value).max()) for each, value in zip(means, values, strict=True)
+        ),
+    }
 
 
 def reads_of_a_job(ranks: Ranks) -> dict:

@@ -94,7 +94,7 @@ def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them
         of_case = [each[case] for each in found]
         assert all(each["as stopped"] for each in of_case), (case, of_case)
         assert len({each["weights"] for each in of_case}) == 1
-        event, _, step = case.removeprefix("micro ").partition(" ")
+        event, step = [*case.removeprefix("micro ").split(), ""][:2]
         for rank, each in enumerate(of_case):
             n_made = int(step) - 1 if step else 2 * STEPS
             assert (each["saved"], each["recorded"]) == (n_made, list(range(1, n_made + 1)))
@@ -115,6 +115,13 @@ def test_ranks_go_on_or_end_together_where_the_loss_of_one_is_not_finite(answers
             assert each[f"dropped {step}"] == found[0][f"dropped {step}"]
             assert each[f"dropped {step}"]["as stopped"]
             assert each[f"dropped {step}"]["n_overflows"] == 2
+
+
+def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
+    """Of the means two tensors are large."""
+    for each in answers["all_reduces"]:
+        assert (each["of a step"], each["of means"], each["shapes"]) == (1, 3, True)
+        assert each["error"] < 1e-5
 
 
 def test_ranks_read_nothing_between_two_logged_steps(answers) -> None:

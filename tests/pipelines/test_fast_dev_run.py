@@ -1,12 +1,14 @@
 """``dimred train --fast-dev-run``: a step and all that surrounds it, on the user's own data and network."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 import yaml
 
+from dimred.launch.job import make_job
 from tests.helpers.commands import REPOSITORY, TWO_RANKS, run
 from tests.helpers.tiny_task import TASK
 
@@ -37,22 +39,41 @@ def test_two_ranks_of_stage_1_go_through_every_phase_and_leave_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_stage_2_on_safetensors_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, config: Path) -> None:
+@pytest.fixture
+def weights(tmp_path: Path, config: Path) -> Path:
+    """Of a stage 1 on one rank, beside four snapshots and ``two.yaml``, a cooldown with a search."""
     options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
     command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
     made = dimred(*command, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(TASK | {"start": "best", "search": {"n_components": 2}}))
     assert len(list(tmp_path.glob("*/checkpoint_stage_1/checkpoint_pca/*.safetensors"))) == 4
+    return tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
+
+
+def test_stage_2_on_safetensors_chooses_fits_a_basis_and_makes_one_step(tmp_path: Path, weights: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    weights = tmp_path / "device0_stage_1" / "checkpoint_stage_1" / "network-4_4.ckpt"
     command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *ONE_RANK, "--fast-dev-run")
     done = dimred(*command, "--set=epochs=9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "\n9 epochs of 4 steps, 36 in all; snapshots, checkpoints and states take up to " in f"\n{done.stdout}"
     assert "epoch 1/1  step 1" in done.stdout
     assert "\nkept: " in done.stdout
+    assert "stage 1 made" not in done.stdout + done.stderr  # 4 steps in an epoch, and so does the whole stage 2
     assert "a choice, a state and the network that is kept went well on 1 rank in" in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_a_second_host_finds_the_basis_that_the_first_one_fits(tmp_path: Path, weights: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    port = make_job("", "", [], out=tmp_path, devices=2, device_target="CPU").master_port
+    several = ("--nodes", 2, "--master-addr", "127.0.0.1", "--master-port", port)
+    command = ("train", "stage-2", ".", weights, "--config", "two.yaml", *TWO_RANKS, *several, "--fast-dev-run")
+    with ThreadPoolExecutor() as hosts:
+        done = list(hosts.map(lambda host: dimred(*command, "--node-rank", host, cwd=tmp_path), range(2)))
+    assert [host.returncode for host in done] == [0, 0], [host.stderr for host in done]
+    assert all("went well on 2 ranks in" in host.stdout for host in done)
     assert sorted(tmp_path.rglob("*")) == before
 
 

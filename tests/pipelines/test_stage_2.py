@@ -198,3 +198,8 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     (tmp_path / "report").mkdir()
     page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True))
     assert "momentum, went on from 0.5 of its last rate" in page.read_text()
+    final = out / "checkpoint_stage_2" / "resnet_small-final.ckpt"
+    for split, says in (("val", True), ("test", False)):
+        options = ("--config", "digits", f"--set=data.eval_split={split}")
+        done = dimred_here("eval", few_digits, final, *options, cwd=tmp_path)
+        assert ("'val' is also the split that chooses" in done.stdout) is says, done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """Every problem at once."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from dimred.errors import ConfigError, SeriesError
 from dimred.trainer.preflight import (
     check_search_memory,
     check_space,
+    say_plan,
     search_memory,
     snapshots_if_any,
     snapshots_in_the_end,
@@ -34,6 +36,14 @@ def test_space_and_memory(tmp_path: Path) -> None:
 def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
     weights = nn.Dense(3, 2)  # 8 weights of 4 bytes
     assert [search_memory(TWO, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
+
+
+def test_the_plan_counts_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        say_plan(TWO, 1, 1, 2_000_000)
+        say_plan(StageOneConfig.model_validate({"stop": "averaged"}), 90, 5004, 2_000_000)
+    ends = "in all; snapshots, checkpoints and states take up to 2 MB of disk"
+    assert caplog.messages == [f"1 epoch of 1 step, 1 {ends}", f"up to 90 epochs of 5,004 steps, 450,360 {ends}"]
 
 
 def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
