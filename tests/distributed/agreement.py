@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
@@ -178,11 +179,13 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
 def all_reduces(ranks: Ranks) -> dict:
     """Of a step with votes and no large gradient; and the means of large and small tensors together."""
     network, mean = BatchNormNet(), ranks.mean()
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1), reduce=ranks.mean(), ballot=ranks.ballot())
+    step = TrainStep(
+        network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean(), ballot=ranks.ballot()
+    )
     step(*image_batch(1))
     rng, shapes = np.random.default_rng(1), ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), (1, 2, 3))
-    values = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    means = mean(*(Tensor(value * (ranks.rank + 1)) for value in values))
+    values = [np.asarray(rng.standard_normal(shape), np.float32) for shape in shapes]
+    means = mean(*(Tensor(value * (ranks.rank + 1), ms.float32) for value in values))
     share = (ranks.group_size + 1) / 2
     return {
         "of a step": primitives(step)["AllReduce"],
