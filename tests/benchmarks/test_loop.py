@@ -19,7 +19,7 @@ from dimred.launch.job import make_job
 from dimred.launch.launcher import launch
 
 pytestmark = pytest.mark.benchmark
-PROCESSES = 8
+PROCESSES = 6
 
 
 def test_two_ranks_beside_an_all_reduce_that_the_host_waits_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
@@ -21,7 +22,7 @@ from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.reads import watched_reads
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
-from tests.helpers.problems import changed
+from tests.helpers.problems import changed, primitives
 
 READ_EVERY, STEPS, MICRO = 3, 8, 4  # steps of an epoch; rows of a micro-batch, of which a batch has two
 EVENTS = {"fault": DataError("no image: decode failed"), "SIGTERM": signal.SIGTERM}
@@ -173,6 +174,27 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
         found[f"dropped {step}"] = dropping.told(seen) | {"n_overflows": n_overflows}
     seen = not_dropping.run({}, range(1, 2 * STEPS) if is_last else range(0))
     return found | {"diverged": [seen.recorded, seen.launched, seen.end]}
+
+
+def all_reduces(ranks: Ranks) -> dict:
+    """Of a step with votes and no large gradient; and the means of large and small tensors together."""
+    network, mean = BatchNormNet(), ranks.mean()
+    step = TrainStep(
+        network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean(), ballot=ranks.ballot()
+    )
+    step(*image_batch(1))
+    rng, shapes = np.random.default_rng(1), ((), (2**14 + 1,), (3, 4), (2**14,), (130, 130), (1, 2, 3))
+    values = [np.asarray(rng.standard_normal(shape), np.float32) for shape in shapes]
+    means = mean(*(Tensor(value * (ranks.rank + 1), ms.float32) for value in values))
+    share = (ranks.group_size + 1) / 2
+    return {
+        "of a step": primitives(step)["AllReduce"],
+        "of means": primitives(mean)["AllReduce"],
+        "shapes": [tuple(each.shape) for each in means] == [*shapes],
+        "error": max(
+            float(np.abs(each.asnumpy() - share * value).max()) for each, value in zip(means, values, strict=True)
+        ),
+    }
 
 
 def reads_of_a_job(ranks: Ranks) -> dict:

@@ -31,7 +31,7 @@ from dimred.trainer.metrics import MetricsLog, cut_metrics
 from dimred.trainer.snapshot_callback import SnapshotCallback
 from dimred.trainer.states import RunStates, read_state
 from dimred.vectors.base import make_projection
-from tests.distributed.agreement import one_loss_is_not_finite, one_rank_leaves, reads_of_a_job
+from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves, reads_of_a_job
 from tests.distributed.steps import K, batch_norm, beside_one_rank, counters, digest, one_loss_differs
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 
@@ -206,7 +206,7 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 
 CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_leaves, one_loss_is_not_finite,
-          reads_of_a_job, subspace, beside_one_rank,
+          reads_of_a_job, all_reduces, subspace, beside_one_rank,
           batch_norm, one_loss_differs,
           evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,
           snapshot_callback, beside_one_rank_in_pynative)  # fmt: skip

@@ -117,6 +117,13 @@ def test_ranks_go_on_or_end_together_where_the_loss_of_one_is_not_finite(answers
             assert each[f"dropped {step}"]["n_overflows"] == 2
 
 
+def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
+    """Of the means two tensors are large."""
+    for each in answers["all_reduces"]:
+        assert (each["of a step"], each["of means"], each["shapes"]) == (1, 3, True)
+        assert each["error"] < 1e-5
+
+
 def test_ranks_read_nothing_between_two_logged_steps(answers) -> None:
     """Before an epoch's first step they meet once (0, 8); the first step (of which 0, too) is compiled."""
     assert [each["reads"] for each in answers["reads_of_a_job"]] == [[0, 3, 6, 8, 11, 14, 16]] * len(

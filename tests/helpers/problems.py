@@ -1,7 +1,11 @@
 """What the tests of the parts share: batches, some of which overflow, and a step's whole state."""
 
+from collections import Counter
+
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore.common.api import _cell_graph_executor
+from mindspore.train.anf_ir_pb2 import ModelProto
 
 from tests.helpers.networks import image_batch
 
@@ -33,6 +37,14 @@ def overflowing(seed: int) -> tuple[Tensor, Tensor]:
     poisoned = images.asnumpy().copy()
     poisoned[2, 0, 3, 3], poisoned[3, 0, 3, 3] = 3e38, -3e38
     return Tensor(poisoned), labels
+
+
+def primitives(cell: nn.Cell) -> Counter[str]:
+    """How often each primitive stands in the graph of a cell, which was called once."""
+    (phase,) = cell.compile_cache
+    model = ModelProto()
+    model.ParseFromString(_cell_graph_executor._graph_executor.get_func_graph_proto(phase, "anf_ir", False))
+    return Counter(node.op_type.rpartition("::")[2] for node in model.graph.node)
 
 
 class BareStep(nn.Cell):
