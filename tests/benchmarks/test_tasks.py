@@ -121,6 +121,8 @@ def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -
     assert choice_rules.choose(one, "error", "lowest") == 1
     assert choice_rules.choose(one, "error", "widest") == 2  # within a standard error of the lowest
     assert one.losses["trained"][0, 0] == pytest.approx(0.9 * np.log1p(np.exp(8)) + 0.1 * (4 + np.log1p(np.exp(-8))))
+    choice_rules.keep(tmp_path / "task_1_40.npz", tmp_path / "task_2_40.npz")
+    np.testing.assert_array_equal(choice_rules.read(tmp_path / "task_2_40.npz", 1000).test, one.test)
     found = choice_rules.regrets([one])
     assert found["error", "lowest"]["task"] == [0]
     assert found["error", "widest"]["task"] == pytest.approx([5])
