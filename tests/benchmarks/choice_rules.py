@@ -15,8 +15,8 @@ sample and a way to break ties:
   standard error of the lowest, the best metric, and of equal ones the lower loss.
 
 Two more tables follow: what is lost by measuring few candidates, as ``measure_windows`` does, and by dropping some on
-parts of ``val``; and the network that the rule chooses among those few, beside the rivals. ``choices/`` beside this file
-is the store of the study, without the logits of ``test``.
+parts of ``val``; and the network that the rule chooses among those few, beside the rivals. The folder ``choices``
+beside this file is the store of the study, without the logits of ``test``.
 """
 
 import argparse
