@@ -112,7 +112,7 @@ def read_handover(
         )
     if optimizer.name == "schedule_free":
         raise ConfigError(
-            f"{typed} was trained with schedule_free, which leaves nothing to cool down: the network is *-final.ckpt "
+            f"{typed} was trained with schedule_free. That leaves nothing to cool down: the network is *-final.ckpt "
             "beside it. Or name that one as WEIGHTS, and set cooldown.optimizer.name=momentum and cooldown.rate"
         )
     place = checkpoint_place(weights) if cooldown.rate is None else None

@@ -12,7 +12,6 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError, check_number, shown
 from dimred.io.atomic import retry
 from dimred.train_step.optimizers import weights_to_use
-from dimred.vectors.parameters import to_arrays
 
 
 class SnapshotCallback(Callback):
@@ -106,8 +105,8 @@ class SnapshotCallback(Callback):
             with ExitStack() as in_place:
                 for optimizer in self._optimizers:
                     in_place.enter_context(weights_to_use(optimizer))
-                weights = to_arrays(self._weights)
-            retry(lambda: series.append(weights, self._taken_at, told.cur_epoch_num))
+                weights = {weight.name: weight for weight in self._weights}
+                retry(lambda: series.append(weights, self._taken_at, told.cur_epoch_num))
 
 
 def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[Any]:
