@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.comparison.programs import run_program
-from dimred.comparison.summary import plain_title
 from dimred.config import (
     CooldownConfig,
     DataConfig,
@@ -160,7 +159,7 @@ class Comparison:
             schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
             return self._run_stage_1(f"plain_{peak:g}", {"schedule": schedule}, total)
 
-        return self._best_training("plain_for_total", self.one.schedule.peak, train)
+        return self._best_training("plain_for_total", "plain training", self.one.schedule.peak, train)
 
     def schedule_free(self) -> Made:
         """Train from the beginning with schedule-free SGD for as many passes as stage 2 ends after, rounded up.
@@ -182,18 +181,18 @@ class Comparison:
 
         options = self.one.optimizer
         momentum = {"momentum": 0.9, "sgd": 0.0}[options.name] if options.momentum is None else options.momentum
-        return self._best_training("schedule_free", self.one.schedule.peak / (1 - momentum), train)
+        return self._best_training("schedule_free", "schedule-free SGD", self.one.schedule.peak / (1 - momentum), train)
 
-    def _best_training(self, method: str, middle: float, train: Callable[[float], Made]) -> Made:
+    def _best_training(self, method: str, what: str, middle: float, train: Callable[[float], Made]) -> Made:
         """Train with each rate around the middle one, or with the earlier choice, and return the best on ``val``."""
         kept, tried = self._earlier_choice(method), dict[float, Made]()
         for rate in [factor * middle for factor in PEAK_FACTORS] if kept is None else [kept]:
             try:
                 tried[rate] = train(rate)
             except FaultError as fault:
-                _log.info(f"{plain_title(method)} with the peak {rate:g} is left out: {fault}")
+                _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
         if not tried:
-            raise FaultError(f"{plain_title(method)} failed with each peak; see the logs in {self.folder}")
+            raise FaultError(f"{what} failed with each peak; see the logs in {self.folder}")
         best = min(tried, key=lambda rate: self.measured(tried[rate].network)["val_loss"])
         seconds = sum(each.seconds for each in tried.values())
         return tried[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best)

@@ -261,7 +261,7 @@ def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_p
     found = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path, methods=rows)["runs"]
     runs = {run["method"]: run for run in found}
     assert runs["schedule_free"]["passes"] == runs["plain_for_total"]["passes"] >= runs["stage_2"]["passes"]
-    assert runs["schedule_free"]["choice"] in (0.5, 1.0, 2.0)
+    assert any(runs["schedule_free"]["choice"] == pytest.approx(rate) for rate in (0.5, 1.0, 2.0))
     network = Path(runs["schedule_free"]["network"])
     assert network.name == "network-final.ckpt"
     made = load_config(StageOneConfig, network.parents[1] / "config.yaml")
