@@ -94,7 +94,7 @@ def check_commands(command: list[object], snapshots: Path) -> None:
     assert (folder / "merged.safetensors").exists()
     before = set(folder.iterdir())
     for package, *arguments in (
-        ("PIL", "data", "digits", folder / "digits"),
+        ("sklearn", "data", "digits", folder / "digits"),
         ("mindspore", "train", "stage-1", folder, "--config", "digits", "--device-target", "CPU", "--out", "runs"),
         ("mindspore", "summary", "resnet_small"),
     ):

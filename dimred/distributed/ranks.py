@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import IntEnum
+from itertools import accumulate
 from typing import TypeVar, cast
 
 import numpy as np
@@ -24,6 +25,7 @@ _LONGEST_TURN_SECONDS = 0.5
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 _KINDS = (DataError, FaultError, DimredError)
 _SMALL = 2**14  # numbers; to copy as many takes less than an all-reduce of its own
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class Intent(IntEnum):
@@ -247,18 +249,29 @@ class _AllReduce(nn.Cell):
         self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
-        small = [value.reshape((-1,)) for value in values if value.size <= _SMALL]
-        if len(small) < 2:
-            return tuple([self.all_reduce(value) * self.share for value in values])
-        joined = self.all_reduce(ops.concat(small)) * self.share
-        parts, n_small, sums = ops.split(joined, [value.size for value in small]), 0, []
-        for value in values:
-            if value.size <= _SMALL:
-                sums.append(parts[n_small].reshape(value.shape))
-                n_small += 1
-            else:
-                sums.append(self.all_reduce(value) * self.share)
-        return tuple(sums)
+        if len(values) == 1:
+            return (self.all_reduce(values[0]) * self.share,)
+        joined = self.all_reduce(ops.concat(_each(_small, values))) * self.share
+        return _each(ops.partial(self._sum, joined), values, _firsts(_each(_size_if_small, values)))
+
+    def _sum(self, joined: Tensor, value: Tensor, first: int) -> Tensor:
+        if value.size > _SMALL:
+            return self.all_reduce(value) * self.share
+        return joined[first : first + value.size].reshape(value.shape)
+
+
+def _small(value: Tensor) -> Tensor:
+    """Return a small tensor as a vector; of a large one its first number, which nobody reads."""
+    return value.reshape((-1,))[: _size_if_small(value)]
+
+
+def _size_if_small(value: Tensor) -> int:
+    return value.size if value.size <= _SMALL else 1
+
+
+@ops.constexpr
+def _firsts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(accumulate(sizes[:-1], initial=0))
 
 
 def _kind(fault: BaseException) -> int:

@@ -79,10 +79,7 @@ class _OptimizerOnVector(nn.Cell):
     def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.unflatten = Unflatten(trainable)
-        place = {id(weight): number for number, weight in enumerate(trainable)}
-        self.places = [place[id(weight)] for weight in optimizer.parameters]
+        self.unflatten = Unflatten(trainable, optimizer.parameters)
 
     def construct(self, vector: Tensor) -> bool:
-        parts = self.unflatten(vector)
-        return ops.depend(True, self.optimizer(tuple([parts[place] for place in self.places])))
+        return ops.depend(True, self.optimizer(self.unflatten(vector)))

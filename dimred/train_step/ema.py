@@ -10,6 +10,7 @@ from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import preserved
 
 _RAMP_UPDATES = 2000.0
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class EMA(nn.Cell):
@@ -51,10 +52,8 @@ class EMA(nn.Cell):
         keep = self.decay * ops.ones((), ms.float32)
         if self.ramp:
             keep = self.decay * (1.0 - ops.exp(n_updates.astype(ms.float32) * (-1.0 / _RAMP_UPDATES)))
-        for average, value in zip(self.averages, self.values):  # noqa: B905  (a graph's zip knows no strict)
-            ops.assign(average, average * keep + value * (1.0 - keep))
-        ops.assign(self.n_updates, n_updates)
-        return True
+        done = _each(ops.partial(_move, keep), self.averages, self.values)
+        return ops.depend(True, (done, ops.assign(self.n_updates, n_updates)))
 
     def restart(self) -> None:
         """Start over from the network's current values."""
@@ -69,3 +68,7 @@ class EMA(nn.Cell):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average)
             yield
+
+
+def _move(keep: Tensor, average: Parameter, value: Tensor) -> Tensor:
+    return ops.assign(average, average * keep + value * (1.0 - keep))

@@ -10,6 +10,8 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+
 
 class ScheduleFree(nn.Optimizer):
     """Schedule-free SGD (Defazio et al., The Road Less Scheduled, 2024, arXiv 2405.15682, algorithm 1).
@@ -50,16 +52,31 @@ class ScheduleFree(nn.Optimizer):
         total = self.rates_squared + rate * rate
         share = rate * rate / ops.maximum(total, 1e-30)
         is_first = self.rates_squared == 0
-        for index, weight in enumerate(self.parameters):
-            base = ops.select(is_first, weight, self.base[index])  # weights may have been loaded meanwhile
-            gradient = gradients[index] + weight * (decay[index] if self.is_group else decay)
-            averaged = (weight - base * (1.0 - self.beta)) / self.beta
-            moved = base - gradient * rate
-            averaged = averaged + (moved - averaged) * share
-            ops.assign(self.base[index], moved)
-            ops.assign(weight, moved + (averaged - moved) * self.beta)
-        ops.assign(self.rates_squared, total)
+        weights, base, update = self.parameters, self.base, self._update
+        if self.is_group:
+            done = _each(ops.partial(update, is_first, rate, share), decay, weights, base, gradients)
+        else:
+            done = _each(ops.partial(update, is_first, rate, share, decay), weights, base, gradients)
+        done = ops.depend(ops.assign(self.rates_squared, total), done)
         self.assignadd(self.global_step, self.global_step_increase_tensor)
+        return ops.depend(True, done)
+
+    def _update(
+        self,
+        is_first: Tensor,
+        rate: Tensor,
+        share: Tensor,
+        decay: Any,
+        weight: Parameter,
+        base_point: Parameter,
+        gradient: Tensor,
+    ) -> bool:
+        base = ops.select(is_first, weight, base_point)  # weights may have been loaded meanwhile
+        averaged = (weight - base * (1.0 - self.beta)) / self.beta
+        moved = base - (gradient + weight * decay) * rate
+        averaged = averaged + (moved - averaged) * share
+        ops.assign(base_point, moved)
+        ops.assign(weight, moved + (averaged - moved) * self.beta)
         return True
 
     def averaged(self) -> dict[str, np.ndarray]:

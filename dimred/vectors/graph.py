@@ -10,6 +10,8 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from dimred.distributed.ranks import Ranks, columns_of_rank
 from dimred.vectors.host import Term
 
+_each = ops.HyperMap()  # which a graph compiles in a second; for a loop over ResNet-50's 161 weights it takes ten
+
 
 class GraphVectors:
     """The same as ``HostVectors``, for parameters of any type on any device."""
@@ -39,7 +41,11 @@ class GraphVectors:
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """Join the tensors to one float32 vector (M,), in their order."""
-    return ops.concat([tensor.reshape((-1,)).astype(ms.float32) for tensor in tensors])
+    return ops.concat(_each(_as_vector, tuple(tensors)))
+
+
+def _as_vector(tensor: Tensor) -> Tensor:
+    return tensor.reshape((-1,)).astype(ms.float32)
 
 
 def _sum(terms: Sequence[Term]) -> Tensor:
@@ -65,15 +71,26 @@ class _Read(nn.Cell):
 
 
 class Unflatten(nn.Cell):
-    """Cuts a vector (M,) into a tuple of parts in the parameters' shapes."""
+    """Cuts a vector (M,) into a tuple of parts in the parameters' shapes.
 
-    def __init__(self, parameters: Sequence[Parameter]):
+    Args:
+        parameters: in the order of the vector.
+        order: the same parameters in the order of the parts; None for the vector's.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], order: Sequence[Parameter] | None = None):
         super().__init__(auto_prefix=False)
-        firsts = accumulate((parameter.size for parameter in parameters), initial=0)
-        self.places = [(first, first + p.size, p.shape) for first, p in zip(firsts, parameters, strict=False)]
+        firsts = accumulate((parameter.size for parameter in parameters[:-1]), initial=0)
+        first = {id(parameter): number for parameter, number in zip(parameters, firsts, strict=True)}
+        self.weights = ms.ParameterTuple(parameters if order is None else order)
+        self.firsts = tuple(first[id(weight)] for weight in self.weights)
 
     def construct(self, vector: Tensor) -> tuple[Tensor, ...]:
-        return tuple([vector[first:end].reshape(shape) for first, end, shape in self.places])
+        return _each(ops.partial(_part, vector), self.weights, self.firsts)
+
+
+def _part(vector: Tensor, weight: Parameter, first: int) -> Tensor:
+    return vector[first : first + weight.size].reshape(weight.shape)
 
 
 class _Write(nn.Cell):
@@ -83,9 +100,15 @@ class _Write(nn.Cell):
         self.unflatten = Unflatten(parameters)
 
     def construct(self, vector: Tensor) -> bool:
-        for weight, part in zip(self.weights, self.unflatten(vector)):  # noqa: B905  (a graph's zip knows no strict)
-            ops.assign(weight, part.astype(weight.dtype))
-        return True
+        return ops.depend(True, _each(_assign, self.weights, self.unflatten(vector)))
+
+
+def _assign(parameter: Parameter, value: Tensor) -> Tensor:
+    return ops.assign(parameter, value.astype(parameter.dtype))
+
+
+def _copy(parameter: Parameter) -> Tensor:
+    return parameter.copy()
 
 
 class GraphCopies(nn.Cell):
@@ -96,14 +119,13 @@ class GraphCopies(nn.Cell):
         self.parameters = ms.ParameterTuple(parameters)
 
     def construct(self) -> tuple[Tensor, ...]:
-        return tuple([parameter.copy() for parameter in self.parameters])
+        return _each(_copy, self.parameters)
 
     def save(self) -> tuple[Tensor, ...]:
         return self()
 
     def restore(self, saved: Sequence[Tensor]) -> None:
-        for parameter, value in zip(self.parameters, saved):  # noqa: B905  (a graph's zip knows no strict)
-            ops.assign(parameter, value)
+        _each(_assign, self.parameters, saved)
 
 
 class GraphProjection:

@@ -38,4 +38,5 @@ def test_the_demo_ends_with_a_table_a_sentence_and_a_picture_that_agree(epochs: 
     evaluated = dimred("eval", out / "data", weights, "--config", "digits", "--json", cwd=tmp_path)
     assert json.loads(evaluated.stdout)["accuracy_reestimated"] == pytest.approx(summary["rows"][0]["accuracy"])
     again = run(*command, cwd=tmp_path, status=2)
-    assert "name a new folder" in again.stderr
+    assert "File exists" in again.stderr
+    assert "name another folder" in again.stderr
