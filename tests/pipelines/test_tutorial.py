@@ -35,10 +35,13 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     assert write_files(TUTORIAL, tmp_path) == ["my_network.py", "my_data.py", "stage_1.yaml", "stage_2.yaml"]
     done = run_commands(TUTORIAL, tmp_path)
     first, second = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
-    assert first > 0.5
+    assert first > 0.3
     assert second > first + 0.1  # the rate that stage 2 brings to 0
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").stat().st_size > 100_000
-    assert re.search(r"\| best average of its snapshots \| 4\.\d \|", done.stdout)
+    passes = [float(found) for found in re.findall(r"^\| .*? \| (\d+\.\d) \|", done.stdout, re.MULTILINE)]
+    assert passes[0] == 4.0
+    assert passes == sorted(passes)  # choosing counts, and stage 2 on top of it
+    assert len(set(passes)) == 3
 
 
 def test_a_folder_of_checkpoints_becomes_one_better_network(tmp_path: Path) -> None:
