@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import IntEnum
-from itertools import accumulate
 from typing import TypeVar, cast
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.distributed.ballot import Ballot
+from dimred.distributed.in_step import AllReduce, Ballot
 from dimred.errors import DataError, DimredError, FaultError
 from dimred.io.atomic import describe_os_error
 
@@ -24,8 +23,6 @@ Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 _KINDS = (DataError, FaultError, DimredError)
-_SMALL = 2**14  # numbers; to copy as many takes less than an all-reduce of its own
-_each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class Intent(IntEnum):
@@ -156,10 +153,10 @@ class Group(Ranks):
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
         self.group_size = group_size
-        self._sum = _AllReduce(1.0)
+        self._sum = AllReduce(1.0)
 
     def mean(self) -> nn.Cell:
-        return _AllReduce(1.0 / self.group_size)
+        return AllReduce(1.0 / self.group_size)
 
     def ballot(self) -> Ballot:
         return Ballot()
@@ -233,45 +230,6 @@ class Group(Ranks):
 
 
 ALONE = Ranks()
-
-
-class _AllReduce(nn.Cell):
-    """Sums of tensors over all ranks, times ``share``, as a tuple; graph mode may fuse the all-reduces.
-
-    The small ones travel as one vector. On CPU nothing is fused, and an all-reduce of one number takes as long as one
-    of thousands.
-    """
-
-    def __init__(self, share: float):
-        super().__init__(auto_prefix=False)
-        self.share = share
-        self.all_reduce = ops.AllReduce()
-        self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
-
-    def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
-        if len(values) == 1:
-            return (self.all_reduce(values[0]) * self.share,)
-        joined = self.all_reduce(ops.concat(_each(_small, values))) * self.share
-        return _each(ops.partial(self._sum, joined), values, _firsts(_each(_size_if_small, values)))
-
-    def _sum(self, joined: Tensor, value: Tensor, first: int) -> Tensor:
-        if value.size > _SMALL:
-            return self.all_reduce(value) * self.share
-        return joined[first : first + value.size].reshape(value.shape)
-
-
-def _small(value: Tensor) -> Tensor:
-    """Return a small tensor as a vector; of a large one its first number, which nobody reads."""
-    return value.reshape((-1,))[: _size_if_small(value)]
-
-
-def _size_if_small(value: Tensor) -> int:
-    return value.size if value.size <= _SMALL else 1
-
-
-@ops.constexpr
-def _firsts(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(accumulate(sizes[:-1], initial=0))
 
 
 def _kind(fault: BaseException) -> int:

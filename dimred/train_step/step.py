@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from dimred.distributed.ballot import Ballot
+from dimred.distributed.in_step import Ballot
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
