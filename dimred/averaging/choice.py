@@ -167,7 +167,7 @@ class Selection:
 
     def summary(self, what: str) -> dict[str, Any]:
         """Return what ``result.json`` holds of a choice: all candidates, and what measuring them cost."""
-        return {f"{what}_candidates": self.records(), f"{what}_cost": self._cost(), f"{what}_seconds": self.seconds}
+        return {f"{what}_candidates": self.records(), f"{what}_cost": self.cost(), f"{what}_seconds": self.seconds}
 
     def tell(self, what: str) -> None:
         """Log what was chosen, by which rule, among which candidates, and what that cost."""
@@ -182,11 +182,12 @@ class Selection:
                 _log.info(
                     f"  {_told(record['name'])}: {loss}, {metric}{error}, effective size {record['effective_size']:.3g}"
                 )
-        n, passes = self._cost().values()
+        n, passes = self.cost().values()
         worth = f", {passes:.1f} forward passes over the training split" if passes else ""
         _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
 
-    def _cost(self) -> dict[str, float]:
+    def cost(self) -> dict[str, float]:
+        """Return the number of networks measured, and the forward passes over the training split that this took."""
         n = len(self.candidates) - self.n_added
         return {"measured": n, "forward_passes": n * self._passes_each}
 

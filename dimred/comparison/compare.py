@@ -101,6 +101,11 @@ def _jobs(
     if not (run / CONFIG).is_file():
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
+    if one.optimizer.name == "schedule_free":
+        raise ConfigError(
+            f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
+            "another optimizer: schedule-free SGD is a row that compare trains itself"
+        )
     if (other := seeds.setdefault(one.seed, run)) is not run:
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs

@@ -88,6 +88,7 @@ class Comparison:
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
         self.data, self.run, self.at, self.folder = data, run, at, folder
+        self.spent = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
         images = {split: build_data(two.with_parts_of(parts_of(one)).data, data, split) for split in SPLITS}
         n_ranks = ranks_of(one, images["train"].n_images, self.checkpoint)
@@ -114,7 +115,7 @@ class Comparison:
 
     def last(self) -> Made:
         """Take stage 1's last weights."""
-        return Made(str(self.checkpoint), self.at)
+        return Made(str(self.checkpoint), self.spent)
 
     def average(self) -> Made:
         """Take the average of the snapshots that stage 2 found best."""
@@ -123,7 +124,7 @@ class Comparison:
         point = "average" if "average_of" in result else "start"
         chosen = result.get("average_of", result.get("started_from", "last"))
         found = next(saved.glob(f"*-{point}.ckpt"), self.checkpoint)  # if no average was better than the last weights
-        return Made(str(found), self.at + choosing_passes(result, "start", "average"), seconds, chosen)
+        return Made(str(found), self.spent + choosing_passes(result, "start", "average"), seconds, chosen)
 
     def stage_2(self) -> Made:
         """Run stage 2 without a search; if one is configured, for as many passes, with stage 1's batches."""
@@ -200,7 +201,7 @@ class Comparison:
     def _total(self) -> int:
         """Return the passes that stage 2 ends after, stage 1 and choosing included, rounded up."""
         passes = passes_of(self._result("stage_2" if self.two.search is None else "search"))
-        return self.at + math.ceil(passes - 1e-9)
+        return math.ceil(self.spent + passes - 1e-9)
 
     def plain_to_the_end(self) -> Made:
         """Train stage 1 itself, optimizer state included, to the end of its schedule."""
@@ -211,7 +212,7 @@ class Comparison:
         self._run_program(name, "stage_2", settings, [str(self.checkpoint)])
         result = self._result(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
-        return Made(str(network), self.at + passes_of(result), seconds_of(result), kept_in_words(result))
+        return Made(str(network), self.spent + passes_of(result), seconds_of(result), kept_in_words(result))
 
     def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> Made:
         """Train to epoch ``total`` with changed options, without snapshots and evaluations."""

@@ -270,7 +270,8 @@ class StopConfig(Strict):
     name: Literal["averaged"] = "averaged"
     """What is watched: averaged, the best mean of the newest snapshots, with BatchNorm re-estimated."""
     every_epochs: Count = 2
-    """Epochs from one measurement to the next."""
+    """Epochs from one measurement to the next. Each is of up to four averages: forward passes over val and
+    reestimate_batches training batches, which count as passes in dimred compare."""
     patience: Count = 3
     """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
 

@@ -17,6 +17,8 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
 
+FORWARD = 1 / 3  # of a forward and backward pass
+
 
 @dataclass(frozen=True)
 class StageOneRecord:
@@ -34,6 +36,11 @@ class StageOneRecord:
     def averaged(self) -> list[dict[str, Any]]:
         """Return the records with a measurement of ``stop: averaged``."""
         return [record for record in self.epochs if "averaged_loss" in record]
+
+    def stopping_passes(self, until_epoch: int) -> float:
+        """Return the cost of measuring for ``stop: averaged`` up to an epoch, in passes as in ``passes_of``."""
+        costs = self.measured("averaged_forward_passes")
+        return FORWARD * sum(cost for epoch, cost in costs.items() if epoch <= until_epoch)
 
     @property
     def seconds(self) -> float:
@@ -144,9 +151,6 @@ def on_equal_terms(
     if reestimated:
         return again, searched, "BatchNorm re-estimated"
     return stage_1.measured(metric), searched, "statistics as trained"
-
-
-FORWARD = 1 / 3  # of a forward and backward pass
 
 
 def passes_of(result: Mapping[str, Any]) -> float:

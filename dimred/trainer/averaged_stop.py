@@ -73,7 +73,7 @@ class AveragedStop:
         averages = SnapshotAverages(snapshots, self._on.layout, self._ranks)
         if len(averages.steps) < 2:
             return
-        selection = Selection()
+        selection = Selection(passes_each=self._on.passes_each)
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             for window in halved_windows(len(averages.steps)):
                 tell_position("measuring averaged weights after", step)
@@ -89,6 +89,7 @@ class AveragedStop:
             "averaged_window": round(found.effective_size),
             "averaged_gain": gain and gain.loss,
             "averaged_gain_standard_error": gain and gain.standard_error,
+            "averaged_forward_passes": selection.cost()["forward_passes"],
             "averaged_seconds": selection.seconds,
         }
 

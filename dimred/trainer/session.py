@@ -15,7 +15,7 @@ from dimred.data.batches import Batches
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import ConfigError, shown
-from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers
+from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import (
     BASIS_METADATA,
@@ -164,11 +164,8 @@ def run_folder(out: Path, *, resume: bool) -> Iterator[Path]:
     if out.is_dir():
         remove_leftovers(out)
     with ExitStack() as stack:
-        try:
+        with writable("--out", out):
             lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
-        except OSError as error:
-            why = error.strerror
-            raise ConfigError(f"--out is {str(out)!r}, which can't be made ({why}); name another folder") from error
         try:
             yield out
         except BaseException:

@@ -80,6 +80,19 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert compared == json.loads((folder / "out" / "compare.json").read_text())
 
 
+def test_what_a_stop_measured_counts(folder: Path, tmp_path: Path) -> None:
+    run, config = tmp_path / "run", tmp_path / "run" / "config.yaml"
+    shutil.copytree(folder / "run_3", run)
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"stop": {"every_epochs": 2}}))
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["epoch"] in (2, 4):
+            record["averaged_forward_passes"] = 4.5
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    found = library.compare("nowhere", [run], folder / "two.yaml", tmp_path / "out", methods=["last"], at=[2, 4])
+    assert [row["passes"] for row in found["rows"]] == [2 + 1.5, 4 + 3.0]
+
+
 def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any]) -> None:
     """By default both stages report on val."""
     rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
@@ -202,9 +215,14 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
     )
     (checkpoint,) = (ended / "checkpoint_stage_1").glob("network-4_*.ckpt")
     checkpoint.rename(checkpoint.with_name("network-4_999.ckpt"))
+    shutil.copytree(folder / "run_3", tmp_path / "free")
+    settings = yaml.safe_load((tmp_path / "free" / "config.yaml").read_text())
+    settings |= {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant", "peak": 1.0}}
+    (tmp_path / "free" / "config.yaml").write_text(yaml.safe_dump(settings))
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"runs": [folder / "run_3", tmp_path / "run_3"]}, ConfigError, r"of seed 3, which .* has too; give one run"),
         ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of the stage 1"),
+        ({"runs": [tmp_path / "free"]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
         ({"methods": ["sva"]}, ConfigError, "--methods has 'sva'; allowed: last, "),
         ({"overrides": ["search.n_components=9"]}, SeriesError, "n_components is 9, which needs at least 10 snapshots"),
