@@ -87,9 +87,6 @@ class TrainStep(nn.Cell):
     ):
         super().__init__(auto_prefix=False)
         check_optimizer(optimizer, network.trainable_params())
-        self.network = network
-        self.optimizer = optimizer
-        self.ema = ema
         self.ballot = ballot
         self.votes = ballot is not None
         self.untrained = None
@@ -102,6 +99,24 @@ class TrainStep(nn.Cell):
             self._group = GroupGradient(self.gradient, micro_batch_size, make_vectors(optimizer.parameters))
             self._finish_vector = _FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
+
+    # Each is an attribute of one cell only: MindSpore goes through all cells below this one with every call, as often
+    # as each is there, which takes half a millisecond for ResNet-50.
+
+    @property
+    def network(self) -> nn.Cell:
+        """The network with its loss."""
+        return self.gradient.network
+
+    @property
+    def optimizer(self) -> nn.Optimizer:
+        """The optimizer."""
+        return self.finish.optimizer
+
+    @property
+    def ema(self) -> nn.Cell | None:
+        """The moving average of the network."""
+        return self.finish.ema
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()
