@@ -270,8 +270,7 @@ class StopConfig(Strict):
     name: Literal["averaged"] = "averaged"
     """What is watched: averaged, the best mean of the newest snapshots, with BatchNorm re-estimated."""
     every_epochs: Count = 2
-    """Epochs from one measurement to the next. Each is of up to four averages: forward passes over val and
-    reestimate_batches training batches, which count as passes in dimred compare."""
+    """Epochs from one measurement to the next; each forwards val and reestimate_batches for up to four averages."""
     patience: Count = 3
     """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
 
