@@ -14,9 +14,9 @@ sample and a way to break ties:
   within one standard error of the lowest, paired by sample. ``widest half``: within half of one. ``metric``: within one
   standard error of the lowest, the best metric, and of equal ones the lower loss.
 
-Two more tables follow: what is lost by measuring few candidates, as ``measure_windows`` does, and by dropping some on
-parts of ``val``; and the network that the rule chooses among those few, beside the rivals. The folder ``choices``
-beside this file is the store of the study, without the logits of ``test``.
+More tables follow: what is lost by measuring few candidates, as ``measure_windows`` does, and by dropping some on parts
+of ``val``; and the network that the rule chooses among those few, beside the rivals, by run and by task. The folder
+``choices`` beside this file is the store of the study, without the logits of ``test``.
 """
 
 import argparse
@@ -226,33 +226,64 @@ def costs(stored: list[Stored]) -> str:
     return "\n".join(lines)
 
 
-def results(stored: list[Stored], rivals: list[Stored]) -> str:
-    """Test metric of the last weights, the best average, the choice, and of each rival; a row a run, in Markdown."""
-    names = sorted({str(rival.rival) for rival in rivals})
-    lines = [
-        "| run | last | average | stage 2 | " + " | ".join(names) + " | kept |",
-        "|---|" + "---:|" * (3 + len(names)) + "---|",
-    ]
+class Result(NamedTuple):
+    """Test metric of one run's networks, by name, and what the rule kept."""
+
+    run: Stored
+    values: dict[str, float]
+    passes: dict[str, int]  # of its rivals
+    kept: str
+
+
+def results(stored: list[Stored], rivals: list[Stored]) -> list[Result]:
+    """The last weights, the best average, the choice, and each rival of the same task, seed and budget."""
+    found = []
     for one in stored:
         numbers = few(one, RULE[0])
         chosen = numbers[choose(part(one, numbers), *RULE)]
         averages = [number for number in numbers if not re.match("epoch|mean", one.names[number])]
         average = averages[choose(part(one, averages), *RULE)]
-        beside = [
-            next(
-                (
-                    f"{r.test[0]:.2f} ({r.at})"
-                    for r in rivals
-                    if (r.task, r.seed, r.rival) == (one.task, one.seed, name)
-                ),
-                "",
-            )
-            for name in names
-        ]
-        cells = [f"{one.test[number]:.2f}" for number in (0, average, chosen)]
-        lines.append(
-            f"| {one.task}, seed {one.seed}, {one.at} | {' | '.join([*cells, *beside])} | {one.names[chosen]} |"
-        )
+        values = {"last": one.test[0], "average": one.test[average], "stage 2": one.test[chosen]}
+        passes = {}
+        for rival in rivals:
+            if (rival.task, rival.seed) == (one.task, one.seed) and one.at < rival.at <= 1.25 * one.at + 1:
+                values[str(rival.rival)], passes[str(rival.rival)] = rival.test[0], rival.at
+        found.append(Result(one, values, passes, one.names[chosen]))
+    return found
+
+
+def results_table(found: list[Result], rivals: list[str]) -> str:
+    """One row a run, in Markdown."""
+    lines = [
+        "| run | last | average | stage 2 | " + " | ".join(rivals) + " | kept |",
+        "|---|" + "---:|" * (3 + len(rivals)) + "---|",
+    ]
+    for one in found:
+        cells = [f"{one.values[name]:.2f}" for name in ("last", "average", "stage 2")]
+        cells += [f"{one.values[name]:.2f} ({one.passes[name]})" if name in one.passes else "" for name in rivals]
+        lines.append(f"| {one.run.task}, seed {one.run.seed}, {one.run.at} | {' | '.join(cells)} | {one.kept} |")
+    return "\n".join(lines)
+
+
+def means_table(found: list[Result], rivals: list[str]) -> str:
+    """Means over the seeds that have every rival, and stage 2 less each rival, ± standard error, in Markdown."""
+    lines = [
+        "| task, epochs of stage 1 | seeds | last | average | stage 2 | "
+        + " | ".join([*rivals, *(f"stage 2 less {name}" for name in rivals)])
+        + " |",
+        "|---|" + "---:|" * (4 + 2 * len(rivals)),
+    ]
+    for task, at in sorted({(one.run.task, one.run.at) for one in found}, key=lambda group: (group[1], group[0])):
+        whole = [o.values for o in found if (o.run.task, o.run.at) == (task, at) and {*rivals} <= {*o.values}]
+        if not whole:
+            continue
+        columns = {name: np.array([values[name] for values in whole]) for name in whole[0]}
+        cells = [f"{columns[name].mean():.2f}" for name in ("last", "average", "stage 2", *rivals)]
+        for name in rivals:
+            more = columns["stage 2"] - columns[name]
+            error = f" ± {more.std(ddof=1) / len(more) ** 0.5:.2f}" if len(more) > 1 else ""
+            cells.append(f"{more.mean():+.2f}{error}")
+        lines.append(f"| {task}, {at} | {len(whole)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -282,7 +313,8 @@ def main() -> None:
         rivals = [one for one in found if one.rival]
         stored = [one for one in found if not one.rival and (not arguments.at or one.at in arguments.at)]
         print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
-    print(f"{costs(stored)}\n\n{results(stored, rivals)}")
+    measured, names = results(stored, rivals), sorted({str(rival.rival) for rival in rivals})
+    print(f"{costs(stored)}\n\n{results_table(measured, names)}\n\n{means_table(measured, names)}")
 
 
 if __name__ == "__main__":
