@@ -177,7 +177,7 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
 
 
 def all_reduces(ranks: Ranks) -> dict:
-    """Of a step with votes and no large gradient; and the means of tensors, with as many small ones as ResNet-50 has."""
+    """Of a step with votes and no large gradient; and the means of 110 tensors, as many small ones as ResNet-50 has."""
     network, mean = BatchNormNet(), ranks.mean()
     step = TrainStep(
         network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean(), ballot=ranks.ballot()
