@@ -14,8 +14,8 @@ sample and a way to break ties:
   within one standard error of the lowest, paired by sample. ``widest half``: within half of one. ``metric``: within one
   standard error of the lowest, the best metric, and of equal ones the lower loss.
 
-More tables follow: what is lost by measuring few candidates, as ``measure_windows`` does, and by dropping some on parts
-of ``val``; and the network that the rule chooses among those few, beside the rivals, by run and by task. The folder
+More tables follow: what some rules choose among few candidates, as ``measure_windows`` finds them; what is lost by that,
+and by dropping some on parts of ``val``; and what this rule chooses, beside the rivals, by run and by task. The folder
 ``choices`` beside this file is the store of the study, without the logits of ``test``.
 """
 
@@ -185,6 +185,25 @@ def few(stored: Stored, loss: str) -> list[int]:
     return list(dict.fromkeys(measured))
 
 
+RULES_OF_FEW = (("entropy", "widest"), RULE, ("trained", "metric"))  # the rule before this one is the first
+
+
+def few_table(of_sizes: dict[int, list[Stored]]) -> str:
+    """Test metric of what a rule chooses among few candidates, mean over the seeds, by size of ``val``, in Markdown."""
+    tasks = sorted({one.task for stored in of_sizes.values() for one in stored})
+    lines = ["| val | rule | " + " | ".join(tasks) + " | all |", "|---|---|" + "---:|" * (len(tasks) + 1)]
+    for n_val, stored in of_sizes.items():
+        for loss, tie in RULES_OF_FEW:
+            found: dict[str, list[float]] = {task: [] for task in tasks}
+            for one in stored:
+                measured = part(one, few(one, loss))
+                found[one.task].append(float(measured.test[choose(measured, loss, tie)]))
+            means = [np.mean(found[task]) for task in tasks]
+            cells = " | ".join(f"{mean:.2f}" for mean in [*means, np.mean(means)])
+            lines.append(f"| {n_val} | {loss}, {tie} | {cells} |")
+    return "\n".join(lines)
+
+
 def part(stored: Stored, numbers: list[int]) -> Stored:
     """Some of the candidates."""
     losses = {name: values[numbers] for name, values in stored.losses.items()}
@@ -308,13 +327,17 @@ def main() -> None:
         for path in files:
             keep(path, arguments.keep / path.name)
         return
+    of_sizes = {}
     for n_val in SIZES:
         found = [read(path, n_val) for path in files]
         rivals = [one for one in found if one.rival]
         stored = [one for one in found if not one.rival and (not arguments.at or one.at in arguments.at)]
+        of_sizes[n_val] = stored
         print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
     measured, names = results(stored, rivals), sorted({str(rival.rival) for rival in rivals})
-    print(f"{costs(stored)}\n\n{results_table(measured, names)}\n\n{means_table(measured, names)}")
+    print(
+        f"{few_table(of_sizes)}\n\n{costs(stored)}\n\n{results_table(measured, names)}\n\n{means_table(measured, names)}"
+    )
 
 
 if __name__ == "__main__":
