@@ -14,9 +14,9 @@ sample and a way to break ties:
   within one standard error of the lowest, paired by sample. ``widest half``: within half of one. ``metric``: within one
   standard error of the lowest, the best metric, and of equal ones the lower loss.
 
-More tables follow: what some rules choose among few candidates, as ``measure_windows`` finds them; what is lost by that,
-and by dropping some on parts of ``val``; and what this rule chooses, beside the rivals, by run and by task. The folder
-``choices`` beside this file is the store of the study, without the logits of ``test``.
+More tables follow: what some rules choose among few candidates, as ``measure_windows`` finds them; what is lost by
+that, and by dropping some on parts of ``val``; and what this rule chooses, beside the rivals, by run and by task. The
+folder ``choices`` beside this file is the store of the study, without the logits of ``test``.
 """
 
 import argparse
@@ -335,9 +335,8 @@ def main() -> None:
         of_sizes[n_val] = stored
         print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
     measured, names = results(stored, rivals), sorted({str(rival.rival) for rival in rivals})
-    print(
-        f"{few_table(of_sizes)}\n\n{costs(stored)}\n\n{results_table(measured, names)}\n\n{means_table(measured, names)}"
-    )
+    tables = few_table(of_sizes), costs(stored), results_table(measured, names), means_table(measured, names)
+    print("\n\n".join(tables))
 
 
 if __name__ == "__main__":
