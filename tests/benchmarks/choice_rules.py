@@ -21,124 +21,17 @@ folder ``choices`` beside this file is the store of the study, without the logit
 
 import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
-from dimred.averaging.windows import Window, measure_windows
+from tests.benchmarks.stored_choices import FILE, LOSSES, Stored, choose, few, near, part, read
 
-SMOOTHING = 0.1
-SIZES = (200, 500, 1000)  # samples of val
 PARTS = (1 / 8, 1 / 4, 1 / 2)  # of val, after each of which ``race`` drops what is three standard errors behind
 RULE = ("trained", "lowest")
-_FILE = re.compile(r"(?P<task>[a-z_]+)_(?P<seed>\d+)_(?P<at>\d+)(_(?P<rival>\w+))?\.npz")
-_WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
-
-
-class Stored(NamedTuple):
-    """What one choice can see, and what it should find."""
-
-    task: str
-    seed: int
-    at: int
-    rival: str | None
-    names: list[str]
-    sizes: np.ndarray  # effective, (candidates,)
-    n_images: int  # forwarded to measure a candidate
-    losses: dict[str, np.ndarray]  # by name, each (candidates, n)
-    test: np.ndarray  # (candidates,); higher is better: accuracy in percent, or minus the loss in percent of the best
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-
-
-def entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """-log p(label), (candidates, n)."""
-    return -log_softmax(logits)[:, np.arange(len(labels)), labels]
-
-
-def trained(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Cross entropy with smoothed labels, (candidates, n)."""
-    found = log_softmax(logits)
-    return -(1 - SMOOTHING) * found[:, np.arange(len(labels)), labels] - SMOOTHING * found.mean(-1)
-
-
-def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The T > 0 with the lowest mean cross entropy of logits / T, (n, classes)."""
-    found = minimize_scalar(
-        lambda t: entropy(logits[None] / np.exp(t), labels).mean(), bounds=(-3, 3), method="bounded"
-    )
-    return float(np.exp(found.x))
-
-
-def at_own_temperature(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Cross entropy at each candidate's best temperature, cross-fitted over two halves, (candidates, n)."""
-    halves = np.arange(len(labels)) % 2
-    found = np.empty(logits.shape[:2])
-    for number, one in enumerate(logits):
-        for half in (0, 1):
-            fitted = best_temperature(one[halves != half], labels[halves != half])
-            found[number, halves == half] = entropy(one[None, halves == half] / fitted, labels[halves == half])[0]
-    return found
-
-
-def error(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return (logits.argmax(-1) != labels).astype(float)
-
-
-LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "entropy": entropy, "trained": trained, "temperature": at_own_temperature, "error": error,
-}  # fmt: skip
-
-
-def read(path: Path, n_val: int) -> Stored:
-    """Read a file of the store, with the first ``n_val`` samples of a fixed order of ``val``."""
-    place = _FILE.fullmatch(path.name)
-    assert place is not None
-    with np.load(path, allow_pickle=False) as stored:
-        names, sizes, n_images = stored["names"].tolist(), stored["effective_sizes"], int(stored["n_images"])
-        if "val_losses" in stored:
-            order = np.random.default_rng(0).permutation(stored["val_losses"].shape[1])[:n_val]
-            losses = {"entropy": stored["val_losses"][:, order]}
-            test = stored["test_losses"].mean(1)
-            test = -100 * test / test.min()
-        else:
-            labels = stored["val_labels"]
-            order = np.sort(np.random.default_rng(0).permutation(len(labels))[:n_val])
-            logits = stored["val_logits"].astype(np.float64)[:, order]
-            losses = {name: loss(logits, labels[order]) for name, loss in LOSSES.items()}
-            if "test_correct" in stored:
-                test = 100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)
-            else:
-                test = 100 * (stored["test_logits"].argmax(-1) == stored["test_labels"]).mean(1)
-    seed, at = int(place["seed"]), int(place["at"])
-    return Stored(place["task"], seed, at, place["rival"], names, sizes, n_images, losses, test)
-
-
-def near(losses: np.ndarray, n_errors: float) -> np.ndarray:
-    """Which candidates are within so many standard errors of the lowest mean, paired by sample, (candidates,)."""
-    differences = losses - losses[losses.mean(1).argmin()]
-    errors = differences.std(1, ddof=1) / np.sqrt(losses.shape[1])
-    return differences.mean(1) <= n_errors * errors
-
-
-def choose(stored: Stored, loss: str, tie: str) -> int:
-    """The number of the candidate that a rule chooses."""
-    losses = stored.losses.get(loss, stored.losses["entropy"])  # of a text all losses are the one that was trained
-    means = losses.mean(1)
-    if tie == "lowest":
-        return int(means.argmin())
-    if tie == "metric":
-        errors = stored.losses.get("error", losses).mean(1)
-        return int(min(np.flatnonzero(near(losses, 1.0)), key=lambda one: (errors[one], means[one])))
-    within = np.flatnonzero(near(losses, 0.5 if tie == "widest half" else 1.0))
-    return int(min(within, key=lambda one: (-stored.sizes[one], means[one])))
-
+SIZES = (200, 500, 1000)  # samples of val
 
 TIES = ("lowest", "widest", "widest half", "metric")
 
@@ -165,26 +58,6 @@ def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def few(stored: Stored, loss: str) -> list[int]:
-    """The numbers of the candidates that stage 2 measures: some windows from coarse to fine, and its own ends."""
-    means = stored.losses.get(loss, stored.losses["entropy"]).mean(1)
-    n, first, last = max(tuple(map(int, found.groups())) for found in map(_WINDOW.fullmatch, stored.names) if found)
-    steps = np.linspace(first, last, n).astype(int).tolist()
-    numbers = {name: number for number, name in enumerate(stored.names)}
-    epochs = [name for name in stored.names if name.startswith("epoch ")]
-    measured = [numbers["last"], numbers[epochs[-1]], numbers[f"mean of epochs 1 to {len(epochs)}"]]
-
-    def of_window(window: Window) -> float:
-        number = numbers["last"] if window.end - window.first == 1 else numbers.get(window.name(steps))
-        if number is None:
-            return np.inf  # of a window that the store does not have
-        measured.append(number)
-        return float(means[number])
-
-    measure_windows(n, of_window)
-    return list(dict.fromkeys(measured))
-
-
 RULES_OF_FEW = (("entropy", "widest"), RULE, ("trained", "metric"))  # the rule before this one is the first
 
 
@@ -202,13 +75,6 @@ def few_table(of_sizes: dict[int, list[Stored]]) -> str:
             cells = " | ".join(f"{mean:.2f}" for mean in [*means, np.mean(means)])
             lines.append(f"| {n_val} | {loss}, {tie} | {cells} |")
     return "\n".join(lines)
-
-
-def part(stored: Stored, numbers: list[int]) -> Stored:
-    """Some of the candidates."""
-    losses = {name: values[numbers] for name, values in stored.losses.items()}
-    names, sizes = [stored.names[number] for number in numbers], stored.sizes[numbers]
-    return stored._replace(names=names, sizes=sizes, losses=losses, test=stored.test[numbers])
 
 
 def race(stored: Stored, loss: str) -> tuple[float, bool]:
@@ -321,7 +187,7 @@ def main() -> None:
     parser.add_argument("--at", type=int, nargs="*", help="these epochs alone")
     parser.add_argument("--keep", type=Path, help="write the store without logits of test to this folder, and end")
     arguments = parser.parse_args()
-    files = [path for path in sorted(arguments.store.glob("*.npz")) if _FILE.fullmatch(path.name)]
+    files = [path for path in sorted(arguments.store.glob("*.npz")) if FILE.fullmatch(path.name)]
     if arguments.keep is not None:
         arguments.keep.mkdir(parents=True, exist_ok=True)
         for path in files:

@@ -13,7 +13,7 @@ from dimred.builders import build_network
 from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import DataError
-from tests.benchmarks import choice_rules, fashion_mnist, photos, source_code
+from tests.benchmarks import choice_rules, fashion_mnist, photos, source_code, stored_choices
 from tests.benchmarks.source_code import CONTEXT, dataset
 
 
@@ -116,13 +116,13 @@ def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -
         names=["last", "epoch 1", "uniform of 5 snapshots, steps 1 to 5"], effective_sizes=[1.0, 1.0, 5.0], n_images=50,
         val_logits=stored, test_logits=stored, val_labels=labels, test_labels=labels,
     )  # fmt: skip
-    one = choice_rules.read(tmp_path / "task_1_40.npz", 1000)
+    one = stored_choices.read(tmp_path / "task_1_40.npz", 1000)
     np.testing.assert_allclose(one.test, [90, 95, 90])
-    assert choice_rules.choose(one, "error", "lowest") == 1
-    assert choice_rules.choose(one, "error", "widest") == 2  # within a standard error of the lowest
+    assert stored_choices.choose(one, "error", "lowest") == 1
+    assert stored_choices.choose(one, "error", "widest") == 2  # within a standard error of the lowest
     assert one.losses["trained"][0, 0] == pytest.approx(0.9 * np.log1p(np.exp(8)) + 0.1 * (4 + np.log1p(np.exp(-8))))
     choice_rules.keep(tmp_path / "task_1_40.npz", tmp_path / "task_2_40.npz")
-    np.testing.assert_array_equal(choice_rules.read(tmp_path / "task_2_40.npz", 1000).test, one.test)
+    np.testing.assert_array_equal(stored_choices.read(tmp_path / "task_2_40.npz", 1000).test, one.test)
     found = choice_rules.regrets([one])
     assert found["error", "lowest"]["task"] == [0]
     assert found["error", "widest"]["task"] == pytest.approx([5])
