@@ -31,8 +31,8 @@ from tests.benchmarks.stored_choices import FILE, LOSSES, Stored, choose, few, n
 
 PARTS = (1 / 8, 1 / 4, 1 / 2)  # of val, after each of which ``race`` drops what is three standard errors behind
 RULE = ("trained", "lowest")
+RULES_OF_FEW = (("entropy", "widest"), RULE, ("trained", "metric"))  # the rule before this one is the first
 SIZES = (200, 500, 1000)  # samples of val
-
 TIES = ("lowest", "widest", "widest half", "metric")
 
 
@@ -56,9 +56,6 @@ def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
         mean = np.mean([np.mean(of_rule[task]) for task in tasks])
         lines.append(f"| {loss} | {tie} | " + " | ".join(cells) + f" | {mean:.2f} |")
     return "\n".join(lines)
-
-
-RULES_OF_FEW = (("entropy", "widest"), RULE, ("trained", "metric"))  # the rule before this one is the first
 
 
 def few_table(of_sizes: dict[int, list[Stored]]) -> str:
