@@ -22,10 +22,9 @@ from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
 from dimred.launch.channel import tell_refusal
 from dimred.train_step.step import TrainStep
-from dimred.trainer.device import set_precision, set_up
+from dimred.trainer.device import set_precision, set_up, watched_reads
 from dimred.trainer.loop import Place
 from dimred.trainer.preflight import check_stage_1
-from dimred.trainer.reads import watched_reads
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
 from dimred.vectors.parameters import to_arrays

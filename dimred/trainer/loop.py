@@ -5,11 +5,11 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mindspore import nn
 
-from dimred.data.batches import Readable, read_batches
+from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.launch.channel import COMPUTING, READING, StageBar, StopSignals, tell_alive, tell_position
@@ -75,19 +75,6 @@ class Observer:
         return None
 
 
-class Images(Protocol):
-    """The split that is trained on."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def training_epoch(self, seed: int, epoch: int) -> Readable:
-        """Return the batches of an epoch; the same for the same two numbers."""
-
-    def rows_of_step(self, step: int) -> int:
-        """Return this rank's samples in a step of an epoch, from 1."""
-
-
 class EpochLoop:
     """Calls a step on every batch of the epochs that are left.
 
@@ -98,7 +85,7 @@ class EpochLoop:
     Args:
         name: shown by the progress bar.
         step: the cell that is called with each batch.
-        images: the batches.
+        images: the split that is trained on; its batches are the same for the same seed and order.
         seed: of their order.
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
@@ -112,7 +99,7 @@ class EpochLoop:
         self,
         name: str,
         step: nn.Cell,
-        images: Images,
+        images: Batches,
         *,
         seed: int,
         n_epochs: int,

@@ -17,9 +17,9 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import StepResult, TrainStep
+from dimred.trainer.device import watched_reads
 from dimred.trainer.faults import DivergenceDetector
 from dimred.trainer.loop import EpochLoop, Observer, Place
-from dimred.trainer.reads import watched_reads
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.problems import changed, primitives

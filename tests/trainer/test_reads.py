@@ -18,7 +18,7 @@ from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
-from dimred.trainer.reads import watched_reads
+from dimred.trainer.device import watched_reads
 from dimred.vectors import base
 from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
