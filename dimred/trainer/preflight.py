@@ -1,10 +1,10 @@
-"""Everything that can be checked before the first step. All problems are found at once, and told in one list."""
+"""What comes before the first step: every check, with all problems in one list; the plan; a run as short as can be."""
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -27,6 +27,7 @@ from dimred.vectors.parameters import check_arrays
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Settings = TypeVar("Settings", bound=StageConfig)
 Arrays = dict[str, np.ndarray]
 
 
@@ -264,8 +265,7 @@ def snapshots_if_any(weights: Path) -> CheckpointSeries | None:
     folder, place = weights.parent / SNAPSHOTS, checkpoint_place(weights)
     if not (folder.is_dir() and any(folder.iterdir())):
         return None
-    entries = CheckpointSeries.open(folder).entries
-    if place is not None and entries and min(entry.epoch for entry in entries) > place.epoch:
+    if place is not None and all(entry.epoch > place.epoch for entry in CheckpointSeries.open(folder).entries):
         return None
     return snapshots_until(weights)
 
@@ -280,3 +280,21 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
     return min(config.snapshots.keep, taken)
+
+
+def shortened(settings: Settings, images: Mapping[str, Batches]) -> tuple[Settings, dict[str, Batches]]:
+    """Return settings and splits of a run of one step that goes through every phase of the whole run.
+
+    With ``stop`` a run of stage 1 makes two, because an average needs two snapshots.
+
+    Args:
+        settings: checked, and used for the step already: a schedule can't be as short as that.
+        images: split -> its batches.
+    """
+    changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
+    if isinstance(settings, StageOneConfig):
+        snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
+        changes |= {"snapshots": snapshots, "evaluate_every": 1}
+        if settings.stop is not None:
+            changes |= {"epochs": 2, "stop": settings.stop.model_copy(update={"every_epochs": 1})}
+    return settings.model_copy(update=changes), {split: part.shortened(1) for split, part in images.items()}
