@@ -79,7 +79,7 @@ def bench(
         nonlocal reads
         reads += 1
 
-    with open_session(out, settings, ranks, resume=False, is_kept=False) as session:
+    with open_session(out, settings, ranks, is_kept=False) as session:
         runs, started = [], time.perf_counter()
         for n_steps in (1, _STEPS):
             part = images.shortened(n_steps)

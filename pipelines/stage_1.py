@@ -53,7 +53,7 @@ def stage_1(
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     if fast_dev_run:
         settings, images = shortened(settings, images)
-    with open_session(out, settings, ranks, resume=resume, is_kept=not fast_dev_run) as session:
+    with open_session(out, settings, ranks, is_kept=not fast_dev_run) as session:
         stage_2 = options_of_stage_2(config_file(StageOneConfig, config), overrides or [])
         training = Training(session, settings, network, step, images, scores, data, stage_2)
         training.restore(first, allow_change or [])

@@ -63,7 +63,7 @@ def stage_2(
     if fast_dev_run:
         settings, images = shortened(settings, images)
     sources = {"data": data, "weights": weights, "basis": None}
-    with open_session(out, settings, ranks, resume=resume, is_kept=not fast_dev_run) as session:
+    with open_session(out, settings, ranks, is_kept=not fast_dev_run) as session:
         if found.weights is not None:
             from_arrays(network.get_parameters(), found.weights, f"WEIGHTS {str(weights)!r}")
         ranks.broadcast(list(network.get_parameters()))

@@ -123,22 +123,19 @@ class Session:
 
 
 @contextmanager
-def open_session(
-    out: Path, settings: StageConfig, ranks: Ranks, *, resume: bool, is_kept: bool = True
-) -> Iterator[Session]:
+def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, is_kept: bool = True) -> Iterator[Session]:
     """Make or reopen the folder of a run, hold its lock, and translate the run's faults into errors with a remedy.
 
     Args:
-        out: the folder.
+        out: the folder; ``check_run_folder`` has seen that it may be used.
         settings, ranks, is_kept: see ``Session``.
-        resume: a run that was begun there may be gone on with.
 
     Raises:
-        ConfigError: the folder holds something already; RunError: another process is at work there.
+        ConfigError: the folder can't be made; RunError: another process is at work there.
         FaultError, StoppedError: from the block, see ``translate_errors``.
     """
     with (
-        run_folder(out, resume=resume),
+        run_folder(out),
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
         translate_errors(RunStates(out) if ranks.is_rank_zero else None),
@@ -149,18 +146,13 @@ def open_session(
 
 
 @contextmanager
-def run_folder(out: Path, *, resume: bool) -> Iterator[Path]:
+def run_folder(out: Path) -> Iterator[Path]:
     """Make the folder of a run and hold its lock; remove it again if the run fails before it writes anything.
 
-    Args:
-        out: the folder.
-        resume: a run that was begun there may be gone on with.
-
     Raises:
-        ConfigError: it holds something already, or can't be made.
+        ConfigError: it can't be made.
         RunError: another process is at work there.
     """
-    check_run_folder(out, resume=resume)
     if out.is_dir():
         remove_leftovers(out)
     with ExitStack() as stack:
@@ -175,7 +167,12 @@ def run_folder(out: Path, *, resume: bool) -> Iterator[Path]:
 
 
 def check_run_folder(out: Path, *, resume: bool) -> None:
-    """Raise ConfigError if ``run_folder`` would refuse ``out`` because of what is in it."""
+    """Raise ConfigError if a run may not use ``out`` because of what is in it.
+
+    Args:
+        out: the folder, which need not exist.
+        resume: a run that was begun there may be gone on with.
+    """
     if out.exists() and (not out.is_dir() or (results_in(out) and not resume)):
         raise ConfigError(
             f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "

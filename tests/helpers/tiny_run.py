@@ -41,7 +41,7 @@ def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Pa
 
     def run(out: Path, resume: bool) -> None:
         from_arrays(parameters_to_save(step), first, "the beginning")
-        with open_session(out, settings, ALONE, resume=resume) as session:
+        with open_session(out, settings, ALONE) as session:
             training = Training(session, settings, network, step, images, CLASSIFICATION)
             training.restore(None if begin is None else read_full_checkpoint(begin, "--from"), [*allowed])
             training.run()
@@ -73,7 +73,7 @@ def stage_2_run(
 
     def run(out: Path, resume: bool) -> None:
         from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
-        with open_session(out, settings, ALONE, resume=resume) as session:
+        with open_session(out, settings, ALONE) as session:
             common = (session, settings, network, step, images, CLASSIFICATION, {}, handover)
             if search is None:
                 finish = Finish(*common)
