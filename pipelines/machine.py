@@ -16,46 +16,36 @@ import numpy as np
 import typer
 from mindspore import Tensor, nn
 
-from dimred.builders import build_network, build_scores, build_train_step, check_ranks
+from dimred.builders import build_network, build_train_step, check_ranks
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
 from dimred.launch.channel import tell_refusal
 from dimred.train_step.step import TrainStep
 from dimred.trainer.device import set_precision, set_up, watched_reads
-from dimred.trainer.loop import Place
+from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.trainer.preflight import check_stage_1
 from dimred.trainer.session import open_session
-from dimred.trainer.training import Training
 from dimred.vectors.parameters import to_arrays
 
 _STEPS, _WARM_UP = 50, 10
 
 
-class _Timed(Training):
-    """Stage 1's steps with the time when each read found so many done, and nothing after an epoch."""
+class _Timed(Observer):
+    """Stage 1's steps with the time when each read found so many done; their losses are read, and nothing else."""
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(self) -> None:
         self.n_launched = 0
         self.done_at: dict[int, float] = {}
 
     def after_launch(self) -> None:
         """Count the step."""
-        super().after_launch()
         self.n_launched += 1
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> None:
-        """Note the time."""
-        super().after_step(result, place, n_samples)
+        """Read the loss, as a run does, and note the time."""
+        float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
-
-    def save(self, place: Place) -> None:
-        """Save nothing."""
-
-    def after_epoch(self, place: Place) -> str:
-        """Measure nothing."""
-        return ""
 
 
 def bench(
@@ -82,16 +72,15 @@ def bench(
     with open_session(out, settings, ranks, is_kept=False) as session:
         runs, started = [], time.perf_counter()
         for n_steps in (1, _STEPS):
-            part = images.shortened(n_steps)
-            epochs = math.ceil(n_steps / part.steps_per_epoch)
-            snapshots = settings.snapshots.model_copy(update={"first_epoch": epochs + 1})
-            changes = {"epochs": epochs, "snapshots": snapshots, "stop": None}
-            run = _Timed(session, settings.model_copy(update=changes), network, step, {"train": part},
-                         build_scores(settings))  # fmt: skip
-            reads = 0
+            part, timed, reads = images.shortened(n_steps), _Timed(), 0
+            loop = EpochLoop(
+                "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
+                save_every_steps=settings.save_every_steps, read_every=settings.read_every, ranks=ranks,
+                signals=session.signals,
+            )  # fmt: skip
             with watched_reads(note):
-                run.loop.run(run.place, run)
-            runs.append(run.done_at)
+                loop.run(Place(), timed)
+            runs.append(timed.done_at)
     compiled, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)
     seconds = (done_at[last] - done_at[first]) / (last - first)
