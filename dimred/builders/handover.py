@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.loss_and_metric import build_loss
-from dimred.builders.steps import build_optimizer, build_parts, build_rates
+from dimred.builders.steps import build_optimizer, build_rates, join_step
 from dimred.config import (
     CooldownConfig,
     OptimizerConfig,
@@ -222,13 +221,7 @@ def build_cooldown_step(
         ranks: rank 0 has the state.
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
-    step = TrainStep(
-        build_loss(config, network),
-        optimizer,
-        reduce=ranks.mean(),
-        ballot=ranks.ballot(),
-        **build_parts(config, network),
-    )
+    step = join_step(config, network, optimizer, ranks)
     parts = [parameter for parameter in step.get_parameters() if parameter.name.startswith(_PARTS_STATE)]
     if handover.state is not None and all(parameter.name in handover.state for parameter in parts):
         from_arrays(parts, handover.state, "WEIGHTS")

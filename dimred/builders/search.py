@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import nn
 
 from dimred.builders.handover import Handover, build_cooldown_optimizer
-from dimred.builders.loss_and_metric import build_loss
 from dimred.builders.steps import build_parts
+from dimred.builders.task import build_loss
 from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks

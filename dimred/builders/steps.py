@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.loss_and_metric import build_loss
+from dimred.builders.task import build_loss
 from dimred.config import (
     LossScaleConfig,
     OptimizerConfig,
@@ -73,11 +73,10 @@ def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Se
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:
     """Build stage 1's step: loss, optimizer with its decay groups and schedule, and the parts."""
     rates = build_rates(config.schedule, steps_per_epoch, config.epochs).tolist()
-    optimizer = build_optimizer(config.optimizer, network, rates)
-    return TrainStep(
-        build_loss(config, network),
-        optimizer,
-        reduce=ranks.mean(),
-        ballot=ranks.ballot(),
-        **build_parts(config, network),
-    )
+    return join_step(config, network, build_optimizer(config.optimizer, network, rates), ranks)
+
+
+def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks) -> TrainStep:
+    """Join loss, optimizer and parts to the step of either stage."""
+    parts = build_parts(config, network)
+    return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)

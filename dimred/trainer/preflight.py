@@ -11,7 +11,7 @@ import psutil
 from mindspore import nn
 
 from dimred.builders.handover import Handover, check_same_loss, read_handover
-from dimred.builders.network_and_data import build_splits
+from dimred.builders.task import build_splits
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig

@@ -20,8 +20,8 @@ import numpy as np
 from mindspore import nn
 
 from dimred.builders import build_data, build_network
-from dimred.builders.loss_and_metric import build_loss
 from dimred.builders.steps import build_optimizer, build_rates
+from dimred.builders.task import build_loss
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
 from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run

@@ -1,21 +1,25 @@
-"""The network and the data."""
+"""The task: network, data, the loss that is trained, and the loss and the metric that measure."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from mindspore import nn
+import numpy as np
+from mindspore import Tensor, nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
 from dimred.data.image_folder import ImageFolder, check_classes, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, DataError
-from dimred.models.factory import load_factory, make_cell
+from dimred.errors import ConfigError, DataError, DimredError, shown
+from dimred.evaluation.scores import CLASSIFICATION, Score, Scores, cross_entropy, misfit, on_host
+from dimred.models.factory import call_factory, load_factory, make_cell
 from dimred.models.resnet import resnet
+from dimred.train_step.network_state import evaluating
 from dimred.train_step.precision import with_precision
 
 _log = logging.getLogger(__name__)
@@ -119,3 +123,112 @@ def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
         raise ConfigError(
             f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
         )
+
+
+class _WithLoss(nn.Cell):
+    """Network and loss in one cell. The last column of a batch is the labels, the others are inputs."""
+
+    def __init__(self, network: nn.Cell, loss: nn.Cell):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.loss = loss
+
+    def construct(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.network(*batch[:-1]), batch[-1])
+
+
+def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
+    """Build the cell inputs, labels -> scalar mean loss; by default cross entropy with label smoothing."""
+    return _WithLoss(network, _mean_loss(config))
+
+
+def _mean_loss(config: StageConfig) -> nn.Cell:
+    if config.loss is None:
+        return nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
+    return make_cell(config.loss, key="loss", reduction="mean")
+
+
+def build_scores(config: StageConfig) -> Scores:
+    """Build the loss and the metric that measure; by default the cross entropy that is trained, and accuracy.
+
+    The loss is the one that is trained, its smoothed labels included. A network that was trained with these is
+    underconfident, and an average is a little less so. By plain cross entropy that difference in calibration outweighed
+    a point of accuracy on real images (tests/benchmarks/choice_study.md).
+
+    Raises:
+        ConfigError: a factory can't be imported or called, or makes something else.
+    """
+    loss: Score
+    metric = CLASSIFICATION.metric
+    if config.loss is None:
+        loss = partial(cross_entropy, label_smoothing=config.label_smoothing)
+    else:
+        loss = make_cell(config.loss, key="loss", reduction="none")
+    if config.metric is not None:
+        metric = call_factory(config.metric, key="metric")
+        if not callable(metric):
+            raise ConfigError(
+                f"metric is {config.metric!r}, which returned {type(metric).__name__}; it must return a function or a "
+                "cell (outputs, labels) -> one number for each item"
+            )
+    return Scores(loss, metric)
+
+
+def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
+    """Try loss and metric on the first batch of what they will be used on; nothing is changed.
+
+    Every rank does so that has samples of both splits; see ``Ranks.run_on_rank_zero`` why not rank 0 alone. Nothing is
+    tried where data, loss and metric are all built in.
+
+    Args:
+        config: names them for the errors.
+        network: as it is.
+        scores: of ``build_scores``.
+        images: by split; ``train`` and the evaluation split.
+
+    Raises:
+        ConfigError: network, loss or metric fail, or do not give what they must.
+        DataError: the built-in ones can't use the labels.
+    """
+    if config.data.dataset is None and config.loss is None and config.metric is None:
+        return
+    if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
+        return
+    mean_loss = _mean_loss(config)
+    measured = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
+    for split, tried in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, measured)):
+        *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
+        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
+        with evaluating(network):
+            outputs = _called("model.name", config.model.name, where, network, *inputs)
+        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
+        where += f", labels {labels.dtype} {labels.shape}"
+        for key, name, score in tried:
+            shape = _called(key, name, where, _shape_of, score, outputs, labels)
+            wrong = misfit(shape, outputs, labels)
+            if score is mean_loss:
+                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
+            if wrong:
+                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+
+
+def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function; raise ConfigError if it fails."""
+    try:
+        return function(*arguments)
+    except DimredError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(str(error), 300)}"
+        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
+
+
+def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
+    """Return the shape of the values that a loss or a metric gives."""
+    found = score(outputs, labels)
+    values, counted = found if isinstance(found, tuple) else (found, True)
+    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(counted)))
+
+
+def _shapes(parts: Sequence[Tensor]) -> str:
+    return " and ".join(str(part.shape) for part in parts)
