@@ -6,8 +6,7 @@ The rule is ``choose``. ``Selection`` measures candidates one by one, and tells 
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,8 +118,6 @@ class Selection:
     Args:
         passes_each: forward passes over the training split that one measurement takes, for the cost; 0 if unknown.
         metric: the name of the metric, for what is told.
-        known: name -> what an interrupted choice among the same candidates has measured already.
-        remember: called with all candidates after each measurement.
 
     Attributes:
         candidates: in the order in which they were measured.
@@ -128,27 +125,17 @@ class Selection:
         seconds: that measuring took.
     """
 
-    def __init__(
-        self,
-        *,
-        passes_each: float = 0.0,
-        metric: str = "metric",
-        known: Mapping[str, Measured] = MappingProxyType({}),
-        remember: Callable[[list[Candidate]], object] = lambda candidates: None,
-    ) -> None:
+    def __init__(self, *, passes_each: float = 0.0, metric: str = "metric") -> None:
         self.candidates: list[Candidate] = []
         self.n_added, self.seconds = 0, 0.0
         self._passes_each, self._metric = passes_each, metric
-        self._known, self._remember = known, remember
 
     def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
-        """Add a candidate with what ``measure`` finds, or with what is known of it already."""
+        """Add a candidate with what ``measure`` finds."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
-        started, known = time.perf_counter(), self._known.get(name)
-        self.candidates.append(Candidate(name, effective_size, *(measure() if known is None else known)))
+        started = time.perf_counter()
+        self.candidates.append(Candidate(name, effective_size, *measure()))
         self.seconds += time.perf_counter() - started
-        if known is None:
-            self._remember(self.candidates)
         return self.candidates[-1]
 
     def add(self, name: str, measured: Candidate) -> None:

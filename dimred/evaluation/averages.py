@@ -66,7 +66,7 @@ class SnapshotAverages:
         Args:
             window: of the files.
             selection: gets the candidate.
-            on_val_of: weights (M,) -> loss and metric on ``val``. Not called for a candidate that is known already.
+            on_val_of: weights (M,) -> loss and metric on ``val``.
             name: of the candidate; by default its profile and steps.
         """
         name = name or window.name(self.steps)

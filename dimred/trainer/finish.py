@@ -23,7 +23,7 @@ from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
 from dimred.train_step.optimizers import state_parameters
 from dimred.trainer.loop import Place
 from dimred.trainer.metrics import finite
-from dimred.trainer.points import FirstChoice, Points, put_file
+from dimred.trainer.points import Points, put_file
 from dimred.trainer.stage_run import StageRun, parameters_to_save
 from dimred.trainer.states import RunState
 from dimred.vectors.parameters import preserved, to_arrays
@@ -75,10 +75,10 @@ class Finish(StageRun):
             by = f"{handover.n_updates} updates by {handover.optimizer.name}"
             session.identity["WEIGHTS"] = f"{by}, at the rate {handover.rate:g}"
 
-    def selection(self, **options: Any) -> Selection:
+    def selection(self) -> Selection:
         """Return an empty selection that knows what a measurement costs."""
         passes_each = self.on.passes_each if self.settings.uses_val else 0.0
-        return Selection(passes_each=passes_each, metric=self.metric, **options)
+        return Selection(passes_each=passes_each, metric=self.metric)
 
     def restore(self, allowed: list[str]) -> bool:
         """Resume the run in the folder; return whether there is one.
@@ -124,9 +124,7 @@ class Finish(StageRun):
 
     def _put_chosen(self, what: str, chosen_as: str) -> Candidate:
         """Put the best of the last weights and the averages of the snapshots into the network."""
-        self.session.write_configuration()  # without it nothing in the folder would be gone on with
-        choice = FirstChoice(self.session)
-        selection = self.selection(known=choice.known(), remember=choice.save)
+        selection = self.selection()
         averages = SnapshotAverages(self.snapshots, self.on.layout, self.ranks)
         last = self.on.layout.flatten(to_arrays(self.network.trainable_params()))
         chosen = choose_average(averages, self.on.on_val_of, last, selection)
@@ -182,7 +180,6 @@ class Finish(StageRun):
         """Save the state to resume from."""
         arrays = self.arrays_to_save() | self.points.state_arrays()
         self.save_state(place, arrays, result=self.result, points=self.points.state_values())
-        self.ranks.run_on_rank_zero(FirstChoice(self.session).forget)
 
     def after_epoch(self, place: Place) -> str:
         """Measure and save the point that was reached, and record the epoch."""

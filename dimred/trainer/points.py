@@ -1,6 +1,5 @@
-"""What stage 2 chooses from: its points, saved and measured, and what a killed choice had measured already."""
+"""What stage 2 chooses from: its points, saved and measured."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,18 +7,14 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter
 
-from dimred.averaging.choice import Candidate, Measured, Selection, choose
+from dimred.averaging.choice import Candidate, Selection, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
-from dimred.distributed.share import share
-from dimred.errors import CheckpointError
 from dimred.evaluation.averages import Files, SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import remove_leftovers, retry
-from dimred.io.run_names import STATES
-from dimred.trainer.session import Session
-from dimred.trainer.states import VAL_LOSSES, RunState, read_state, write_state
+from dimred.trainer.states import VAL_LOSSES
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 
@@ -59,7 +54,8 @@ class Points:
 
     def state_arrays(self) -> dict[str, np.ndarray]:
         """Return each point's losses for the state to resume from, except those that are not finite."""
-        return {VAL_LOSSES + one.name: one.losses for one in _finite(self.selection.candidates)}
+        measured = [one for one in self.selection.candidates if np.isfinite(one.losses).all()]
+        return {VAL_LOSSES + one.name: one.losses for one in measured}
 
     def state_values(self) -> dict[str, tuple[float, float | None]]:
         """Return each point's effective size and metric as plain JSON values, for the same state."""
@@ -103,46 +99,3 @@ def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ra
     """Set parameters on every rank to the values in a checkpoint, which rank 0 reads; ``source`` names it in errors."""
     ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), source))
     ranks.broadcast(parameters)
-
-
-class FirstChoice:
-    """The file ``resume/measured.ckpt``: candidates that were measured before the run's first state.
-
-    Args:
-        session: of the run. Only a run with the same identity takes the measurements up.
-    """
-
-    def __init__(self, session: Session):
-        self._session, self._ranks = session, session.ranks
-        self._path = session.out / STATES / "measured.ckpt"
-
-    def known(self) -> Mapping[str, Measured]:
-        """Return what was measured, by candidate, on every rank; nothing where there is no file of this run."""
-        found = share(self._ranks.run_on_rank_zero(self._read), self._ranks, read_state)
-        if found is None:
-            return {}
-        return {name: Measured(losses, found.progress["metrics"][name]) for name, losses in found.arrays.items()}
-
-    def save(self, candidates: list[Candidate]) -> None:
-        """Write losses and metrics on ``val`` of all candidates so far, except those whose losses are not finite."""
-        measured = _finite(candidates)
-        losses, metrics = {one.name: one.losses for one in measured}, {one.name: one.metric for one in measured}
-        progress = {"run": self._session.identity, "metrics": metrics}
-        self._ranks.run_on_rank_zero(lambda: retry(lambda: write_state(self._path, losses, progress)))
-
-    def forget(self) -> None:
-        """Remove the file: the run has a state."""
-        self._path.unlink(missing_ok=True)
-
-    def _read(self) -> RunState | None:
-        try:
-            found = read_state(self._path)
-        except CheckpointError:  # missing, or damaged: everything is measured again
-            return None
-        as_written = json.loads(json.dumps(self._session.identity))  # tuples become lists
-        return found if found.progress["run"] == as_written else None
-
-
-def _finite(candidates: list[Candidate]) -> list[Candidate]:
-    """Return the candidates whose losses are all finite."""
-    return [one for one in candidates if np.isfinite(one.losses).all()]

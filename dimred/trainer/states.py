@@ -82,15 +82,15 @@ class RunStates(_NumberedFiles):
             OSError: it can't be written; the states before are still there.
         """
         check_finite(arrays, step)
-        if self.directory.is_dir():
-            remove_leftovers(self.directory)
-        path = self.directory / f"state-{step}.ckpt"
+        self.directory.mkdir(exist_ok=True)
+        remove_leftovers(self.directory)
+        path, told = self.directory / f"state-{step}.ckpt", {_PROGRESS: json.dumps(progress)}
         try:
-            write_state(path, arrays, progress)
+            write_checkpoint(path, arrays, told)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._remove_all_but(1):
                 raise
-            write_state(path, arrays, progress)
+            write_checkpoint(path, arrays, told)
         self._remove_all_but(self.keep)
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
@@ -134,16 +134,6 @@ class FullCheckpoints(_NumberedFiles):
         """Write the checkpoint of an epoch's end; then remove the oldest ones that are too many."""
         write_checkpoint(self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt", arrays, {_EPOCH: epoch})
         self._remove_all_but(self.keep)
-
-
-def write_state(path: Path, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> None:
-    """Write arrays by name, and plain JSON values, into one file.
-
-    Raises:
-        OSError: it can't be written; a file that was there is as before.
-    """
-    path.parent.mkdir(exist_ok=True)
-    write_checkpoint(path, arrays, {_PROGRESS: json.dumps(progress)})
 
 
 def read_state(path: Path) -> RunState:

@@ -14,13 +14,11 @@ import pytest
 from mindspore import nn
 
 import dimred
-from dimred.averaging.choice import Measured
 from dimred.builders import build_data
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
-from dimred.evaluation.evaluator import OnSplits
 from dimred.io.checksummed_json import read_checksummed
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
@@ -223,31 +221,6 @@ def test_a_run_does_not_go_on_with_another_split(
         with pytest.raises(ConfigError, match=said):
             allowed(finished, True)
     assert not differences(results(finished), before)
-
-
-@pytest.mark.parametrize("start", ["best", "last"])
-def test_a_kill_in_the_first_choice_does_not_repeat_what_was_measured(
-    start: str, default_run: Run, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, measure = [], OnSplits.on_val
-
-    def measure_or_die(on: OnSplits) -> Measured:
-        asked.append(1)
-        if len(asked) == dies_at:
-            raise KeyboardInterrupt
-        return measure(on)
-
-    monkeypatch.setattr(OnSplits, "on_val", measure_or_die)
-    run = default_run if start == "last" else stage_2_run(settings(start=start), checkpoints / "network-2_4.ckpt")
-    dies_at = 0
-    run(tmp_path / "whole", False)
-    whole, dies_at = len(asked), 2
-    asked.clear()
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "two", False)
-    run(tmp_path / "two", True)
-    assert len(asked) == whole + 1  # the one that was under way
-    assert not differences(results(tmp_path / "two"), results(tmp_path / "whole"))
 
 
 def test_epochs_beyond_the_resumed_state_are_no_candidates(checkpoints: Path, tmp_path: Path) -> None:
