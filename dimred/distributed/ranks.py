@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import IntEnum
-from typing import TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -23,6 +24,7 @@ Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 _KINDS = (DataError, FaultError, DimredError)
+_N_BLOCKS, _BLOCK = 64, 1 << 16  # of a file that are compared; a basis can have 100 GB
 
 
 class Intent(IntEnum):
@@ -107,8 +109,9 @@ class Ranks:
             return None
         first, told = int(np.argmax(faults)), np.zeros(1 + _LONGEST_REASON)
         if fault is not None and first == self.rank:
-            text = _reason(fault).encode()[:_LONGEST_REASON]
-            told[: 1 + len(text)] = [_kind(fault), *text]
+            ours = _as_ours(fault)
+            text = str(ours).encode()[:_LONGEST_REASON]
+            told[: 1 + len(text)] = [next(n for n, kind in enumerate(_KINDS) if isinstance(ours, kind)), *text]
         kind, *heard = self.sum(told).astype(np.uint8)
         reason = bytes(heard).rstrip(b"\0").decode(errors="replace")
         return _KINDS[kind](f"rank {first} could not go on: {reason}")
@@ -232,16 +235,11 @@ class Group(Ranks):
 ALONE = Ranks()
 
 
-def _kind(fault: BaseException) -> int:
+def _as_ours(fault: BaseException) -> DimredError:
+    """Return a fault as the error that the other ranks are told."""
     if isinstance(fault, OSError):
-        return _KINDS.index(FaultError)
-    return next((number for number, kind in enumerate(_KINDS) if isinstance(fault, kind)), _KINDS.index(DimredError))
-
-
-def _reason(fault: BaseException) -> str:
-    if isinstance(fault, OSError):
-        return describe_os_error(fault)
-    return str(fault) if isinstance(fault, DimredError) else repr(fault)
+        return FaultError(describe_os_error(fault))
+    return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
@@ -258,3 +256,46 @@ def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
     longest has ``ceil(M / R)``. Any M and any R go together; with R > M some ranks own nothing.
     """
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)
+
+
+def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
+    """Read rank 0's file on every rank; all of them call this.
+
+    Args:
+        found: on rank 0 what it has read, with the file as ``path``, None if it has nothing; None on the other ranks.
+        ranks: of the job.
+        read: reads the content of a file; called on the other ranks with rank 0's path.
+
+    Returns:
+        The content on every rank, or None on every rank.
+
+    Raises:
+        DimredError: on every rank, if one of them can't read the file, or has another file under that path.
+    """
+    if ranks.group_size == 1:
+        return found
+    path = Path(ranks.broadcast_bytes(b"" if found is None else str(found.path.absolute()).encode()).decode())
+    if not path.name:
+        return None
+
+    def content() -> Any:
+        try:
+            return read(path) if found is None else found
+        except (DimredError, OSError) as error:
+            told = f"all hosts must have {path}, on a shared disk or as copies under the same path: {error}"
+            raise DimredError(told) from error
+
+    here = ranks.run_together(content)
+    ranks.check_same(f"file {path}", _sample(path))
+    return here
+
+
+def _sample(path: Path) -> bytes:
+    """Return a digest of the file's length and of blocks all over it."""
+    length = path.stat().st_size
+    digest = hashlib.sha256(str(length).encode())
+    with path.open("rb") as file:
+        for number in range(_N_BLOCKS):
+            file.seek(length * number // _N_BLOCKS)
+            digest.update(file.read(_BLOCK))
+    return digest.digest()

@@ -20,8 +20,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.distributed.ranks import Intent, Ranks
-from dimred.distributed.share import share
+from dimred.distributed.ranks import Intent, Ranks, share
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches

@@ -190,8 +190,8 @@ def test_files_are_read_under_one_path_and_compared(answers):
         assert each["nothing"] is None
         shared, missing, same, differing = each["found"]
         assert (shared, same) == ([{"epoch": 1}, True], [{"epoch": 2}, True])
-        assert missing.startswith(f"all hosts must have {path}, on a shared disk or as copies under the same path: ")
-        assert ("another host can't read it" in missing) == (rank == 0)
+        assert f"all hosts must have {path}, on a shared disk or as copies under the same path: {path} " in missing
+        assert missing.startswith("rank 1 could not go on: ") == (rank == 0)
         assert differing.startswith(f"the ranks do not have the same file {path}; give every host the same files")
 
 
