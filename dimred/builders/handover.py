@@ -41,8 +41,8 @@ class Handover(NamedTuple):
         schedule: ``linear`` or ``sqrt``, how the rate falls to 0.
         optimizer: its settings.
         rate: the one that stage 1 ended with.
-        n_updates: those that the optimizer has made; its bias correction and its rates go on from there.
-        source: where that comes from, in words.
+        updates: how many the optimizer has made; its bias correction and its rates go on from there.
+        taken_from: where that comes from, in words.
         steps_per_epoch: of stage 1, for whose batches the rate is made; None where the settings give the rate.
         state: arrays of the optimizer and of the step's parts, by name, on rank 0; None where they begin anew, and on
             other ranks.
@@ -52,27 +52,21 @@ class Handover(NamedTuple):
     schedule: str
     optimizer: OptimizerConfig
     rate: float
-    n_updates: int
-    source: str
+    updates: int
+    taken_from: str
     steps_per_epoch: int | None = None
     state: Mapping[str, np.ndarray] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return everything but ``state``, for ``result.json``."""
-        return {
-            "factor": self.factor, "schedule": self.schedule, "optimizer": self.optimizer.name,
-            "updates": self.n_updates, "rate": self.rate, "taken_from": self.source,
-            "steps_per_epoch": self.steps_per_epoch, "optimizer_settings": self.optimizer.model_dump(mode="json"),
-        }  # fmt: skip
+        told = {name: value for name, value in self._asdict().items() if name != "state"}
+        return told | {"optimizer": self.optimizer.name, "optimizer_settings": self.optimizer.model_dump(mode="json")}
 
     @classmethod
     def of_summary(cls, told: Mapping[str, Any], state: Mapping[str, np.ndarray] | None = None) -> "Handover":
         """Make a handover from its summary."""
         optimizer = OptimizerConfig(**told["optimizer_settings"])
-        return cls(
-            told["factor"], told["schedule"], optimizer, told["rate"], told["updates"], told["taken_from"],
-            told["steps_per_epoch"], state,
-        )  # fmt: skip
+        return cls(**{name: told.get(name) for name in cls._fields} | {"optimizer": optimizer, "state": state})
 
 
 def read_handover(
@@ -119,9 +113,9 @@ def read_handover(
     found = Handover(cooldown.factor, cooldown.schedule, optimizer, rate, 0, source, steps)
     needed = state_parameters(build_optimizer(optimizer, network, 0.0))
     if own is not None and any(parameter.name not in arrays for parameter in needed):
-        return found._replace(source=f"{source}; its state begins anew")
+        return found._replace(taken_from=f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)
-    return found._replace(n_updates=int(arrays[UPDATES].item()), state=arrays)
+    return found._replace(updates=int(arrays[UPDATES].item()), state=arrays)
 
 
 def read_stage_1_config(weights: Path) -> StageOneConfig | None:
@@ -243,8 +237,8 @@ def build_cooldown_optimizer(
             "for batches of another size; give the batch size, the accumulation and the devices of stage 1, or set "
             "cooldown.rate"
         )
-    constant = np.full(handover.n_updates + 1, handover.factor * handover.rate)
-    rates = with_cooldown(constant, handover.n_updates, n_epochs * steps_per_epoch, handover.schedule)
+    constant = np.full(handover.updates + 1, handover.factor * handover.rate)
+    rates = with_cooldown(constant, handover.updates, n_epochs * steps_per_epoch, handover.schedule)
     optimizer = build_optimizer(handover.optimizer, network, rates.tolist())
     state = state_parameters(optimizer)
     if handover.state is not None:

@@ -72,7 +72,7 @@ class Finish(StageRun):
             "basis": None,
         }
         if handover is not None:
-            by = f"{handover.n_updates} updates by {handover.optimizer.name}"
+            by = f"{handover.updates} updates by {handover.optimizer.name}"
             session.identity["WEIGHTS"] = f"{by}, at the rate {handover.rate:g}"
 
     def selection(self) -> Selection:

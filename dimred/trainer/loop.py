@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from mindspore import nn
@@ -75,6 +75,7 @@ class Observer:
         return None
 
 
+@dataclass(eq=False)
 class EpochLoop:
     """Calls a step on every batch of the epochs that are left.
 
@@ -82,7 +83,7 @@ class EpochLoop:
     same step. Their votes travel in the steps (see ``Ballot``); where the step has no ballot the ranks agree before
     each. The host waits for the device every ``read_every`` steps, and where something is saved or measured.
 
-    Args:
+    Attributes:
         name: shown by the progress bar.
         step: the cell that is called with each batch.
         images: the split that is trained on; its batches are the same for the same seed and order.
@@ -95,25 +96,17 @@ class EpochLoop:
         signals: entered by the caller; not entered, they never stop the loop.
     """
 
-    def __init__(
-        self,
-        name: str,
-        step: nn.Cell,
-        images: Batches,
-        *,
-        seed: int,
-        n_epochs: int,
-        first_order: int = 0,
-        save_every_steps: int | None = None,
-        read_every: int = 1,
-        ranks: Ranks = ALONE,
-        signals: StopSignals | None = None,
-    ):
-        self.name, self.step, self.images = name, step, images
-        self.seed, self.n_epochs, self.first_order = seed, n_epochs, first_order
-        self.save_every_steps, self.read_every = save_every_steps, read_every
-        self.ranks = ranks
-        self.signals = StopSignals() if signals is None else signals
+    name: str
+    step: nn.Cell
+    images: Batches
+    _: KW_ONLY
+    seed: int
+    n_epochs: int
+    first_order: int = 0
+    save_every_steps: int | None = None
+    read_every: int = 1
+    ranks: Ranks = ALONE
+    signals: StopSignals = field(default_factory=StopSignals)
 
     def run(self, place: Place, observer: Observer) -> None:
         """Run from ``place`` to the end of the last epoch; ``place`` moves along.

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,36 +41,32 @@ _log = logging.getLogger(__name__)
 _BEGINNINGS = (CONFIG, PHASES, BASIS_METADATA)
 
 
+@dataclass(eq=False)
 class Session:
     """The files that every run has, and the rules for resuming.
 
-    Args:
+    Attributes:
         out: folder of the run, locked by the caller.
         settings: the resolved configuration.
         ranks: all of them make a session; rank 0's states count, and rank 0 alone saves.
         signals: entered by the caller.
         profiler: likewise.
         is_kept: whether somebody will use what the run leaves; otherwise no next command is named.
-
-    Attributes:
         identity: what a run that is resumed must have in common with the one that began. A program adds its data.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        settings: StageConfig,
-        ranks: Ranks,
-        signals: StopSignals,
-        profiler: StepProfiler,
-        is_kept: bool = True,
-    ):
-        self.out, self.settings, self.ranks, self.signals, self.profiler = out, settings, ranks, signals, profiler
-        self.is_kept = is_kept
-        self.states = RunStates(out)
-        self.metrics_file = out / METRICS
-        self.identity: dict[str, Any] = settings.model_dump(mode="json", exclude={"profile", "read_every"}) | {
-            "--devices": ranks.group_size
+    out: Path
+    settings: StageConfig
+    ranks: Ranks
+    signals: StopSignals
+    profiler: StepProfiler
+    is_kept: bool = True
+
+    def __post_init__(self) -> None:
+        self.states = RunStates(self.out)
+        self.metrics_file = self.out / METRICS
+        self.identity: dict[str, Any] = self.settings.model_dump(mode="json", exclude={"profile", "read_every"}) | {
+            "--devices": self.ranks.group_size
         }
 
     def identify_data(self, images: Mapping[str, Batches]) -> None:

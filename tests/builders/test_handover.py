@@ -64,9 +64,9 @@ def read(path: Path, **options: object) -> Handover:
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
     found = read(weights, schedule="sqrt")
-    assert (found.optimizer, found.n_updates) == (ONE.optimizer, 12)
+    assert (found.optimizer, found.updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
-    assert found.source.endswith("run/config.yaml")
+    assert found.taken_from.endswith("run/config.yaml")
     optimizer = build_cooldown_optimizer(found, NETWORK, 2, n_epochs=2)
     rates = []
     for step in range(4):
@@ -114,15 +114,15 @@ def test_a_handover_is_the_same_after_it_was_shared(weights: Path) -> None:
 def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
     assert read(weights, rate=0.25).rate == 0.25
     found = read(weights, optimizer={"name": "momentum", "momentum": 0.5})
-    assert (found.optimizer.momentum, found.n_updates, found.rate) == (0.5, 12, pytest.approx(0.2))
+    assert (found.optimizer.momentum, found.updates, found.rate) == (0.5, 12, pytest.approx(0.2))
 
 
 def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: Path, tmp_path: Path) -> None:
     shutil.copy(weights.parent / "checkpoint_pca" / weights.name, tmp_path / "foreign.ckpt")
     for path in (tmp_path / "foreign.ckpt", weights):  # momentum's state is no use to adamw
         found = read(path, **OWN)
-        assert (found.rate, found.n_updates, found.state) == (0.25, 0, None)
-        assert "its state begins anew" in found.source
+        assert (found.rate, found.updates, found.state) == (0.25, 0, None)
+        assert "its state begins anew" in found.taken_from
 
 
 def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weights: Path, tmp_path: Path) -> None:
