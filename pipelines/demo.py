@@ -3,7 +3,6 @@
 bash scripts/demo.sh --out demo_out --seed 1
 """
 
-import json
 import logging
 import math
 import subprocess
@@ -18,7 +17,7 @@ import typer
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
 from dimred.errors import DimredError
-from dimred.io.atomic import atomic_write, writable
+from dimred.io.atomic import writable
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
@@ -49,7 +48,7 @@ def demo(
     with StopSignals(), ExitStack() as running:
         _wait(_start(running, [_DIMRED, "data", "digits", out / "data", "--seed", seed]))
         _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
-        _show(out, seed, epochs, total)
+        _show(out, epochs, total)
         _wait(_start(running, [_DIMRED, "report", out / "device0_stage_2", "--out", out / "report"]))
 
 
@@ -101,11 +100,8 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         raise DimredError(f"a command of the demo ended with status {status}: {process.args!r}")
 
 
-def _show(out: Path, seed: int, epochs: int, total: int) -> None:
-    """Write ``summary.json`` and the picture, and print the table and its sentence.
-
-    BatchNorm is re-estimated in every row of the table and in every point of the picture.
-    """
+def _show(out: Path, epochs: int, total: int) -> None:
+    """Draw the picture, and print the table and its sentence; BatchNorm is re-estimated in every row and point."""
     found = read_checksummed(out / "device0_stage_2" / RESULT)
     points = found["accuracy_reestimated_by_point"]
     average = found.get("accuracy_average", points["start"])  # no average is better than the last weights
@@ -120,12 +116,6 @@ def _show(out: Path, seed: int, epochs: int, total: int) -> None:
         (f"plain training, schedule made for {total}", total, same),
         (f"plain training, schedule made for {2 * total}", 2 * total, twice),
     ]
-    summary = {
-        "seed": seed,
-        "rows": [dict(zip(("what", "passes", "accuracy"), row, strict=True)) for row in rows],
-        "stage_2": {name: value for name, value in found.items() if name != "sources"},
-    }
-    atomic_write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     curves = {f"plain, made for {n}": accuracies for n, accuracies in plain.items()}
     curves |= {"stage 1, constant rate": stage_1, "stage 2": stage_2}
     stage_2[rows[2][1]] = ours  # once it is chosen
@@ -147,7 +137,7 @@ def _show(out: Path, seed: int, epochs: int, total: int) -> None:
     print(
         f"After {rows[2][1]:.1f} passes both stages reach {100 * ours:.2f} %; plain training with a schedule made for "
         f"{total} passes reaches {100 * same:.2f} %, with one made for {2 * total} {100 * twice:.2f} %.\n\n"
-        f"summary: {out / 'summary.json'}\npicture: {out / 'accuracy.png'}",
+        f"picture: {out / 'accuracy.png'}",
         flush=True,
     )
 
