@@ -1,5 +1,7 @@
-"""The choice of the device, as far as a host without Ascend can show it."""
+"""The choice of the device, as far as a host without Ascend can show it; where native code prints."""
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +69,27 @@ def test_a_profile_records_the_steps_that_were_asked_for(tmp_path: Path) -> None
     assert updates
     assert all(len(times.split()) == 2 for times in updates)  # one each step
     assert (record / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").exists()
+
+
+PRINTS = """
+import os, sys
+from pathlib import Path
+from dimred.trainer.device import redirect_native_stderr
+with redirect_native_stderr(Path("noise.log")):
+    os.write(2, b"native\\n")
+    print("python", file=sys.stderr)
+os.write(2, b"afterwards\\n")
+print("still python", file=sys.stderr)
+"""
+
+
+def test_in_a_terminal_alone_native_output_goes_to_the_file(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PRINTS], cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    assert done.stderr == b"native\npython\nafterwards\nstill python\n"
+    assert not (tmp_path / "noise.log").exists()
+    terminal, end = pty.openpty()
+    subprocess.run([sys.executable, "-c", PRINTS], cwd=tmp_path, stderr=end, check=True, timeout=60)
+    os.close(end)
+    assert os.read(terminal, 1000) == b"python\r\nafterwards\r\nstill python\r\n"
+    os.close(terminal)
+    assert (tmp_path / "noise.log").read_bytes() == b"native\n"

@@ -1,46 +1,202 @@
-"""Every problem at once."""
+"""Before the first step: bad input is refused before anything is written, space and memory are counted."""
 
 import logging
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mindspore import nn
+from PIL import Image
 
+from dimred.builders import build_data, build_network
+from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
-from dimred.errors import ConfigError, SeriesError
+from dimred.config import (
+    CooldownConfig,
+    OptimizerConfig,
+    SearchConfig,
+    StageOneConfig,
+    StageTwoConfig,
+    load_config,
+)
+from dimred.distributed.ranks import ALONE
+from dimred.errors import ConfigError, DimredError, SeriesError
+from dimred.subspace.basis import SubspaceBasis
+from dimred.subspace.fit import fit_basis
 from dimred.trainer.preflight import (
     check_search_memory,
     check_space,
+    check_stage_1,
+    check_stage_2,
     say_plan,
     search_memory,
     snapshots_if_any,
     snapshots_in_the_end,
     snapshots_until,
 )
+from dimred.vectors.parameters import to_arrays
+from tests.helpers.commands import STAGE_1, STAGE_2
+from tests.helpers.networks import state_bytes
 
-TWO = StageTwoConfig(search={"n_components": 32}, cooldown=None)
+ONE, TWO = load_config(StageOneConfig, STAGE_1), load_config(StageTwoConfig, STAGE_2)
+OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
+SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two images of each of ten classes in every split."""
+    for split in ("train", "val", "test"):
+        for label in range(10):
+            folder = tmp_path / "data" / split / str(label)
+            folder.mkdir(parents=True)
+            for number in range(2):
+                Image.new("L", (16, 16), 100 * number).save(folder / f"{number}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Cell:
+    return build_network(ONE)
+
+
+@pytest.fixture
+def weights(network: nn.Cell, tmp_path: Path) -> Path:
+    """Every parameter of the network, and one snapshot beside it."""
+    folder = tmp_path / "checkpoint_stage_1"
+    CheckpointSeries(folder / "checkpoint_pca", keep=9).append(to_arrays(network.trainable_params()), 1, 1)
+    write_checkpoint(folder / "resnet_small-1_74.ckpt", to_arrays(network.get_parameters()))
+    return folder / "resnet_small-1_74.ckpt"
+
+
+def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> str:
+    """Of a check, which is called with a new folder, and leaves the network and the disk as they are."""
+    out, before = data.parent / "out", state_bytes(network)
+    with pytest.raises(DimredError) as refused:
+        check(out)
+    assert refused.value.exit_status == 2
+    assert not out.exists()
+    assert state_bytes(network) == before
+    return str(refused.value)
+
+
+def refusal_of_stage_2(
+    data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None, settings: StageTwoConfig = TWO
+) -> str:
+    return refusal(
+        network, data, lambda out: check_stage_2(settings, network, data, weights, pca_mat, out, False, ALONE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("removed", "override", "said"),
+    [
+        (".", "", ["DATA is", "not a folder"]),
+        ("train/3/*", "", ["class '3'", "no images"]),
+        ("val", "stop=averaged", ["val"]),
+        ("", "model.n_classes=9", ["10 classes", "n_classes 9"]),
+        ("", "callback=nowhere.to_be:found", ["callback is 'nowhere.to_be:found', but 'nowhere.to_be' can't"]),
+    ],
+)
+def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data: Path, network: nn.Cell) -> None:
+    for path in [data] if removed == "." else data.glob(removed) if removed else []:
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    settings = load_config(StageOneConfig, STAGE_1, [override] if override else [])
+    told = refusal(network, data, lambda out: check_stage_1(settings, network, data, out, None, False, ALONE))
+    assert all(words in told for words in said), told
+
+
+def samples(n_in_val: int, data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, int]]:
+    return [(np.zeros((3, 16, 16), np.float32), 0)] * (n_in_val if split == "val" else 256)
+
+
+one_in_val, two_in_val = partial(samples, 1), partial(samples, 2)
+
+
+def test_a_val_too_small_to_choose_by_is_refused_and_a_small_one_warned_of(
+    data: Path, network: nn.Cell, weights: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = {}
+    for name in ("one_in_val", "two_in_val"):
+        settings = TWO.model_copy(update={"data": TWO.data.model_copy(update={"dataset": f"{__name__}:{name}"})})
+        told[name] = refusal_of_stage_2(data, network, weights, None, settings) + caplog.text
+    assert "'val' chooses between networks by their losses, but has 1 sample" in told["one_in_val"]
+    assert "'val' chooses between networks, and has only 2 samples" in told["two_in_val"]
+
+
+def test_a_data_queue_is_refused_where_the_device_has_none(data: Path) -> None:
+    settings = load_config(StageOneConfig, STAGE_1, ["data.sink=true"])
+    with pytest.raises(DimredError, match=r"data\.sink is true.*--set data\.sink=false"):
+        build_data(settings.data, data, "train")
+
+
+def test_a_basis_without_a_search_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
+    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
+    said = refusal_of_stage_2(data, network, weights, data.parent / "pca_mat.npy", settings)
+    assert "PCA_MAT is" in said
+    assert "search is null, so it has no use; leave PCA_MAT out, or search in it, such as --set search.n_comp" in said
+
+
+def test_a_start_that_cannot_be_used_is_refused(data: Path, network: nn.Cell, weights: Path) -> None:
+    (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
+    for start, said in (("nowhere.ckpt", "nowhere.ckpt is not found"), (snapshot, f"start '{snapshot}' has no '")):
+        settings = TWO.model_copy(update={"start": str(start), "search": None, "cooldown": OWN_COOLDOWN})
+        assert said in refusal_of_stage_2(data, network, weights, None, settings)
+
+
+def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
+    data: Path, network: nn.Cell, weights: Path
+) -> None:
+    """Where it begins, one snapshot is too few; and they can't be read any more."""
+    out, folder = data.parent / "out", data.parent / "series"
+    (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
+    (out / "resume").mkdir(parents=True)
+    (out / "resume" / "state-0.ckpt").touch()
+    series, rng = CheckpointSeries(folder), np.random.default_rng(0)
+    for step in range(1, 34):
+        noise = {weight.name: rng.normal(size=weight.shape).astype(np.float32) for weight in network.trainable_params()}
+        series.append(noise, step, step)
+    fit_basis(series, 32, out=out / "pca_mat.npy")
+    (out / "config.yaml").touch()
+    found = check_stage_2(TWO, network, data, weights, None, out, True, ALONE).basis
+    assert isinstance(found, SubspaceBasis)
+    assert found.path == out / "pca_mat.npy"
+
+
+def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:
+    (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
+    assert "moving_mean" in refusal_of_stage_2(data, network, snapshot, None)
+
+
+def test_every_problem_is_told_at_once(data: Path, network: nn.Cell, weights: Path) -> None:
+    """One of them is one snapshot where 33 are needed."""
+    told = refusal_of_stage_2(data / "nowhere", network, weights, None)
+    assert told.startswith("2 problems:")
+    assert "nowhere" in told
+    assert "33" in told
 
 
 def test_space_and_memory(tmp_path: Path) -> None:
     check_space(tmp_path / "not" / "yet", 1000, "the run")
     with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
         check_space(tmp_path / "not" / "yet", 10**18, "the run")
-    check_search_memory(TWO, nn.Dense(3, 2), 1)
-    huge = TWO.model_copy(update={"search": SearchConfig(n_components=10**16)})
+    check_search_memory(SEARCH, nn.Dense(3, 2), 1)
+    huge = SEARCH.model_copy(update={"search": SearchConfig(n_components=10**16)})
     with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, [\d,]+ MB are available"):
         check_search_memory(huge, nn.Dense(3, 2), 1)
 
 
 def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
     weights = nn.Dense(3, 2)  # 8 weights of 4 bytes
-    assert [search_memory(TWO, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
+    assert [search_memory(SEARCH, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
 
 
 def test_the_plan_counts_in_words(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        say_plan(TWO, 1, 1, 2_000_000)
+        say_plan(SEARCH, 1, 1, 2_000_000)
         say_plan(StageOneConfig.model_validate({"stop": "averaged"}), 90, 5004, 2_000_000)
     ends = "in all; snapshots, checkpoints and states take up to 2 MB of disk"
     assert caplog.messages == [f"1 epoch of 1 step, 1 {ends}", f"up to 90 epochs of 5,004 steps, 450,360 {ends}"]
