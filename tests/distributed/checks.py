@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.distributed.ranks import Intent, Ranks, share
+from dimred.distributed.ranks import Ranks, share
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
@@ -79,7 +78,6 @@ def collectives(ranks: Ranks) -> dict:
         "run_on_rank_zero": ranks.run_on_rank_zero(lambda: time.sleep(1) or 7),
         "failures": failures,
         "differs": differs,
-        "threads": threading.active_count(),
     }
 
 
@@ -97,23 +95,6 @@ def subspace(ranks: Ranks) -> dict:
         "digest": digest(down, up),
         "held": int(np.prod(sharded._components.shape)),
     }
-
-
-def one_rank_fails(ranks: Ranks) -> dict:
-    """The last rank can't read its fourth batch: all leave before that step, and can still add.
-
-    Without the agreement the last rank's sum at the end would meet the others' fourth step.
-    """
-    fails = ranks.rank == ranks.group_size - 1
-    sums = []
-    for number in range(1, 7):
-        agreed = ranks.agree(Intent.FAIL if fails and number == 4 else Intent.STEP)
-        if agreed is not Intent.STEP:
-            break
-        sums.append(float(ranks.sum([number])[0]))
-    after = float(ranks.sum([100])[0])
-    highest = ranks.agree(Intent.FAIL if fails else Intent.STOP)
-    return {"agreed": agreed.name, "sums": sums, "after": after, "highest": highest.name}
 
 
 def evaluation(ranks: Ranks) -> dict:
@@ -204,7 +185,7 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
         ms.set_context(mode=ms.GRAPH_MODE)
 
 
-CHECKS = (collectives, one_rank_fails_at_work, one_rank_fails, one_rank_leaves, one_loss_is_not_finite,
+CHECKS = (collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite,
           reads_of_a_job, all_reduces, subspace, beside_one_rank,
           batch_norm, one_loss_differs,
           evaluation, averages, shared_files, metrics_without_a_shared_disk, counters,

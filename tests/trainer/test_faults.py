@@ -15,27 +15,21 @@ def see(watch: DivergenceDetector, losses: list[float]) -> None:
 
 def test_an_ordinary_training_with_a_few_overflows_goes_on() -> None:
     see(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
-
-
-def test_ten_losses_without_a_finite_one_end_it() -> None:
-    with pytest.raises(FaultError, match="none of the 10 losses up to step 20"):
-        see(DivergenceDetector(), [2.3] * 10 + [math.nan] * 5 + [math.inf] * 5)
-
-
-def test_an_exploded_loss_ends_it_and_the_first_loss_is_that_of_the_whole_run() -> None:
-    with pytest.raises(FaultError, match=r"exploded: 400 at step 20, and no less than 300"):
-        see(DivergenceDetector(), [2.3] * 10 + [300.0] * 9 + [400.0])
     see(DivergenceDetector(), [300.0] * 10)
-    with pytest.raises(FaultError, match="exploded"):
-        see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
 
 
-def test_an_explosion_is_seen_though_a_loss_among_the_ten_is_not_a_number() -> None:
-    for place in (0, 4, 9):
-        losses = [400.0] * 10
-        losses[place] = math.nan
-        with pytest.raises(FaultError, match="exploded"):
-            see(DivergenceDetector(first_loss=2.3), losses)
+@pytest.mark.parametrize(
+    ("first_loss", "losses", "said"),
+    [
+        (None, [2.3] * 10 + [math.nan] * 5 + [math.inf] * 5, "none of the 10 losses up to step 20"),
+        (None, [2.3] * 10 + [300.0] * 9 + [400.0], r"exploded: 400 at step 20, and no less than 300"),
+        (2.3, [300.0] * 10, "exploded"),  # beside the first loss of the whole run
+        *((2.3, [400.0] * place + [math.nan] + [400.0] * (9 - place), "exploded") for place in (0, 4, 9)),
+    ],
+)
+def test_ten_bad_losses_end_it(first_loss: float | None, losses: list[float], said: str) -> None:
+    with pytest.raises(FaultError, match=said):
+        see(DivergenceDetector(first_loss), losses)
 
 
 def test_going_on_is_not_the_advice_after_an_explosion() -> None:

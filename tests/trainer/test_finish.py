@@ -1,6 +1,5 @@
 """Stage 2's run goes on over bad batches, after a kill, and only with what it was begun with."""
 
-import errno
 import json
 import shutil
 import subprocess
@@ -92,19 +91,6 @@ def test_the_default_stage_2_imports_nothing_of_the_search() -> None:
     code = "import dimred.pipelines.stage_2, sys; print([m for m in sys.modules if m.startswith('dimred.search_step')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_disk_that_is_away_for_a_moment_does_not_cost_the_result(
-    default_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(path: Path, content: dict[str, Any]) -> None:
-        monkeypatch.undo()
-        raise OSError(errno.ESTALE, "away", str(path))
-
-    monkeypatch.setattr("dimred.io.atomic._WAITS_SECONDS", (0.0,))
-    monkeypatch.setattr("dimred.trainer.finish.write_checksummed", write)
-    default_run(tmp_path / "two", False)
-    assert read_checksummed(tmp_path / "two" / "result.json")["epochs"] == 1
 
 
 def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, checkpoints: Path) -> None:

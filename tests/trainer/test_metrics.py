@@ -85,12 +85,6 @@ def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCapt
     assert caplog.text.count("/dev/full: No space left on device; waiting until there is room") == 1
 
 
-def test_a_failed_flush_names_the_file() -> None:
-    with pytest.raises(OSError, match="Invalid") as failed, MetricsLog(Path("/dev/full")) as log:
-        log.mark()
-    assert failed.value.filename == "/dev/full"
-
-
 def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
     """As in ``MetricsLog``, which tells who failed no more; here files may not grow, as on a disk without space."""
     board = TensorBoard(tmp_path, [])

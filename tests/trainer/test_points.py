@@ -53,19 +53,6 @@ def put_chosen(made: Points, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
     return made.put_chosen(Distances(network), range(1, n_epochs + 1))
 
 
-def test_of_equal_candidates_the_mean_is_kept_and_all_are_recorded(tmp_path: Path, network: nn.Cell) -> None:
-    made = points(tmp_path)
-    make(made, network, {"start": 5.0, "1": 3.0, "2": 3.0, "final": 0.0})
-    names = ["net-1_7.ckpt", "net-2_7.ckpt", "net-final.ckpt", "net-start.ckpt"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    found = put_chosen(made, network, 2)
-    assert found["kept"] == "mean of epochs 1 to 2"  # as good, and wider
-    assert {record["name"]: record["loss"] for record in found["kept_candidates"]} == {
-        "start": 3.0, "1": 1.0, "2": 1.0, "mean of epochs 1 to 2": 1.0,
-    }  # fmt: skip
-    np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), 3, np.float32))
-
-
 @pytest.mark.parametrize(
     ("values", "kept", "weight"),
     [
@@ -82,14 +69,6 @@ def test_start_epochs_and_their_means_are_candidates(
     make(made, network, values)
     assert put_chosen(made, network, len(values) - 1)["kept"] == kept
     np.testing.assert_array_equal(network.weight.asnumpy(), np.full((3, 2), weight, np.float32))
-
-
-def test_the_losses_are_taken_up_from_a_state(tmp_path: Path, network: nn.Cell) -> None:
-    made, resumed = points(tmp_path), points(tmp_path)
-    make(made, network, {"start": 2.0, "1": np.nan, "2": 4.0})
-    resumed.restore(made.state_arrays() | {"network.weight": np.zeros(3)}, made.state_values())
-    found = {one.name: (one.effective_size, one.loss) for one in resumed.selection.candidates}
-    assert found == {"start": (1, 0), "2": (1, 2)}
 
 
 def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measured(

@@ -43,12 +43,10 @@ def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path:
 
 
 def test_a_resumed_run_removes_what_the_killed_one_left_over(tmp_path: Path) -> None:
-    states = RunStates(tmp_path)
+    states, killed = RunStates(tmp_path), RunStates(tmp_path)
+    killed.keep = 5
     for step in (1, 2, 3, 4, 5):
-        states.save(step, {"w": np.ones(3, np.float32)}, {})
-        (states.directory / f"state-{step}.ckpt").rename(tmp_path / f"state-{step}.ckpt")
-    for path in tmp_path.glob("*.ckpt"):
-        path.rename(states.directory / path.name)
+        killed.save(step, {"w": np.ones(3, np.float32)}, {})
     states.forget_after(4)
     assert sorted(path.name for path in states.directory.iterdir()) == ["state-3.ckpt", "state-4.ckpt"]
 
@@ -65,8 +63,7 @@ def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
         newest = states.newest(said.append)
         assert newest is not None
         assert newest.progress == {"step": 1}
-        assert str(path) in said[0]
-        assert len(said) == 1
+        assert [str(path) in words for words in said] == [True]
 
 
 def test_unreadable_states_are_not_taken_for_no_states(tmp_path: Path) -> None:
@@ -78,8 +75,7 @@ def test_unreadable_states_are_not_taken_for_no_states(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(RunError, match=r"state-1\.ckpt is empty\. .*No other state is left; restore one of .*resume"):
         states.newest(said.append)
-    assert len(said) == 1
-    assert "state-2.ckpt is empty" in said[0]
+    assert ["state-2.ckpt is empty" in words for words in said] == [True]
 
 
 def test_numbers_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
