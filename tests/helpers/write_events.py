@@ -1,13 +1,22 @@
-"""Whatever changes the disk below a folder, as numbered events at which a test can act.
+"""Whatever changes the disk below a folder, as numbered events at which a test can act, or a program is killed.
 
 An event is: opening a file to write, flushing it to the disk, renaming, removing, truncating, making a folder.
+
+python -m tests.helpers.write_events EVENT DELAY SIGNAL COUNT_FILE PROGRAM [ARGUMENTS ...]
+
+runs a program. The signal comes DELAY seconds after the event number EVENT below ``--out``, from a thread, or at once
+for 0.
 """
 
 import os
+import runpy
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 _CHANGES = ("os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir")
@@ -71,3 +80,33 @@ def _counted(function: Callable[[int], None]) -> Callable[[int], None]:
 
 os.fsync, os.fdatasync = _counted(os.fsync), _counted(os.fdatasync)
 sys.addaudithook(_audit)
+
+
+def main() -> None:
+    """The number of events is written to COUNT_FILE when the program ends by itself."""
+    event, delay, name, count_file, program, *arguments = sys.argv[1:]
+
+    def send() -> None:
+        time.sleep(float(delay))
+        os.kill(os.getpid(), getattr(signal, name))
+
+    def act(number: int) -> None:
+        if number == int(event):
+            threading.Thread(target=send, daemon=True).start() if float(delay) else send()
+
+    sys.argv = [program, *arguments]
+    events = WriteEvents(str(Path(arguments[arguments.index("--out") + 1]).parent), act)
+    try:
+        with events.watched():
+            if program == "dimred":
+                from dimred.cli.main import app
+
+                app()
+            else:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+    finally:
+        Path(count_file).write_text(str(events.seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,19 @@
 """``dimred train --fast-dev-run``: a step and all that surrounds it, on the user's own data and network."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import yaml
 
 from dimred.launch.job import make_job
-from tests.helpers.commands import REPOSITORY, TWO_RANKS, run
+from tests.helpers import commands
+from tests.helpers.commands import TWO_RANKS
 from tests.helpers.tiny_task import TASK
 
 ONE_RANK = ("--devices", "1", "--device-target", "CPU")
-
-
-def dimred(*arguments: object, cwd: Path, status: int) -> CompletedProcess[str]:
-    """The command, with the own network and data of ``TASK`` on its path."""
-    command = Path(sys.executable).with_name("dimred")
-    return run(command, *arguments, cwd=cwd, environment={"PYTHONPATH": str(REPOSITORY)}, status=status)
+dimred = partial(commands.dimred, environment={"PYTHONPATH": str(commands.REPOSITORY)})  # for ``TASK``
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: boo
     count = folder / "count"
     count.unlink(missing_ok=True)
     options = phase.resume if resumed else []
-    command = [sys.executable, "-m", "tests.helpers.killed_run", event, delay, how, count, *phase.command]
+    command = [sys.executable, "-m", "tests.helpers.write_events", event, delay, how, count, *phase.command]
     command += ["--out", folder / "run" / phase.out_name, *options]
     done = run(*command, cwd=REPOSITORY)
     return done, int(count.read_text()) if count.exists() else 0

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,11 +158,19 @@ def arrays_of(found: Any, folder: Path) -> dict[str, np.ndarray]:
     return read_checkpoint(folder / "copy.ckpt")
 
 
-def started(command: list[str], folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
+def started(command: list[str], folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
     """The process, and the file with what it prints."""
-    log = folder / "msg"
+    log, variables = folder / "msg", os.environ | environment
     with log.open("wb") as file:
-        return subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT), log
+        return subprocess.Popen(command, cwd=folder, env=variables, stdout=file, stderr=subprocess.STDOUT), log
+
+
+def two_hosts(folder: Path) -> tuple[list[Path], str]:
+    """The folders of two hosts, both of them here, and a port for them."""
+    hosts = [folder / f"host {number}" for number in range(2)]
+    for host in hosts:
+        host.mkdir()
+    return hosts, str(make_job("", "", [], out=folder, devices=2, device_target="CPU").master_port)
 
 
 def wait_for_a_state(process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -183,34 +190,22 @@ def test_two_hosts_give_the_bytes_of_one(
     job: RanksJob = request.getfixturevalue(f"job_{stage}")
     paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
     command = [paths.get(word, word) for word in job.command]
-    port = str(make_job("", "", [], out=tmp_path, devices=2, device_target="CPU").master_port)
+    hosts, port = two_hosts(tmp_path)
     if by == "--nodes":
         command += ["--nodes", "2", "--master-addr", "127.0.0.1", "--master-port", port]
     else:
         table = make_rank_table(["127.0.0.1", "127.0.0.2"], ["192.168.0.1", "192.168.0.2"])
         (tmp_path / "table.json").write_text(json.dumps(table))
         command += ["--rank-table", str(tmp_path / "table.json"), "--master-port", port]
-    hosts = [tmp_path / f"host {number}" for number in range(2)]
-    for host in hosts:
-        host.mkdir()
     (hosts[0] / "weights.ckpt").symlink_to(two_stages.weights)
     (hosts[0] / "checkpoint_pca").symlink_to(two_stages.snapshots)
     for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
         (hosts[0] / file.name).symlink_to(file)
-    with ExitStack() as stack:
-        logs = [stack.enter_context((host / "msg").open("wb")) for host in hosts]
-        started = [
-            subprocess.Popen(
-                [*command, "--node-rank", str(number)],
-                cwd=hosts[number],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},  # as many as each of two ranks on one host of 2 cores has
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            for number, log in enumerate(logs)
-        ]
-        statuses = [process.wait(timeout=300) for process in started]
-    assert statuses == [0, 0], "".join((host / "msg").read_text() for host in hosts)
+    jobs = [  # with as many threads as each of two ranks on one host of 2 cores has
+        started([*command, "--node-rank", str(number)], host, OMP_NUM_THREADS="1") for number, host in enumerate(hosts)
+    ]
+    statuses = [process.wait(timeout=300) for process, _ in jobs]
+    assert statuses == [0, 0], "".join(log.read_text() for _, log in jobs)
     assert not differences(results_of(hosts[0], stage), job.results)
     assert not (hosts[0] / f"device1_stage_{stage}").exists()
     assert (hosts[1] / f"device1_stage_{stage}" / "train.log").exists()
@@ -220,19 +215,15 @@ def test_two_hosts_give_the_bytes_of_one(
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, tmp_path: Path) -> None:
     """MindSpore's heartbeat tells the other; here within about 35 s."""
-    port = str(make_job("", "", [], out=tmp_path, devices=2, device_target="CPU").master_port)
+    hosts, port = two_hosts(tmp_path)
     command = [*job_1.command, "--set=epochs=400", "--set=schedule.total_epochs=401", "--nodes", "2"]
     command += ["--master-addr", "127.0.0.1", "--master-port", port]
-    hosts = [tmp_path / f"host {number}" for number in range(2)]
-    started_ones = []
-    for number, host in enumerate(hosts):
-        host.mkdir()
-        started_ones.append(started([*command, "--node-rank", str(number)], host))
-    wait_for_a_state(started_ones[0][0], hosts[0] / "device0_stage_1")
-    started_ones[dead][0].kill()
+    jobs = [started([*command, "--node-rank", str(number)], host) for number, host in enumerate(hosts)]
+    wait_for_a_state(jobs[0][0], hosts[0] / "device0_stage_1")
+    jobs[dead][0].kill()
     began = time.monotonic()
-    process, log = started_ones[1 - dead]
-    started_ones[dead][0].wait()
+    process, log = jobs[1 - dead]
+    jobs[dead][0].wait()
     assert process.wait(timeout=120) not in (0, None)
     print(f"host {1 - dead} ended {time.monotonic() - began:.1f} s after host {dead}")
     failed = "rank 1 of 2" if dead == 0 else "rank 0 of 2|the scheduler"  # which is on host 0, and may end first
