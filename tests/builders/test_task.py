@@ -53,16 +53,9 @@ def test_mindspores_own_losses_are_accepted() -> None:
     ("options", "said"),
     [
         ({"loss": "nowhere:loss"}, "loss is 'nowhere:loss', but 'nowhere' can't be imported"),
-        ({"metric": f"{HERE}:nothing"}, f"metric is '{HERE}:nothing', but '{HERE}' has no 'nothing'"),
-        ({"loss": f"{HERE}:number"}, "which failed with TypeError"),
         ({"metric": f"{HERE}:number"}, "which returned int; it must return a function or a cell"),
         ({"loss": f"{HERE}:NeverMean"}, "gives the shape (6, 2) with reduction='mean'; it must be one number, ()"),
-        (
-            {"loss": f"{HERE}:AlwaysMean"},
-            f"which {MEASURED} gives a single number for a batch; it must give one for each item",
-        ),
-        ({"loss": f"{HERE}:OuterProduct"}, "the shape (6, 2, 2), more numbers than there are"),
-        ({"metric": f"{HERE}:mean_absolute_error"}, "gives a single number for a batch; it must give one"),
+        ({"loss": f"{HERE}:AlwaysMean"}, f"{MEASURED} gives a single number for a batch; it must give one for each"),
         ({"metric": f"{HERE}:pairs"}, "gives the shape (6, 6), more numbers than there are outputs or labels"),
         ({"metric": f"{HERE}:broken_metric"}, f"metric is '{HERE}:broken_metric', which fails {MEASURED}: ValueError"),
         ({"metric": None}, "the labels are Float32 of the shape (6, 2), but only whole numbers can be counted as"),
@@ -100,21 +93,15 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_images_that_would_be_blown_up_are_named(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_that_would_be_blown_up_are_named_and_no_others(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     build_splits(StageOneConfig(), data, ["train"])
     said = caplog.text
     assert "the images have 16 pixels on the shorter side, and data.image_size is 224" in said
     assert "about 196 times as many" in said
     assert "--set data.image_size=16" in said
-
-
-@pytest.mark.parametrize(
-    "changed", [{"image_size": 32}, {"image_size": 224, "resize": False, "augmentation": "pad_crop"}]
-)
-def test_images_that_are_not_blown_up_are_not_mentioned(
-    data: Path, changed: dict, caplog: pytest.LogCaptureFixture
-) -> None:
-    build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
+    caplog.clear()
+    for changed in ({"image_size": 32}, {"image_size": 224, "resize": False, "augmentation": "pad_crop"}):
+        build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert not caplog.messages
 
 

@@ -136,7 +136,7 @@ class Runs:
         last = max(seen.saved)
         return {
             "recorded": seen.recorded, "launched": seen.launched, "saved": last, "end": seen.end,
-            "as stopped": not changed(self.stopped[last], seen.saved[last]),
+            "reads": sorted(seen.reads), "as stopped": not changed(self.stopped[last], seen.saved[last]),
             "weights": sha256(b"".join(seen.saved[last][name].tobytes() for name in self.weights)).hexdigest(),
         }  # fmt: skip
 
@@ -196,8 +196,3 @@ def all_reduces(ranks: Ranks) -> dict:
             float(np.abs(each.asnumpy() - share * value).max()) for each, value in zip(means, values, strict=True)
         ),
     }
-
-
-def reads_of_a_job(ranks: Ranks) -> dict:
-    """After how many steps, of two epochs, the loop read something."""
-    return {"reads": sorted(Runs(ranks).run({}).reads)}

@@ -8,9 +8,8 @@ from mindspore import Tensor, nn
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.step import TrainStep
-from tests.helpers.networks import BatchNormNet, PlainBasis, TanhMLP, image_batch, orthonormal_rows, weight_vector
+from tests.helpers.networks import PlainBasis, TanhMLP, orthonormal_rows, weight_vector
 
 K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
 OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
@@ -64,27 +63,6 @@ def beside_one_rank(ranks: Ranks) -> dict:
         "decisions": decisions,
         "decisions_alone": decisions_alone,
         "digest": digest(one, two, continued),
-    }
-
-
-def batch_norm(ranks: Ranks) -> dict:
-    """Bit-equal weights with BatchNorm; its statistics differ until they are averaged."""
-    network = BatchNormNet()
-    step = TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean())
-    for number in range(STEPS):
-        step(*image_batch(number * ranks.group_size + ranks.rank))
-    one = weight_vector(network)
-    search = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, len(one))), ranks=ranks, **OPTIONS)
-    for number in range(STEPS):
-        search(*image_batch(number * ranks.group_size + ranks.rank))
-    statistics = moving_statistics(network)
-    before = [value.asnumpy().copy() for value in statistics]
-    ranks.all_reduce_mean(statistics)
-    after = [value.asnumpy().copy() for value in statistics]
-    return {
-        "weights": digest(one, weight_vector(network)),
-        "statistics": [value.tolist() for value in before],
-        "averaged": [value.tolist() for value in after],
     }
 
 

@@ -125,7 +125,6 @@ READERS = [
 pytestmark = pytest.mark.filterwarnings("ignore:Reading .*npy:UserWarning")
 AS_IT_IS = [pytest.param(reader, False, id=reader.name) for reader in READERS]
 FORGED = [pytest.param(reader, True, id=f"{reader.name}, checksum put right") for reader in READERS if reader.forge]
-EVERY_READER = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 PIECES = (
     b"\0",
     b"\xff" * 8,
@@ -180,15 +179,6 @@ def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, chan
     path.write_bytes(changed(reader.example, changes))
     if forged:
         reader.forge(path)
-    read(reader, path)
-
-
-@EVERY_READER
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(content=st.binary(max_size=300) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_any_bytes_at_all(reader, content, tmp_path_factory) -> None:
-    path = tmp_path_factory.getbasetemp() / reader.name
-    path.write_bytes(content)
     read(reader, path)
 
 

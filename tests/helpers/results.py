@@ -36,7 +36,6 @@ def results(folder: Path) -> dict[str, Any]:
             found[name] = {k: v for k, v in read_checksummed(path).items() if k not in TIMES}
         elif path.parent.name == "resume":
             state = RunStates(path.parent.parent).newest(pytest.fail)
-            assert state is not None
             found[name] = "a state"
             losses = {key: value for key, value in state.arrays.items() if key.startswith(MEASURED)}
             found["newest state"] = {key: value.tobytes() for key, value in state.arrays.items() if key not in losses}

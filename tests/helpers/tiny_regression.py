@@ -59,10 +59,6 @@ def callback(out: Path) -> Callable[[dict[str, Any]], None]:
     return lambda record: TOLD.append((out.name, record))
 
 
-def mean_absolute_error() -> Callable[[Tensor, Tensor], np.ndarray]:
-    return lambda outputs, labels: np.abs(outputs.asnumpy() - labels.asnumpy()).mean()
-
-
 def pairs() -> Callable[[Tensor, Tensor], Tensor]:
     """What (n, 1) and (n,) make of a difference."""
     return lambda outputs, labels: abs(outputs[:, :1] - labels[:, 0])
@@ -87,15 +83,3 @@ class AlwaysMean(nn.Cell):
 class NeverMean(AlwaysMean):
     def construct(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return (outputs - labels) ** 2
-
-
-class OuterProduct(AlwaysMean):
-    """What two shapes that do not match make of a squared error."""
-
-    def __init__(self, reduction: str):
-        super().__init__(reduction)
-        self.is_mean = reduction == "mean"
-
-    def construct(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        squares = (outputs.expand_dims(2) - labels.expand_dims(1)) ** 2
-        return squares.mean() if self.is_mean else squares

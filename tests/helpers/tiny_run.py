@@ -1,9 +1,11 @@
 """Runs of both stages on the tiny task, inside this process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import mindspore as ms
+import pytest
 
 from dimred.builders import build_cooldown_step, build_data, build_network, build_train_step
 from dimred.builders.handover import read_handover
@@ -84,3 +86,12 @@ def stage_2_run(
             finish.run()
 
     return run
+
+
+@contextmanager
+def dying(kind: type, method: str) -> Iterator[None]:
+    """The run in the block dies where it calls this method."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, method, lambda *_, **__: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            yield

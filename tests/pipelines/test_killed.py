@@ -135,7 +135,6 @@ def test_a_signal_saves_the_step_and_ends_with_its_own_status(
     assert done.returncode == status, done.stderr
     assert "--resume" in done.stderr
     state = RunStates(tmp_path / "run" / "stage_1").newest(pytest.fail)
-    assert state is not None
     assert str(state.path) in done.stderr
     done, _ = killed(phase, tmp_path, 0, 0, resumed=True)
     assert done.returncode == 0, done.stderr

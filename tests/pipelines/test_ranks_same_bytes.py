@@ -134,7 +134,6 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
         assert words in log.read_text()
     assert soon(lambda: nothing_is_left(tmp_path))
     state = RunStates(tmp_path / f"device0_stage_{stage}").newest(pytest.fail)
-    assert state is not None
     image.write_bytes(whole)
     again = run(*command, "--resume", cwd=tmp_path, status=0)
     assert f"going on after step {state.progress['done']} of epoch {state.progress['epoch']}" in again.stdout

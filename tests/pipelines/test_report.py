@@ -63,7 +63,6 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
     """With alpha = 0 the summed steps must be the checkpoints' coordinates."""
     record = read_stage_2(searched)
     basis = record.basis
-    assert basis.layout is not None
     folder = searched / "checkpoint_stage_2"
     start, first = (
         basis.layout.flatten(read_checkpoint(folder / f"resnet_small-{point}.ckpt")) for point in ("start", "1_18")

@@ -34,7 +34,6 @@ def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_
     assert steps == sorted(set(steps))
     assert len(steps) == N_SNAPSHOTS
     assert steps[11::12] == [74, 148, 222]
-    assert series.layout is not None
     assert series.layout.size == 19954
     checkpoint = read_checkpoint(two_stages.weights)
     for name, value in read_checkpoint(series.paths[-1]).items():
@@ -91,8 +90,6 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
     two_stages: TwoStages, searched: Path
 ) -> None:
     basis = load_basis(two_stages.matrix)
-    assert basis.layout is not None
-    assert basis.mean is not None
     final = read_checkpoint(searched / "checkpoint_stage_2" / "resnet_small-2_18.ckpt")
     moved = basis.layout.flatten(final).astype(np.float64) - basis.mean
     inside = np.linalg.norm(basis.project(moved))
@@ -129,7 +126,6 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
         last = read_checkpoint(two_stages.weights)
         return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
     layout = load_basis(two_stages.matrix).layout
-    assert layout is not None
     averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
     first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
     expected = averages.of(Window(first, last + 1, name.partition(" ")[0]))

@@ -84,29 +84,24 @@ def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
     assert not differences(results(tmp_path / "one"), results(tmp_path / "whole"))
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run whose weights do not move, so that it ends after three measurements; and what it said."""
-    out, told = tmp_path_factory.mktemp("ended") / "one", StringIO()
+def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> None:
+    """The weights do not move, so it ends after three measurements."""
+    out, told = tmp_path / "one", StringIO()
     run = stage_1_run(settings(epochs=9, stop=STOP | {"patience": 2}, **AT_REST))
     run(out, False)
     before = results(out)
     with redirect_stdout(told), Lines(to_stdout=True):
         run(out, True)  # there is nothing to do: it ends at the same place, and writes nothing else
+    said = told.getvalue()
     assert not differences(results(out), before)
-    return out, told.getvalue()
-
-
-def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(ended: tuple[Path, str]) -> None:
-    out, told = ended
     records = read_metrics(out / "metrics.jsonl")
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert records[-1]["accuracy"] is not None
     assert [record["averaged_gain"] for record in measured(out)] == [None, *[pytest.approx(0, abs=1e-6)] * 2]
     checkpoints = out / "checkpoint_stage_1"
     assert [path.name for path in checkpoints.glob("*.ckpt")] == ["network-6_4.ckpt"]
-    assert "stage 1 ends after epoch 6: in 2 measurements in a row the averaged weights gained no more than a" in told
-    assert f"\nnext: dimred train stage-2 DATA {checkpoints / 'network-6_4.ckpt'} --config" in told
+    assert "stage 1 ends after epoch 6: in 2 measurements in a row the averaged weights gained no more than a" in said
+    assert f"\nnext: dimred train stage-2 DATA {checkpoints / 'network-6_4.ckpt'} --config" in said
 
 
 def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[Run, Path], tmp_path: Path) -> None:

@@ -93,7 +93,14 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
             run(out, False)
 
 
-def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -> None:
+@pytest.mark.parametrize(
+    ("phase", "every"),
+    [("stage_1", 29), ("pca", 1), ("cooldown", 31), ("both", 61)]
+    + [pytest.param(phase, 1, marks=pytest.mark.slow) for phase in ("stage_1", "stage_2", "cooldown", "both")],
+)
+def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
+    phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
+) -> None:
     run: Run = {
         "stage_1": lambda finished: stage_1_run(ONE),
         "pca": pca,
@@ -101,26 +108,11 @@ def sweep(phase: str, finished: Path, dead_pid: int, folder: Path, every: int) -
         "cooldown": lambda finished: stage_2(finished, COOLDOWN),
         "both": lambda finished: stage_2(finished, BOTH),
     }[phase](finished)
-    n_events, expected = events_of(run, folder / "whole" / "out")
+    n_events, expected = events_of(run, tmp_path / "whole" / "out")
     assert n_events > 10
     for event in range(1, n_events + 1, every):
-        out = folder / str(event) / "out"
+        out = tmp_path / str(event) / "out"
         out.parent.mkdir()
         die_at(event, run, out, dead_pid)
         run(out, True)
         assert not differences(results(out.parent), expected), f"after event {event} of {n_events}"
-
-
-@pytest.mark.parametrize(("phase", "every"), [("stage_1", 29), ("pca", 1), ("cooldown", 31), ("both", 61)])
-def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
-    phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
-) -> None:
-    sweep(phase, finished, dead_pid, tmp_path, every)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["stage_1", "stage_2", "cooldown", "both"])
-def test_a_run_that_dies_at_any_write_event_is_resumed_to_the_same_bytes(
-    phase: str, finished: Path, dead_pid: int, tmp_path: Path
-) -> None:
-    sweep(phase, finished, dead_pid, tmp_path, 1)

@@ -26,7 +26,7 @@ from dimred.trainer.finish import Finish
 from dimred.trainer.states import RunStates
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import Run, dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
 
 STAGE_1: dict[str, Any] = {
@@ -152,13 +152,11 @@ def test_changes_that_a_saved_state_does_not_fit_are_refused(checkpoints: Path, 
 
 
 def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_epochs(
-    finished: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, checkpoints: Path
 ) -> None:
     longer = stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt", allowed=["epochs"])
-    with monkeypatch.context() as patched:
-        patched.setattr(Finish, "after_epoch", lambda finish, place: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            longer(finished, True)
+    with dying(Finish, "after_epoch"):
+        longer(finished, True)
     with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
         read_stage_2(finished)
     longer(finished, True)
@@ -219,7 +217,7 @@ def test_epochs_beyond_the_resumed_state_are_no_candidates(checkpoints: Path, tm
 
 
 def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluous(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out, config = tmp_path / "one/checkpoint_stage_1/network-2_4.ckpt", tmp_path / "two", tmp_path / "c.yaml"
@@ -227,10 +225,8 @@ def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluou
     config.write_text(json.dumps(task))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config}
     stage_2(**arguments, out=tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        patched.setattr(Finish, "_keep", lambda finish: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            stage_2(**arguments, out=out)
+    with dying(Finish, "_keep"):
+        stage_2(**arguments, out=out)
     (out / "resume" / "state-8.ckpt").unlink()
     shutil.rmtree(tmp_path / "one")
     stage_2(**arguments, out=out, resume=True)
@@ -254,6 +250,4 @@ def test_an_overflow_that_is_not_dropped_ends_the_run_with_its_last_good_state(d
     said = r"not finite.*The last good state is .*state-4.ckpt, but the same steps would diverge again"
     with nullcontext() if drops else pytest.raises(FaultError, match=said):
         run(out, False)
-    state = RunStates(out).newest(pytest.fail)
-    assert state is not None
-    assert state.step == (8 if drops else 4)
+    assert RunStates(out).newest(pytest.fail).step == (8 if drops else 4)

@@ -215,9 +215,7 @@ def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Pat
     for epoch in range(1, 5):
         series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
     for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
-        found = snapshots_if_any(tmp_path / name)
-        assert found is not None
-        assert [entry.step for entry in found.entries] == steps
+        assert [entry.step for entry in snapshots_if_any(tmp_path / name).entries] == steps
     assert snapshots_if_any(tmp_path / "net-0_5.ckpt") is None
     with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
         snapshots_until(tmp_path / "net-0_5.ckpt")

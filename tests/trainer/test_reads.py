@@ -1,9 +1,8 @@
 """Between two logged steps neither stage 1 nor the cooldown reads the device; what a search reads in a step."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -41,17 +40,16 @@ class ManyPoints(Points):
         return super().__getitem__(number % len(self._labels))
 
 
-@dataclass
-class Reads:
+class Reads(NamedTuple):
     """How often the device was read inside the call of a step, and after it, by the step's number."""
 
-    inside: Counter[int] = field(default_factory=Counter)
-    after: Counter[int] = field(default_factory=Counter)
+    inside: Counter[int]
+    after: Counter[int]
 
 
 def reads_of(run: Run, out: Path, kind: type[nn.Cell]) -> Reads:
     """Count the reads of a run of one epoch from the first step to before the last; the first is compiled."""
-    reads, made, is_inside, take = Reads(), 0, False, kind.__call__
+    reads, made, is_inside, take = Reads(Counter(), Counter()), 0, False, kind.__call__
 
     def note() -> None:
         if 1 < made < STEPS:

@@ -38,7 +38,6 @@ def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path:
         states.save(step, {"w": np.full(3, step, np.float32)}, {"epoch": step})
     assert sorted(path.name for path in states.directory.iterdir()) == ["state-10.ckpt", "state-11.ckpt"]
     newest = states.newest(pytest.fail)
-    assert newest is not None
     assert (newest.progress, newest.arrays["w"].tolist(), list(newest.arrays)) == ({"epoch": 11}, [11.0] * 3, ["w"])
 
 
@@ -60,9 +59,7 @@ def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
     for length in range(len(whole) - 17):  # the last 17 bytes are the checksum, without which it is whole too
         path.write_bytes(whole[:length])
         said: list[str] = []
-        newest = states.newest(said.append)
-        assert newest is not None
-        assert newest.progress == {"step": 1}
+        assert states.newest(said.append).progress == {"step": 1}
         assert [str(path) in words for words in said] == [True]
 
 
@@ -91,9 +88,7 @@ def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_di
     states = RunStates(small_disk)
     for step in (1, 2, 3):  # two fit, and no third
         states.save(step, {"w": MEGABYTE + step}, {})
-    newest = states.newest(pytest.fail)
-    assert newest is not None
-    assert newest.arrays["w"][0] == 3
+    assert states.newest(pytest.fail).arrays["w"][0] == 3
     (states.directory / "state-2.ckpt").unlink()
     (small_disk / "ballast").write_bytes(b"x" * (1 << 20))
     with StopSignals() as signals, suppress(StoppedError), signals.held():
@@ -102,9 +97,7 @@ def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_di
             retry(lambda: states.save(4, {"w": MEGABYTE}, {}))
     for words in ("state-4.ckpt", "No space left", "state-3.ckpt", "free some space", "--resume"):
         assert words in str(fault.value)
-    newest = states.newest(pytest.fail)
-    assert newest is not None
-    assert newest.arrays["w"][0] == 3
+    assert states.newest(pytest.fail).arrays["w"][0] == 3
     assert [path.name for path in states.directory.iterdir()] == ["state-3.ckpt"]
 
 

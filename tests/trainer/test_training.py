@@ -16,7 +16,7 @@ from dimred.io.metrics_file import read_metrics
 from dimred.trainer.training import Training
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_run import dying, stage_1_run
 from tests.helpers.tiny_task import TASK
 
 STAGE_1: dict[str, Any] = {
@@ -64,15 +64,11 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_path: Path) -> None:
     """A constant rate, stopped in the evaluation of epoch 3 of 4, which then becomes the last."""
     rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every": 3}, tmp_path / "one"
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "measure", lambda training: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
-            stage_1_run(settings(epochs=4, **rarely))(out, False)
+    with dying(Training, "measure"):
+        stage_1_run(settings(epochs=4, **rarely))(out, False)
     stage_1_run(settings(epochs=3, **rarely))(out, True)
     stage_1_run(settings(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
     assert (out / "checkpoint_stage_1" / "network-3_4.ckpt").exists()
@@ -127,13 +123,11 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
     assert f"network: {folder / 'network-final.ckpt'}" in caplog.text
 
 
-def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     run = stage_1_run(settings(epochs=3, **SCHEDULE_FREE))
     run(tmp_path / "uninterrupted", False)
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "say_epoch", lambda training, place: 1 // 0)  # after the first epoch
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "one", False)
+    with dying(Training, "say_epoch"):  # after the first epoch
+        run(tmp_path / "one", False)
     run(tmp_path / "one", True)
     assert not differences(results(tmp_path / "one"), results(tmp_path / "uninterrupted"))
 
