@@ -11,7 +11,6 @@ from dimred.averaging.choice import Measured, Selection
 from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import ALONE
 from dimred.trainer.points import Points
-from tests.helpers.processes import slow_writer
 
 
 def points(folder: Path) -> Points:
@@ -82,11 +81,3 @@ def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measur
     assert found["kept_candidates"][-1]["name"] == "mean of epochs 1 to 4"
     assert not np.isfinite(found["kept_candidates"][-1]["loss"])
     np.testing.assert_array_equal(network.weight.asnumpy(), np.ones((3, 2), np.float32))
-
-
-def test_half_a_checkpoint_of_a_killed_run_is_removed(tmp_path: Path) -> None:
-    with slow_writer(tmp_path / "net-1_7.ckpt"):
-        pass
-    assert len(list(tmp_path.iterdir())) == 1
-    points(tmp_path)
-    assert list(tmp_path.iterdir()) == []

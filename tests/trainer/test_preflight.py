@@ -4,12 +4,12 @@ import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mindspore import nn
-from PIL import Image
 
 from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import write_checkpoint
@@ -22,6 +22,7 @@ from dimred.config import (
     StageTwoConfig,
     load_config,
 )
+from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError, DimredError, SeriesError
 from dimred.subspace.basis import SubspaceBasis
@@ -49,12 +50,8 @@ SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Two images of each of ten classes in every split."""
-    for split in ("train", "val", "test"):
-        for label in range(10):
-            folder = tmp_path / "data" / split / str(label)
-            folder.mkdir(parents=True)
-            for number in range(2):
-                Image.new("L", (16, 16), 100 * number).save(folder / f"{number}.png")
+    places = product(("train", "val", "test"), map(str, range(10)), ("0", "1"))
+    write_image_tree(tmp_path / "data", [(*place, np.zeros((16, 16))) for place in places])
     return tmp_path / "data"
 
 
