@@ -196,10 +196,8 @@ class Group(Ranks):
         except Exception as error:
             fault = error
         told = self.first_fault(fault)
-        if fault is not None:
-            raise fault
-        if told is not None:
-            raise told
+        if (first := fault or told) is not None:
+            raise first
         return cast(Result, result)
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
