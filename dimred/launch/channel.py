@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NamedTuple
 
 from dimred.console import LiveBar
@@ -37,13 +37,8 @@ def _connect() -> socket.socket | None:
     return launcher
 
 
-_launcher = _connect()
+_launcher = _connect()  # None in a process that is no rank of a launcher
 _told: set[str] = set()  # kinds of messages sent so far
-
-
-def has_launcher() -> bool:
-    """Return whether this process is a rank that a launcher watches."""
-    return _launcher is not None
 
 
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
@@ -82,7 +77,7 @@ class _SignsOfLife(logging.Handler):
         tell_alive()
 
 
-if has_launcher():
+if _launcher is not None:
     logging.getLogger("dimred").addHandler(_SignsOfLife())
 
 
@@ -223,16 +218,13 @@ class StopSignals:
     def __init__(self) -> None:
         self.received: int | None = None
         self._held = False
-        self._handled, self._numbers = ExitStack(), list[signal.Signals]()
+        self._handled = ExitStack()
 
     def __enter__(self) -> "StopSignals":
-        self._numbers = stop_signals()
         self._handled.enter_context(handled(self._handle))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handled.close()
         stop_waiting.clear()
 
@@ -249,7 +241,7 @@ class StopSignals:
 
     def reinstall(self) -> None:
         """Put the handlers back, because MindSpore takes ctrl-C for itself when it compiles or begins an epoch."""
-        for number in self._numbers:
+        for number in stop_signals():
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -257,6 +249,6 @@ class StopSignals:
         if self.received is None:
             self.received, waits = number, self._held
         else:
-            waits = has_launcher()
+            waits = _launcher is not None
         if not waits:
             raise StoppedError(number)

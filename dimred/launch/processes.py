@@ -17,11 +17,10 @@ from typing import Any, TextIO
 from dimred.errors import ConfigError
 from dimred.io.atomic import remove, writable
 from dimred.io.run_names import NOT_RESULTS
-from dimred.launch.channel import LAUNCHER
+from dimred.launch.channel import LAUNCHER, stop_signals
 from dimred.launch.job import Job
 
 _PR_SET_PDEATHSIG = 1
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LONGEST_MESSAGE = 65_536  # bytes
 _SECONDS_TO_DIE = 10.0
 _NOISE = re.compile(rb"^\[(INFO|WARNING)\] [A-Z_]+\(\d+,.*\n", re.MULTILINE)  # of MindSpore's C++ code
@@ -58,7 +57,7 @@ class Child:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:  # it ended before the request above, so no signal would come
                 os._exit(1)
-            for number in _STOP_SIGNALS if ignores_stop_signals else ():
+            for number in stop_signals() if ignores_stop_signals else ():
                 signal.signal(number, signal.SIG_IGN)
 
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
