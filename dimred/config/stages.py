@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -106,13 +106,9 @@ class StageConfig(Strict):
         return "accuracy" if self.metric is None else re.split("[:.]", self.metric)[-1]
 
     @model_validator(mode="after")
-    def _metric_has_a_name_of_its_own(self) -> "StageConfig":
+    def _keys_fit(self) -> "StageConfig":
         if self.metric_name in _TAKEN:
             raise ValueError(f"metric is {self.metric!r}, but results have another {self.metric_name!r}; rename it")
-        return self
-
-    @model_validator(mode="after")
-    def _sink_fits(self) -> "StageConfig":
         if self.data.sink and self.accumulation > 1:
             raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
         return self
@@ -149,7 +145,7 @@ class StageOneConfig(StageConfig):
         return self.stop is not None
 
     @model_validator(mode="after")
-    def _epochs_fit(self) -> "StageOneConfig":
+    def _sections_fit(self) -> "StageOneConfig":
         schedule, end = self.schedule, self.schedule.last_epoch
         if end is not None and self.epochs > end:
             raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
@@ -164,10 +160,6 @@ class StageOneConfig(StageConfig):
                 f"schedule.name is {schedule.name}, but optimizer.name is schedule_free, whose average takes the place "
                 "of a falling rate; set schedule.name to constant"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _stop_has_snapshots(self) -> "StageOneConfig":
         if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
             raise ValueError(
                 f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
@@ -178,14 +170,6 @@ class StageOneConfig(StageConfig):
 
 class StageTwoConfig(StageConfig):
     """Stage 2. By default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
-
-    NEW_KEYS: ClassVar[Mapping[str, str]] = {
-        "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
-        "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
-        "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer",
-        "n_component": "search.n_components", "search_split": "search.split",
-        **{key: f"search.{key}" for key in SearchConfig.model_fields if key not in ("basis", "split")},
-    }  # fmt: skip
 
     epochs: NumberOrShare = "10%"
     """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
@@ -216,9 +200,7 @@ class StageTwoConfig(StageConfig):
             raise ValueError("cooldown and search are both null, so stage 2 would do nothing; set one of them")
         if self.start == "mean" and self.search is None:
             raise ValueError("start is mean, that of a search's basis, but search is null; use start=best")
-        if self.cooldown is None or self.search is None:
-            return self
-        if self.search.split == "val":
+        if self.cooldown is not None and self.trained_split == "val":
             raise ValueError(
                 "search.split is val, but a cooldown trains all weights, and val chooses what is kept; set cooldown to "
                 "null"
