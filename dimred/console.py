@@ -210,15 +210,10 @@ def _in_our_words(error: Any) -> str:
     if isinstance(problem, ValidationError) and parameter is not None:
         (first, *_) = problem.errors()
         name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar.strip("[]")
-        limits = first.get("ctx", {})
-        allowed = {
-            "greater_than_equal": f"it must be at least {limits.get('ge')}",
-            "less_than_equal": f"it must be at most {limits.get('le')}",
-            "int_parsing": "it must be a whole number",
-            "float_parsing": "it must be a number",
-        }.get(first["type"], first["msg"].removeprefix("Value error, ").rstrip("."))
-        choices = re.fullmatch(r"'.*' is not one of (.*)", allowed)
-        text = f"{name} is {str(first['input'])!r}; " + (f"allowed: {choices[1]}" if choices else allowed)
+        said = first["msg"].replace("Input should be", "it must be").removeprefix("Value error, ").rstrip(".")
+        choices = re.fullmatch(r"'.*' is not one of (.*)", said)
+        allowed = f"allowed: {choices[1]}" if choices else said.partition(", unable to parse")[0]
+        text = f"{name} is {str(first['input'])!r}; {allowed}"
     return f"{text} (see {error.ctx.command_path} --help)" if error.ctx else text
 
 

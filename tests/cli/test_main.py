@@ -50,10 +50,13 @@ def test_the_exit_statuses_are_documented() -> None:
     ("arguments", "said"),
     [
         (("data", "digits", "."), "exists already"),
-        (("data", "digits", "x", "--seed", "-1"), "--seed is '-1'; it must be at least 0 (see "),
-        (("data", "digits", "x", "--label-noise", "1.5"), "--label-noise is '1.5'; it must be at most 1.0 (see "),
-        (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be at most 2 (see "),
-        (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a whole number (see "),
+        (("data", "digits", "x", "--seed", "-1"), "--seed is '-1'; it must be greater than or equal to 0 (see "),
+        (
+            ("data", "digits", "x", "--label-noise", "1.5"),
+            "--label-noise is '1.5'; it must be less than or equal to 1 (see ",
+        ),
+        (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be less than or equal to 2 (see "),
+        (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a valid integer (see "),
         (("init", "1"), "error: Missing argument 'FILE' (see "),
         (("train", "stage-3", "."), "error: STAGE is 'stage-3'; allowed: 'stage-1', 'stage-2' (see "),
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),

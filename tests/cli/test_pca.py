@@ -103,7 +103,7 @@ def test_names_come_from_a_file_when_asked(series, tmp_path):
     ("options", "words"),
     [
         (("--n-components", "many"), "'many'"),
-        (("--n-components", "0"), "--n-components is '0'; it must be at least 1"),
+        (("--n-components", "0"), "--n-components is '0'; it must be greater than or equal to 1"),
         (("--last", "0"), "last is 0"),
         (("--last", "1"), "needs at least 33 snapshots"),
         (("--basis", "ica"), "--basis is 'ica'; allowed: 'pca', 'snapshots'"),
