@@ -9,8 +9,7 @@ from dimred import __version__
 from dimred.cli.init import data, init
 from dimred.cli.machine import bench, doctor
 from dimred.cli.measure import compare, evaluate, report, summary
-from dimred.cli.merge import merge
-from dimred.cli.pca import pca, show
+from dimred.cli.snapshots import merge, pca, show
 from dimred.cli.train import rank_table, train
 from dimred.console import run_app, show_tracebacks
 
