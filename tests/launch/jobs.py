@@ -1,17 +1,20 @@
-"""Jobs of ranks that run ``rank_programs``, launched here or in a process of their own."""
+"""Jobs of ranks that run ``rank_programs``, launched here or in a process of their own.
+
+python -m tests.launch.jobs PROGRAM DEVICES NODES NODE PORT OUT WORDS; PORT is 0 where one node looks up a free one.
+"""
 
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from dimred.errors import DimredError
 from dimred.launch.job import Job, make_job
+from dimred.launch.launcher import launch
 
 
-def job(out: Path, *words: str, devices: int = 1, **options) -> Job:
-    return make_job(
-        "tests.launch.rank_programs", "stage_1", list(words), out=out, devices=devices, device_target="CPU", **options
-    )
+def job(out: Path, *words: str, program: str = "tests.launch.rank_programs", devices: int = 1, **options) -> Job:
+    return make_job(program, "stage_1", list(words), out=out, devices=devices, device_target="CPU", **options)
 
 
 def launch_command(
@@ -19,7 +22,16 @@ def launch_command(
 ) -> list[str]:
     """Return the command of a launcher in a process of its own."""
     numbers = map(str, (devices, nodes, node, port))
-    return [sys.executable, "-m", "tests.launch.launch_program", program, *numbers, str(out), *words]
+    return [sys.executable, "-m", "tests.launch.jobs", program, *numbers, str(out), *words]
+
+
+def main(program: str, devices: str, nodes: str, node: str, port: str, out: str, *words: str) -> int:
+    place = {"nodes": int(nodes), "node_rank": int(node), "master_addr": "127.0.0.1", "master_port": int(port)}
+    try:
+        return launch(job(Path(out), *words, program=program, devices=int(devices), **place))
+    except DimredError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
 
 
 class Launcher:
@@ -49,3 +61,7 @@ class Launcher:
         finally:
             self.process.kill()
         return self.process.returncode, out, err
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,14 +1,11 @@
 """Nobody but the launcher reaches a job's processes, and none of them outlives it."""
 
-import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
-import pytest
 
 from dimred.launch.launcher import launch
 from tests.helpers.processes import nothing_is_left, soon
@@ -19,12 +16,6 @@ def sockets(process: psutil.Process) -> set[str]:
     """The inodes of its sockets."""
     links = (str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir() if link.is_symlink())
     return {link[len("socket:[") : -1] for link in links if link.startswith("socket:")}
-
-
-def named(process: psutil.Process) -> list[str]:
-    """The names of its sockets, as every user of this host can read them."""
-    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return [row[7] for row in rows if len(row) > 7 and row[6] in sockets(process)]
 
 
 def listening() -> set[str]:
@@ -52,45 +43,6 @@ def test_nobody_listens_and_each_rank_holds_one_socket_of_its_own(tmp_path, capf
     assert launcher.end()[0] == 75
     assert launch(job(tmp_path / "below", "inherit")) == 0
     assert "sockets: [] False" in capfd.readouterr().out
-
-
-@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root, to act as somebody else")
-def test_another_user_can_not_end_a_job(tmp_path):
-    launcher = Launcher(tmp_path, "save", "75", devices=2)
-    processes = [launcher.process.pid, *launcher.pids(2).values()]
-    names = named(psutil.Process(launcher.process.pid))
-    attack = [sys.executable, "-c", ATTACK, ",".join(names), *map(str, processes)]
-    done = subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", *attack], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "nothing was sent\n"), done.stderr
-    assert launcher.process.poll() is None
-    launcher.process.terminate()
-    assert launcher.end()[0] == 75
-    assert all((tmp_path / f"device{rank}_stage_1" / "saved").exists() for rank in range(2))
-
-
-# All that a local user can try without knowing MindSpore's protocol: sockets that are named, signals, descriptors.
-ATTACK = """
-import os, signal, socket, sys
-from contextlib import suppress
-sent = 0
-for name in filter(None, sys.argv[1].split(",")):
-    message = b'{"kind": "refused", "rank": 0, "why": "so"}'
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
-        line.connect("\\0" + name[1:] if name[0] == "@" else name)
-        line.sendall(len(message).to_bytes(4, "big") + message)
-        line.recv(1)
-        sent += 1
-for process in sys.argv[2:]:
-    for number in (signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
-        with suppress(PermissionError):
-            os.kill(int(process), number)
-            sent += 1
-    for number in range(64):
-        with suppress(OSError):
-            os.close(os.open(f"/proc/{process}/fd/{number}", os.O_RDWR))
-            sent += 1
-print(f"{sent} things were sent" if sent else "nothing was sent")
-"""
 
 
 def test_a_rank_whose_launcher_is_already_dead_never_begins(tmp_path):
