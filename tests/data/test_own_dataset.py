@@ -9,13 +9,10 @@ import pytest
 from dimred.data.own_dataset import OwnDataset
 from dimred.errors import DataError
 
-SEEDS: list[int | None] = []
-
 
 class Numbers:
-    def __init__(self, n: int, seed: int | None):
-        self.n, self.seed = n, seed
-        SEEDS.append(seed)
+    def __init__(self, n: int):
+        self.n = n
 
     def __len__(self) -> int:
         return self.n
@@ -25,7 +22,7 @@ class Numbers:
 
 
 def factory(data: Path, split: str, seed: int | None) -> Numbers:
-    return Numbers({"train": 23, "val": 5}[split], seed)
+    return Numbers(23)
 
 
 def numbers(batches: object) -> list[list[int]]:
@@ -35,46 +32,28 @@ def numbers(batches: object) -> list[list[int]]:
     ]
 
 
-def made(split: str = "train", **options: int) -> OwnDataset:
-    return OwnDataset(factory, Path("anything"), split, batch_size=4, **options)
+def made(batch_size: int = 4, **options: int) -> OwnDataset:
+    return OwnDataset(factory, Path("anything"), "train", batch_size=batch_size, **options)
 
 
-def test_an_epoch_has_every_sample_once_in_an_order_of_its_own() -> None:
-    data = made()
-    first, again, second = (numbers(data.training_epoch(1, epoch)) for epoch in (1, 1, 2))
-    assert data.steps_per_epoch == len(first) == 5
-    assert [len(batch) for batch in first] == [4] * 5
-    assert len({number for batch in first for number in batch}) == 20
-    assert first == again
-    assert first != second
-
-
-def test_each_epoch_has_its_seed_and_evaluation_has_none() -> None:
-    SEEDS.clear()
-    data = made()
-    for epoch in (1, 2, 1):
-        data.training_epoch(7, epoch)
-    assert SEEDS[0] is None
-    assert SEEDS[1] == SEEDS[3] != SEEDS[2]
-    assert numbers(made("val").evaluation()) == [[0, 1, 2, 3], [4]]
-
-
-def test_a_factory_that_asks_for_the_epoch_is_told_its_number() -> None:
+def test_an_epoch_has_its_seed_and_its_number_where_that_is_asked_for_and_evaluation_neither() -> None:
     told = []
 
     def of_epoch(data: Path, split: str, seed: int | None, epoch: int | None) -> Numbers:
-        told.append((seed is None, epoch))
-        return Numbers(8, seed)
+        told.append((epoch, seed))
+        return Numbers(8)
 
     data = OwnDataset(of_epoch, Path(), "train", batch_size=4)
-    for epoch in (2, 1_000_001):
+    for epoch in (2, 1_000_001, 2):
         data.training_epoch(7, epoch)
-    data.evaluation()
-    assert told == [(True, None), (False, 2), (False, 1_000_001)]
+    assert numbers(data.evaluation()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [epoch for epoch, _ in told] == [None, 2, 1_000_001, 2]
+    assert told[0][1] is None
+    assert told[1][1] == told[3][1] != told[2][1]
 
 
 def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_what_single_ones_do() -> None:
-    alone = numbers(OwnDataset(factory, Path(), "train", batch_size=8).training_epoch(1, 1))
+    alone = numbers(made(batch_size=8).training_epoch(1, 1))
     ranks = [numbers(made(rank=rank, group_size=2).training_epoch(1, 1)) for rank in (0, 1)]
     assert [first + second for first, second in zip(*ranks, strict=True)] == alone
     grouped = made(accumulation=2)
