@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dimred.cli.machine import with_row
-from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here, run
+from tests.helpers.commands import REPOSITORY, TWO_RANKS, run
 from tests.helpers.tiny_task import TASK
 
 
@@ -36,10 +36,3 @@ def test_a_row_goes_to_the_end_of_its_table_wherever_that_stands() -> None:
         "# Page", *head, "| 1 |", "| 2 |", "", "End"
     ]  # fmt: skip
     assert with_row(["# Page"], head, "| 1 |") == ["# Page", "", *head, "| 1 |"]
-
-
-def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
-    done = dimred_here("bench", "gone", "--config", "digits", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: DATA is 'gone', which is not found\n")
-    done = dimred_here("bench", ".", "--config", "digits", "--table", "gone/bench.md", cwd=tmp_path, status=2)
-    assert "--table is 'gone/bench.md'" in done.stderr

@@ -43,14 +43,6 @@ def test_values_and_ranges_allowed_are_named() -> None:
     assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
 
 
-def test_an_existing_file_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("epochs: 3\n")
-    done = dimred_here("init", "1", file, status=2)
-    assert "exists already" in done.stderr
-    assert file.read_text() == "epochs: 3\n"
-
-
 @STAGES
 def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
     """As an editor reads it, which stops at keys that are not in it."""

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.helpers.commands import dimred_here
 
 
@@ -26,17 +24,3 @@ def test_somebody_s_own_network(tmp_path: Path) -> None:
     )
     done = dimred_here("summary", "own:build", "--input-shape", "1,7", "--classes", "2", cwd=tmp_path, status=0)
     assert "16 parameters" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["resnet51"], "MODEL is 'resnet51'; allowed: resnet50, resnet18, resnet_small, or your own by package.module"),
-        (["resnet_small", "--input-shape", "1,x"], "--input-shape is '1,x'"),
-        (["nowhere:build"], "'nowhere' can't be imported"),
-    ],
-)
-def test_what_is_wrong_is_one_line(arguments: list[str], said: str) -> None:
-    done = dimred_here("summary", *arguments, status=2)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
