@@ -30,17 +30,16 @@ def evaluate(
 ) -> None:
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
-    They are re-estimated on training batches; stage 2's reestimate_batches says on how many. A merge of snapshots has
-    no statistics, and gets them here. --json prints accuracies as fractions. A warning says so where WEIGHTS are in
+    They are re-estimated on training batches; reestimate_batches says on how many. A merge of snapshots has no
+    statistics, and gets them here. --json prints accuracies as fractions. A warning says so where WEIGHTS are in
     the folder of a run in which the same split chose.
 
     Example: dimred eval ./digits average.ckpt --config digits
     """
-    from dimred.config import StageTwoConfig, load_any_config
+    from dimred.config import load_any_config
 
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
-    n_batches = (settings if isinstance(settings, StageTwoConfig) else StageTwoConfig()).reestimate_batches
     from dimred.builders import build_network, build_scores, build_splits, check_scores
     from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
     from dimred.evaluation.evaluator import OnSplits
@@ -58,7 +57,7 @@ def evaluate(
     from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
     scores, name = build_scores(settings), settings.metric_name
     check_scores(settings, network, scores, images)
-    on = OnSplits(network, images, scores, seed=settings.seed, n_batches=n_batches)
+    on = OnSplits(network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches)
     found: dict[str, Any] = {"split": split}
     told, folder = list[str](), weights.absolute().parent
     run = folder.parent / CONFIG
