@@ -84,17 +84,13 @@ class Batches:
         rows, in_epoch = self.accumulation * self.batch_size, self.n_images // self.group_size
         return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
 
-    def training_epoch(self, seed: int, epoch: int, batch_size: int | None = None) -> "Readable":
-        """Return this rank's augmented batches of an epoch, in its order for ``seed``, without a remainder.
-
-        With a ``batch_size`` of its own the epoch has single micro-batches, whatever ``accumulation`` is.
-        """
-        size = batch_size or self.batch_size
-        order = epoch_order(self.n_images, seed, epoch, size, self.rank, self.group_size)
+    def training_epoch(self, seed: int, epoch: int) -> "Readable":
+        """Return this rank's augmented batches of an epoch, in its order for ``seed``, without a remainder."""
+        order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
-        if batch_size is not None or self.accumulation == 1:
-            return Readable(samples.batch(size, drop_remainder=True), self.sink)
-        return Readable(samples.batch(size * self.accumulation))  # the order holds whole micro-batches only
+        if self.accumulation == 1:
+            return Readable(samples.batch(self.batch_size, drop_remainder=True), self.sink)
+        return Readable(samples.batch(self.batch_size * self.accumulation))  # the order holds whole micro-batches only
 
     def evaluation(self) -> "Readable":
         """Return this rank's share of all samples, in the order of the split, without augmentation."""
@@ -103,8 +99,10 @@ class Batches:
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
         """Yield training micro-batches without end, in orders that no epoch uses; none if not one can be filled."""
+        single = copy(self)
+        single.accumulation = 1
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
-            yield from read_batches(partial(self.training_epoch, seed, epoch, self.batch_size))
+            yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
         """Return the first samples of the split, as many as so many training steps take, and two at least."""

@@ -6,9 +6,9 @@ The same code reads ImageNet and the built-in digits.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mindspore.dataset as ds
 import numpy as np
@@ -78,9 +78,8 @@ class ImageFolder(Batches):
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
         found = hashlib.sha256()
         for name in self.classes:
-            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.folder / name)}
-            images = sorted(file for file in sizes if _suffix(file).lower() in IMAGE_SUFFIXES)
-            found.update(os.fsencode("".join(f"{name}/{image}\0{sizes[image]}\n" for image in images)))
+            images = sorted((entry.name, entry.stat().st_size) for entry in _images_in(self.folder / name))
+            found.update(os.fsencode("".join(f"{name}/{image}\0{size}\n" for image, size in images)))
         return found.hexdigest()
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
@@ -146,16 +145,12 @@ def smallest_side(folder: Path) -> int | None:
         return None
 
 
-class ImageTree(NamedTuple):
-    """The images of one split, counted once."""
-
-    classes: list[str]  # names of the class folders, sorted
-    n_images: int  # in all of them
-    suffixes: list[str]  # of the images' names, sorted, in the case that they have
-
-
-def read_image_tree(folder: Path) -> ImageTree:
+def read_image_tree(folder: Path) -> tuple[list[str], int, list[str]]:
     """Count the images of a split.
+
+    Returns:
+        The names of the class folders, sorted; the number of images in all of them; the suffixes of their names,
+        sorted, in the case that they have.
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.
@@ -167,15 +162,18 @@ def read_image_tree(folder: Path) -> ImageTree:
         raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
     counts: Counter[str] = Counter()
     for name in classes:
-        suffixes = Counter(_suffix(entry.name) for entry in os.scandir(folder / name))
-        found = {suffix: count for suffix, count in suffixes.items() if suffix.lower() in IMAGE_SUFFIXES}
+        found = Counter(_suffix(entry.name) for entry in _images_in(folder / name))
         if not found:
             raise DataError(
                 f"class {name!r} in {str(folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}); add some, or "
                 "remove the folder"
             )
         counts.update(found)
-    return ImageTree(classes, counts.total(), sorted(counts))
+    return classes, counts.total(), sorted(counts)
+
+
+def _images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
+    return (entry for entry in os.scandir(class_folder) if _suffix(entry.name).lower() in IMAGE_SUFFIXES)
 
 
 def _suffix(name: str) -> str:
