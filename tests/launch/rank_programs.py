@@ -59,13 +59,11 @@ def main(how: str, *rest: str) -> None:
     if how == "fail" and rank == rest[0]:
         print(f"error: {rest[2]}", flush=True)
         sys.exit(int(rest[1]))
-    if how == "measure":
-        measure(float(rest[0]))
-    if how == "log":
+    if how in ("measure", "log"):
         tell_position(COMPUTING, 1)
-        for _ in range(int(10 * float(rest[0]))):
-            logging.getLogger("dimred.io").warning("the disk is full")
-            time.sleep(0.1)
+        for _ in range(int(20 * float(rest[0]))):
+            tell_alive() if how == "measure" else logging.getLogger("dimred.io").warning("the disk is full")
+            time.sleep(0.05)
     if how == "stall":
         stall_after(int(rest[1]), reading=rank == rest[0])
     if how == "inherit":
@@ -93,14 +91,6 @@ def note_process(pids: Path, rank: str) -> None:
     unfinished = pids / f".{rank}"
     unfinished.write_text(str(os.getpid()))
     unfinished.rename(pids / rank)
-
-
-def measure(seconds: float) -> None:
-    tell_position(COMPUTING, 1)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        tell_alive()
-        time.sleep(0.05)
 
 
 def stall_after(steps: int, reading: bool) -> None:

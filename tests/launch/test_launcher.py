@@ -42,14 +42,10 @@ def test_a_failed_rank_is_named_with_the_end_of_the_log_of_this_attempt(tmp_path
 
 
 def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
-    with pytest.raises(RankFailedError):
-        launch(job(tmp_path, "fail", "0", "3", "once"))
     launch(job(tmp_path, "fine"))
-    log = (tmp_path / "device0_stage_1" / "train.log").read_text()
-    assert "fail" in log
-    assert "fine" in log
     (tmp_path / "device0_stage_1" / ".writing-host-1-0123abcd.tmp").write_text("")  # of a run that was killed
     launch(job(tmp_path, "fine"))
+    assert (tmp_path / "device0_stage_1" / "train.log").read_text().count("fine") == 2
     result = tmp_path / "device0_stage_1" / "result.json"
     result.write_text("{}")
     with pytest.raises(ConfigError, match=r"device0_stage_1' holds earlier results; --resume"):
@@ -170,19 +166,14 @@ def test_wrong_numbers(tmp_path, options, message):
         job(tmp_path, "fine", **options)
 
 
-def test_a_missing_ascend_device_is_refused(tmp_path):
-    ascend = make_job("x", "stage_1", [], out=tmp_path, devices=2, device_target="Ascend")
+def test_a_missing_ascend_device_or_collective_library_is_said_before_anything_starts(tmp_path, monkeypatch):
+    two, one = (make_job("x", "stage_1", [], out=tmp_path, devices=n, device_target="Ascend") for n in (2, 1))
     with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
-        launch(ascend)
-    assert not list(tmp_path.iterdir())
-
-
-def test_ranks_on_ascend_need_the_collective_library_of_their_python(tmp_path, monkeypatch):
+        launch(two)
     monkeypatch.setattr("dimred.launch.job.ASCEND_DEVICE", tmp_path)  # a device is there, its software is not
-    ascend = {"out": tmp_path, "device_target": "Ascend"}
     with pytest.raises(ConfigError, match=r"--devices is 2, but .* has no module 'hccl'.* source CANN's set_env\.sh"):
-        launch(make_job("x", "stage_1", [], devices=2, **ascend))
-    make_job("x", "stage_1", [], devices=1, **ascend).check(resume=False)
+        launch(two)
+    one.check(resume=False)
     assert not list(tmp_path.iterdir())
 
 

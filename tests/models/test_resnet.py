@@ -24,9 +24,7 @@ def n_weights(network: nn.Cell) -> int:
 
 
 def test_published_parameter_counts(resnet50):
-    assert n_weights(resnet50) == 25_559_081
-    classifier = 2048 * 1001 + 1001
-    assert n_weights(resnet50) - classifier == 23_508_032  # 25,557,032 at 1000 classes (torchvision's resnet50)
+    assert n_weights(resnet50) == 25_557_032 + 2048 + 1  # torchvision's resnet50 has 1000 classes
     assert n_weights(resnet("resnet18", 1000)) == 11_689_512  # torchvision's resnet18
     assert 15_000 < n_weights(resnet("resnet_small", 10)) < 25_000
 
@@ -46,13 +44,6 @@ def test_published_shapes_of_each_stage(resnet50):
     assert resnet50(Tensor(np.zeros((2, 3, 64, 64), np.float32))).shape == (2, 1001)
 
 
-def test_the_small_network_keeps_the_resolution():
-    small = resnet("resnet_small", 10)
-    x = Tensor(np.zeros((1, 3, 16, 16), np.float32))
-    assert small.stem(x).shape == (1, 8, 16, 16)
-    assert small.blocks(small.stem(x)).shape == (1, 32, 4, 4)
-
-
 def test_a_block_adds_its_shortcut():
     block = BasicBlock(4, 4, 1)
     for parameter in block.trainable_params():
@@ -68,9 +59,7 @@ def test_the_stem_pools_as_the_paper_does(resnet50):
     pool = nn.SequentialCell(list(resnet50.stem.name_cells().values())[3:])
     x = np.abs(np.random.default_rng(1).standard_normal((1, 2, 8, 8))).astype(np.float32)
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
-    expected = np.stack(
-        [[padded[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3].max((2, 3)) for j in range(4)] for i in range(4)]
-    ).transpose(2, 3, 0, 1)
+    expected = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2].max((-1, -2))
     np.testing.assert_array_equal(pool(Tensor(x)).asnumpy(), expected)
 
 
