@@ -6,7 +6,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from dimred.data import image_tree
-from dimred.data.image_tree import SPLITS, write_digits
+from dimred.data.image_tree import SPLITS, write_digits, write_image_tree
 from dimred.errors import ConfigError, DataError
 
 
@@ -62,24 +62,16 @@ def test_noise_is_on_every_pixel(written):
     assert np.std(corner) == pytest.approx(0.32 * 128, rel=0.1)
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "SPLITS", {"train": (100, 2), "val": (20, 2)})
-    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
-        write_digits(tmp_path / name, seed=seed)
+def test_the_same_seed_gives_the_same_bytes_and_label_noise_reaches_the_training_images_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_tree, "SPLITS", {"train": (400, 4), "val": (30, 1), "test": (30, 1)})
+    for name, seed, label_noise in (("one", 3, 0.4), ("again", 3, 0.4), ("other", 4, 0.4), ("clean", 3, 0.0)):
+        write_digits(tmp_path / name, seed=seed, label_noise=label_noise)
     assert tree(tmp_path / "one") == tree(tmp_path / "again")
     assert tree(tmp_path / "one") != tree(tmp_path / "other")
-
-
-def test_label_noise_reaches_the_training_images_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "SPLITS", {"train": (400, 4), "val": (30, 1), "test": (30, 1)})
-    noisy = tmp_path / "noisy"
-    write_digits(noisy, seed=3, label_noise=0.4)
-    write_digits(tmp_path / "clean", seed=3)
     for name in ("val", "test"):
-        assert tree(noisy / name) == tree(tmp_path / "clean" / name)
+        assert tree(tmp_path / "one" / name) == tree(tmp_path / "clean" / name)
     target = load_digits().target
-    paths = list((noisy / "train").rglob("*.png"))
-    assert len(paths) == 400 * 4
+    paths = list((tmp_path / "one" / "train").rglob("*.png"))
     wrong = np.mean([target[scan_of(path)] != int(path.parent.name) for path in paths])
     assert wrong == pytest.approx(0.4 * 0.9, abs=0.03)
 
@@ -96,16 +88,11 @@ def test_refusals_name_what_was_given_and_write_nothing(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
 
 
-def test_a_write_cut_off_midway_leaves_nothing(tmp_path, monkeypatch):
-    written, save_image = [], image_tree.save_image
+def test_a_write_cut_off_midway_leaves_nothing(tmp_path):
+    def images():
+        yield "train", "one", "first", np.zeros((2, 2))
+        raise KeyboardInterrupt
 
-    def fail_at_the_hundredth(pixels, path):
-        written.append(path)
-        if len(written) == 100:
-            raise KeyboardInterrupt
-        save_image(pixels, path)
-
-    monkeypatch.setattr(image_tree, "save_image", fail_at_the_hundredth)
     with pytest.raises(KeyboardInterrupt):
-        write_digits(tmp_path / "out")
+        write_image_tree(tmp_path / "out", images())
     assert not list(tmp_path.iterdir())

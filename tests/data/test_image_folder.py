@@ -1,11 +1,20 @@
+"""Class folders of images: order, ranks, augmentation; what ImageNet's JPEGs are like; a folder that is gone."""
+
+import io
 import os
+import shutil
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.image_folder import ImageFolder, check_classes, read_image_tree
+from dimred.data.batches import Readable, read_batches
+from dimred.data.image_folder import ImageFolder, check_classes, read_image_tree, split_folder
 from dimred.errors import DataError
+from tests.helpers.commands import dimred_here
+from tests.helpers.imagenet_tree import write_imagenet_tree
 
 N_IMAGES = 23
 
@@ -130,3 +139,92 @@ def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
     assert first == [label for _, label in pairs]
     assert len(next(spare)[1]) == 5  # those of the next order
     assert list(folder(root, batch_size=50).spare_batches(1)) == []
+
+
+@pytest.fixture
+def jpegs(tmp_path: Path) -> Path:
+    """Real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, PNG in disguise."""
+    write_imagenet_tree(tmp_path, n_classes=2, train=4, val=1)
+    disguised = io.BytesIO()
+    Image.new("RGBA", (40, 30), (9, 9, 9, 9)).save(disguised, "PNG")
+    (tmp_path / "train" / "n00000000" / "disguised.jpeg").write_bytes(disguised.getvalue())
+    return tmp_path
+
+
+def checked(tree: Path, status: int) -> list[str]:
+    return dimred_here("data", "check", tree, "--workers", 2, status=status).stdout.splitlines()
+
+
+def test_grey_cmyk_and_disguised_images_become_three_channels_and_are_counted(jpegs: Path) -> None:
+    assert split_folder(jpegs, "val") == jpegs / "validation_preprocess"
+    images = folder(jpegs, augmentation="random_resized_crop", resize=True, batch_size=3)
+    for readable in (images.evaluation(), images.training_epoch(1, 1)):
+        assert [batch[0].shape for batch in batches(readable)] == 3 * [(3, 3, 8, 8)]
+    assert checked(jpegs, status=0) == ["2 CMYK, 6 colour, 2 grey, 1 other"]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 99])
+def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage) -> None:
+    path = jpegs / "train" / "n00000001" / "n00000001_2.JPEG"
+    path.write_bytes(damage(path.read_bytes()))
+    options = {"augmentation": "random_resized_crop", "resize": True, "batch_size": 3}
+    images, replaced = folder(jpegs, **options), folder(jpegs, damaged="replace", **options)
+    for readable in (images.training_epoch(1, 1), images.evaluation()):
+        with pytest.raises(DataError, match=r"n00000001_2\.JPEG can't be read as an image; restore it"):
+            batches(readable)
+    assert len(batches(replaced.training_epoch(1, 1))) == 3
+    assert checked(jpegs, status=1)[:-1] == [str(path)]
+
+
+@pytest.fixture
+def may_go(root: Path, tmp_path: Path) -> ImageFolder:
+    """A folder of its own, which may be gone for a while."""
+    shutil.copytree(root / "train", tmp_path / "train")
+    return folder(tmp_path, augmentation="pad_crop")
+
+
+def reread(images: ImageFolder, **options) -> list[bytes]:
+    epoch = read_batches(lambda: images.training_epoch(5, 3), **options)
+    return [batch[0].asnumpy().tobytes() for batch in epoch]
+
+
+def test_a_folder_that_comes_back_costs_nothing_but_time(
+    may_go: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = reread(may_go)
+    away = tmp_path / "away"
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            away.rename(may_go.folder)
+
+    may_go.folder.rename(away)
+    assert reread(may_go, wait=wait) == whole
+    said = caplog.messages
+    assert len(said) == len(waits) == 2
+    assert str(may_go.folder) in said[0]
+
+
+def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is gone for a moment in the middle of the epoch, and once more before another is begun."""
+    whole, faults = reread(may_go), iter([3, 0])
+    iterate = Readable.create_tuple_iterator
+
+    def fail(self: Readable, **options):
+        until = next(faults, None)
+        yield from iterate(self, **options) if until is None else islice(iterate(self, **options), until)
+        if until is not None:
+            raise DataError("the folder is gone")
+
+    monkeypatch.setattr(Readable, "create_tuple_iterator", fail)
+    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0, 0.0))
+    assert reread(may_go) == whole
+    assert next(faults, None) is None
+
+
+def test_a_folder_that_stays_away_ends_it(may_go: ImageFolder) -> None:
+    shutil.rmtree(may_go.folder)
+    with pytest.raises(DataError, match="train"):
+        reread(may_go, wait=lambda seconds: None)
