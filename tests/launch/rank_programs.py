@@ -46,7 +46,10 @@ def main(how: str, *rest: str) -> None:
         print("error: the disk is full", flush=True)
         sys.exit(3)
     if how == "together":
-        time.sleep(0.5 if rank == "0" else 0)
+        if rank == "0":
+            while "error" not in (folder.parent / "device1_stage_1" / "train.log").read_text():
+                time.sleep(0.05)
+            time.sleep(0.5)
         print(f"error: the words of rank {rank}", flush=True)
         sys.exit(3)
     if how == "begin and refuse":

@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 
 import psutil
 import pytest
@@ -75,7 +74,7 @@ def test_a_stalled_rank_is_named_and_the_job_ended(tmp_path):
 
 @pytest.mark.parametrize("how", ["measure", "log"])
 def test_a_rank_that_reads_batches_or_waits_for_disk_space_is_not_stalled(tmp_path, how):
-    assert launch(job(tmp_path, how, "1.5"), stall_timeout_seconds=0.6) == 0
+    assert launch(job(tmp_path, how, "3"), stall_timeout_seconds=1.5) == 0
 
 
 @pytest.mark.parametrize(("devices", "ranks"), [(1, "0"), (2, "01"), (2, "1")])
@@ -177,15 +176,6 @@ def test_a_missing_ascend_device_or_collective_library_is_said_before_anything_s
     assert not list(tmp_path.iterdir())
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        several = {"nodes": 2, "node_rank": 0, "master_addr": "127.0.0.1", "master_port": port}
-        with pytest.raises(ConfigError, match=rf"port {port} of --master-addr 127\.0\.0\.1 .*another --master-port"):
-            launch(job(tmp_path, "fine", devices=2, **several))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_dry_run_prints_every_rank_and_starts_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("HCCL_CONNECT_TIMEOUT", raising=False)
     four = make_job(
@@ -232,14 +222,11 @@ def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsy
 
 def test_a_log_that_can_not_be_read_for_a_moment_ends_nothing(tmp_path, capsys):
     """As on a network disk that is away; here a folder stands in its place."""
-    log, away = tmp_path / "train.log", tmp_path / "away"
-    log.write_text("")
+    log = tmp_path / "train.log"
     tail = LogTail(log)
-    log.rename(away)
     log.mkdir()
     tail.show()
     log.rmdir()
-    away.write_text("back again\n")
-    away.rename(log)
+    log.write_text("back again\n")
     tail.show()
     assert capsys.readouterr().out == "back again\n"
