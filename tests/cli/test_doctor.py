@@ -46,6 +46,7 @@ def test_a_taken_port_fails_the_collective_but_not_the_step(tmp_path: Path) -> N
     assert "one collective, 2 ranks" in line
     assert f"port {port} of --master-addr" in line
     assert "name another --master-port" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

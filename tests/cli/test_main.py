@@ -56,10 +56,6 @@ def test_the_exit_statuses_are_documented() -> None:
     [
         (("data", "digits", "."), "exists already"),
         (("data", "digits", "x", "--seed", "-1"), "--seed is '-1'; it must be greater than or equal to 0 (see "),
-        (
-            ("data", "digits", "x", "--label-noise", "1.5"),
-            "--label-noise is '1.5'; it must be less than or equal to 1 (see ",
-        ),
         (("init", "3", "x.yaml"), "error: STAGE is '3'; it must be less than or equal to 2 (see "),
         (("init", "one", "x.yaml"), "error: STAGE is 'one'; it must be a valid integer (see "),
         (("init", "1"), "error: Missing argument 'FILE' (see "),
