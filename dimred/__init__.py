@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dimred.errors import MissingPackageError, missing_training_package
+from dimred.errors import missing_package
 
 if TYPE_CHECKING:
     from dimred.builders.search import SubspaceTrainStep as SubspaceTrainStep
@@ -59,9 +59,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOME[name]), name)
     except ModuleNotFoundError as error:
-        if (package := missing_training_package(error)) is None:
+        if (missing := missing_package(error)) is None:
             raise
-        raise MissingPackageError(package) from error
+        raise missing from error
 
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"

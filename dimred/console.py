@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
-from dimred.errors import ConfigError, DimredError, MissingPackageError, missing_training_package
+from dimred.errors import ConfigError, DimredError, missing_package
 
 _log = logging.getLogger("dimred")  # the packages' loggers are below it
 _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before that click's
@@ -193,8 +193,7 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
     except Exception as raised:
         if _tracebacks:
             traceback.print_exc()
-        package = missing_training_package(raised)
-        found = raised if package is None else MissingPackageError(package)
+        found = missing_package(raised) or raised
         if not isinstance(found, DimredError):
             _log.error(f"{type(found).__name__}: {found} (dimred --debug COMMAND shows where)")
             return 1

@@ -90,10 +90,10 @@ class MissingPackageError(DimredError, ImportError):
 TRAINING_PACKAGES = ("mindspore", "scipy", "sklearn", "tensorboardX", "PIL")
 
 
-def missing_training_package(error: BaseException) -> str | None:
-    """Return the package of the extra ``train`` whose absence caused an error, or None for another error."""
+def missing_package(error: BaseException) -> MissingPackageError | None:
+    """Return our error for one that the absence of a package of the extra ``train`` caused; None for another error."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    return name if name in TRAINING_PACKAGES else None
+    return MissingPackageError(name) if name in TRAINING_PACKAGES else None
 
 
 def shown(value: Any, longest: int = 80) -> str:
