@@ -78,19 +78,21 @@ class Strict(BaseModel):
             keys = [*_keys(cls), *other_keys]
             lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; of a union one for each of its types
             for problem in error.errors():
-                line, allowed = _told(keys, values, problem)
+                line, allowed = _told(cls, keys, values, problem)
                 lines[line] = list(dict.fromkeys([*lines.get(line, []), *allowed]))
             raise ConfigError("\n".join(line + " or ".join(allowed) for line, allowed in lines.items())) from error
 
 
-def _told(keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
+def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
     """Return the beginning of a problem's line, and what is allowed, if the line does not say so itself.
 
     They are in our words where pydantic's are about its own types.
     """
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
-        return unknown_key(".".join(str(part) for part in problem["loc"]), keys), []
+        typed = ".".join(str(part) for part in problem["loc"])
+        new = getattr(model, "NEW_KEYS", {}).get(typed)
+        return (f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)), []
     # The place goes on inside a key's type, as to an element of a list.
     place = [str(part) for part in problem["loc"]]
     key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")

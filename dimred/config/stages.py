@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -170,6 +170,12 @@ class StageOneConfig(StageConfig):
 
 class StageTwoConfig(StageConfig):
     """Stage 2. By default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
+
+    NEW_KEYS: ClassVar[Mapping[str, str]] = {
+        "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
+        "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
+        "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer", "search_split": "search.split",
+    }  # fmt: skip
 
     epochs: NumberOrShare = "10%"
     """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""

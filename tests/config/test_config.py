@@ -56,6 +56,7 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
+        ("residual=off", "residual has a new place: cooldown (residual continued), or cooldown: null with search.gam"),
         ("n_components=32", "unknown key 'n_components'; did you mean 'search.n_components'?"),
         ("search=sgd", "search is 'sgd'; it must be a section of keys and values"),
         ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
