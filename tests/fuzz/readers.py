@@ -12,7 +12,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.io.checksummed_json import add_checksum
+from dimred.io.checksummed_json import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -79,7 +79,7 @@ def _reseal_json(path: Path) -> None:
     try:
         content = json.loads(path.read_bytes())
         content.pop("checksum", None)
-        path.write_text(add_checksum(content), encoding="utf-8")
+        write_checksummed(path, content)
     except (ValueError, AttributeError, TypeError, RecursionError, UnicodeError):
         return
 
