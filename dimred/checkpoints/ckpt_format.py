@@ -19,6 +19,7 @@ from dimred.checkpoints.stored_tensor import (
     NUMBERS,
     TEXT,
     StoredTensor,
+    read_exactly,
     tensor_of,
     unknown_type,
 )
@@ -184,13 +185,11 @@ def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, by
     end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
     if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
         return None, None
-    crc, position, body = 0, 0, size - _CRC_BYTES
-    while position < body:
-        piece = os.pread(file.fileno(), min(_CRC_PIECE, body - position), position)
-        if not piece:
-            raise CheckpointError(f"{path} ends at byte {position}; it was cut while it was read. Save it again.")
-        crc = zlib.crc32(piece, crc)
-        position += len(piece)
+    crc, body = 0, size - _CRC_BYTES
+    for position in range(0, body, _CRC_PIECE):
+        piece = np.empty(min(_CRC_PIECE, body - position), np.uint8)
+        read_exactly(file.fileno(), piece, position, path)
+        crc = zlib.crc32(piece.data, crc)
     return end[len(_CRC_MARK) :], crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big")
 
 

@@ -81,7 +81,7 @@ def merge(
 
 def _print(record: dict[str, Any], out: Path) -> None:
     """Print the checkpoints with their coefficients, the best candidates, and the one that was kept."""
-    from dimred.merging.card import sentences_of, tables_of
+    from dimred.merging.record import sentences_of, tables_of
 
     for headings, rows in tables_of(record):
         print_table(headings, rows)

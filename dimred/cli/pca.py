@@ -171,6 +171,6 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
 
     index = read_index(checkpoint)
     if basis.layout is not None:
-        return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
+        return basis.layout.misfit(index)
     found = trainable_layout(index, checkpoint).size
     return None if found == basis.n_weights else f"it has {found:,} weights instead of {basis.n_weights:,}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
+from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
 
@@ -152,7 +152,8 @@ class LowRankMean:
         for key, new in (("rank_pattern", self.rank_of), ("alpha_pattern", lambda alpha: _whole(alpha * change))):
             if before.get(key):
                 changes[key] = {pattern: new(value) for pattern, value in before[key].items()}
-        if changes["r"] != before["r"]:  # an initialisation may not allow every rank, and is loaded over
+        if any(before.get(key) != new for key, new in changes.items()):
+            # An initialisation may not allow every rank, and is loaded over.
             changes["init_lora_weights"] = True
         self.config = before | changes
         self.lost = 0.0
@@ -201,9 +202,7 @@ class LowRankMean:
 
 
 def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
-    number, place = checkpoint.tensors[name]
-    with open_checkpoint(checkpoint.files[number]) as file:
-        values = place.read(file.fileno(), checkpoint.files[number]).astype(np.float64)
+    values = checkpoint.read(name).astype(np.float64)
     if not np.isfinite(values).all():
         raise CheckpointError(f"{checkpoint.path}: {name!r} holds an infinite number or NaN; leave it out")
     return values

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from safetensors import safe_open
@@ -85,7 +85,8 @@ def write_network(
     shapes = {name: place.shape for name, place in template.places.items()} | (lora.shapes if lora else {})
 
     def write_file(number: int, target: Path) -> None:
-        places = {name: template.tensors[name][1] for name in template.names_in(number)}
+        inside = [(name, place) for name, (file, place) in template.tensors.items() if file == number]
+        places = dict(sorted(inside, key=lambda pair: (pair[1].pieces[:1], pair[0])))  # in the order of their bytes
         with open_checkpoint(template.files[number]) as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
@@ -105,12 +106,12 @@ def write_network(
                 _copy(source, template.files[number], file)
                 file.flush()
                 targets = places
-            means = {name: _Target(descriptor, place) for name, place in targets.items() if name in averaged}
+            means = {name: place for name, place in targets.items() if name in averaged}
 
             def write(name: str, start: int, mean: np.ndarray) -> None:
-                if means[name].place.dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
+                if means[name].dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
                     raise CheckpointError(f"The mean of {name!r} has a number that is too large for float16")
-                means[name].write(start, mean)
+                _write_entries(descriptor, means[name], start, mean)
 
             streamed = [name for name in means if lora is None or name not in lora.shapes]
             stream_mean(checkpoints, coefficients, streamed, write, template.statistics)
@@ -169,18 +170,12 @@ def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
         target.write(piece)
 
 
-class _Target(NamedTuple):
-    """A tensor to be written: the descriptor of its file, its place and type."""
-
-    descriptor: int
-    place: StoredTensor
-
-    def write(self, start: int, values: np.ndarray) -> None:
-        """Write float64 values, rounded once, as the tensor's entries from ``start`` on."""
-        content, done = round_to(values, self.place.dtype).view(np.uint8), 0
-        for offset, length in self.place.ranges(start * self.place.storage.itemsize, content.size):
-            write_exactly(self.descriptor, content[done : done + length], offset)
-            done += length
+def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:
+    """Write float64 values, rounded once, as the entries from ``start`` on of the tensor at ``place`` in a file."""
+    content, done = round_to(values, place.dtype).view(np.uint8), 0
+    for offset, length in place.ranges(start * place.storage.itemsize, content.size):
+        write_exactly(descriptor, content[done : done + length], offset)
+        done += length
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
@@ -223,7 +218,7 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         if not np.isfinite(array).all():
             raise ConfigError(f"reestimate returned {name!r} with an infinite number or NaN")
         with checkpoint.files[number].open("r+b") as file:
-            _Target(file.fileno(), place).write(0, array.reshape(-1))
+            _write_entries(file.fileno(), place, 0, array.reshape(-1))
             file.flush()
             if checkpoint.files[number].suffix == ".ckpt":
                 renew_ckpt_crc(file, checkpoint.files[number])
