@@ -55,20 +55,6 @@ def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
     assert np.array_equal(collect(matrix)[0], matrix.layout.flatten({p.name: p for p in network.get_parameters()}))
 
 
-def test_the_statistics_of_pytorch_are_no_weights(tmp_path):
-    """A state dictionary of PyTorch's BatchNorm, as its users save it; its statistics are floats too."""
-    for step in (1, 2):
-        state = {
-            "0.weight": np.full((2, 3), step, np.float32), "1.weight": np.ones(2, np.float32),
-            "1.bias": np.zeros(2, np.float32), "1.running_mean": np.full(2, 5.0, np.float32),
-            "1.running_var": np.full(2, 7.0, np.float32), "1.num_batches_tracked": np.array(625, np.int64),
-            "running_mean.weight": np.ones(2, np.float32),
-        }  # fmt: skip
-        write_checkpoint(tmp_path / f"net-{step}_1.safetensors", state)
-    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
-    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight", "running_mean.weight"]
-
-
 def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
     """Of six without a manifest four are broken, each in its way."""
     snapshots = random_walk(6, 300)

@@ -153,12 +153,6 @@ def test_a_folder_without_manifest_is_ordered_by_name_never_by_time(tmp_path):
     assert series.layout is None
 
 
-def test_steps_that_grow_through_all_epochs_are_taken_as_they_are(tmp_path):
-    for epoch, step in [(1, 100), (2, 200), (3, 300)]:
-        write_checkpoint(tmp_path / f"net-{epoch}_{step}.safetensors", weights(epoch))
-    assert [entry.step for entry in CheckpointSeries.open(tmp_path).entries] == [100, 200, 300]
-
-
 def test_folders_that_are_no_series_are_refused(tmp_path):
     with pytest.raises(SeriesError, match="is not a folder"):
         CheckpointSeries.open(tmp_path / "gone")

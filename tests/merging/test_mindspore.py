@@ -7,25 +7,8 @@ import numpy as np
 
 import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.merging.inputs import open_checkpoints
 from tests.helpers.checkpoint_files import draw, metadata_of, read_file
 from tests.oracles import merge as oracle
-
-
-def test_mindspores_full_checkpoints(tmp_path: Path) -> None:
-    for epoch in (1, 2):
-        arrays = {
-            "conv.weight": draw((3, 3), np.float32, epoch),
-            "moments.conv.weight": draw((3, 3), np.float32, epoch),
-            "bn.moving_mean": draw((3,), np.float32, epoch),
-            "epoch_num": np.array(epoch),
-        }
-        entries = [{"name": name, "data": mindspore.Tensor(value)} for name, value in arrays.items()]
-        mindspore.save_checkpoint(entries, str(tmp_path / f"net-{epoch}_10.ckpt"))
-    found = open_checkpoints([tmp_path])
-    assert [one.step for one in found] == [10, 20]
-    assert found[0].layout.names == ("conv.weight",)
-    assert found[0].statistics == ("bn.moving_mean",)
 
 
 def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) -> None:
