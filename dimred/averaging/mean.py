@@ -32,7 +32,7 @@ class _Source(NamedTuple):
 
     descriptor: int
     checkpoint: Checkpoint
-    place: StoredTensor
+    tensor: StoredTensor
     coefficient: float
 
 
@@ -84,17 +84,17 @@ def stream_mean(
     with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "mean") as pool:
 
         @cache
-        def descriptor_of(number: int, file: int) -> int:
-            return opened.enter_context(open_checkpoint(used[number][0].files[file])).fileno()
+        def descriptor_of(file: Path) -> int:
+            return opened.enter_context(open_checkpoint(file)).fileno()
 
         blocks = []
         for name in names:
             sources = []
-            for number, (checkpoint, coefficient) in enumerate(used):
-                file, place = checkpoint.tensors[name]
+            for checkpoint, coefficient in used:
+                tensor = checkpoint.tensors[name]
                 coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
-                sources.append(_Source(descriptor_of(number, file), checkpoint, place, coefficient))
-            size = math.prod(sources[0].place.shape)
+                sources.append(_Source(descriptor_of(tensor.file), checkpoint, tensor, coefficient))
+            size = math.prod(sources[0].tensor.shape)
             blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
         for _ in pool.map(run, blocks):  # an error cancels those that have not begun
             pass
@@ -134,12 +134,11 @@ def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     """Return whether a tensor has the same bytes in all checkpoints; False if there is only one."""
 
     def digest(checkpoint: Checkpoint) -> bytes:
-        number, place = checkpoint.tensors[name]
-        found = hashlib.sha256()
-        with open_checkpoint(checkpoint.files[number]) as file:
-            for start in range(0, place.n_bytes, BLOCK):
-                piece = np.empty(min(BLOCK, place.n_bytes - start), np.uint8)
-                place.read_bytes(file.fileno(), checkpoint.path, start, piece)
+        tensor, found = checkpoint.tensors[name], hashlib.sha256()
+        with open_checkpoint(tensor.file) as file:
+            for start in range(0, tensor.n_bytes, BLOCK):
+                piece = np.empty(min(BLOCK, tensor.n_bytes - start), np.uint8)
+                tensor.read_bytes(file.fileno(), start, piece)
                 found.update(piece.data)
         return found.digest()
 
@@ -179,11 +178,11 @@ def _mean(block: _Block) -> np.ndarray:
 
 def _load(source: _Source, start: int, count: int) -> np.ndarray:
     """Read entries of a tensor as floats into a buffer that the next call uses again."""
-    place = source.place
-    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
-    place.read_bytes(source.descriptor, source.checkpoint.path, start * place.storage.itemsize, raw)
-    values = raw.view(place.storage)
-    if place.dtype != BFLOAT16:
+    tensor = source.tensor
+    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]
+    tensor.read_bytes(source.descriptor, start * tensor.storage.itemsize, raw)
+    values = raw.view(tensor.storage)
+    if tensor.dtype != BFLOAT16:
         return values
     wide = buffer("wide", BLOCK, np.uint32)[:count]
     return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)

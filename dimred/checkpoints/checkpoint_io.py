@@ -35,7 +35,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     source = Path(path)
     with open_checkpoint(source) as file:
         index, texts = _index(file, source, verify=True)
-        values = {name: place.read(file.fileno(), source) for name, place in index.items()}
+        values = {name: tensor.read(file.fileno()) for name, tensor in index.items()}
     return values | {name: np.array(text) for name, text in texts.items()}
 
 
@@ -121,44 +121,39 @@ class Checkpoint:
 
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
-    tensors: Mapping[str, tuple[int, StoredTensor]]  # name -> (number of the file, place of the tensor in it)
+    tensors: Mapping[str, StoredTensor]
     step: int = 0  # of training; 0 where it isn't known
-
-    @cached_property
-    def places(self) -> dict[str, StoredTensor]:
-        """Return name -> place for the tensors of all files."""
-        return {name: place for name, (_, place) in self.tensors.items()}
 
     @cached_property
     def layout(self) -> WeightLayout:
         """Return the layout of the guessed trainable weights; CheckpointError if there are none."""
-        return trainable_layout(self.places, self.path)
+        return trainable_layout(self.tensors, self.path)
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
         """Return the names of BatchNorm statistics, which are averaged but not trained."""
-        return tuple(name for name, place in self.places.items() if is_statistic(name) and place.is_float)
+        return tuple(name for name, tensor in self.tensors.items() if is_statistic(name) and tensor.is_float)
 
     @cached_property
     def integers(self) -> tuple[str, ...]:
         """Return the names of integer and bool tensors other than counters; they can't be averaged."""
-        return tuple(name for name, place in self.places.items() if place.is_integer and not is_counter(name, place))
+        return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
 
     def check_fit(self, layout: WeightLayout) -> None:
         """Check that it holds the weights of a layout; CheckpointError if one is missing, reshaped or not of floats."""
-        if misfit := layout.misfit(self.places):
+        if misfit := layout.misfit(self.tensors):
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
         for name in layout.names:
-            if not self.places[name].is_float:
+            if not self.tensors[name].is_float:
                 raise CheckpointError(
-                    f"{self.path}: the parameter {name!r} has the type {self.places[name].dtype}, not a float type."
+                    f"{self.path}: the parameter {name!r} has the type {self.tensors[name].dtype}, not a float type."
                 )
 
     def read(self, name: str) -> np.ndarray:
         """Read a tensor, bfloat16 as float32; CheckpointError if its file can't be read."""
-        number, place = self.tensors[name]
-        with open_checkpoint(self.files[number]) as file:
-            return place.read(file.fileno(), self.files[number])
+        tensor = self.tensors[name]
+        with open_checkpoint(tensor.file) as file:
+            return tensor.read(file.fileno())
 
 
 def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
@@ -167,5 +162,4 @@ def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: as ``read_checkpoint``.
     """
-    tensors = {name: (0, place) for name, place in read_index(path, verify=verify).items()}
-    return Checkpoint(path, (path,), tensors)
+    return Checkpoint(path, (path,), read_index(path, verify=verify))

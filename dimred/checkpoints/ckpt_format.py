@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ class _Cursor:
         )
 
 
-def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
+def read_ckpt_index(file: BinaryIO, path: Path) -> dict[str, StoredTensor]:
     """Locate each tensor of a ``.ckpt`` file: name -> place, in the file's order.
 
     Raises:

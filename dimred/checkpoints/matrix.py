@@ -114,8 +114,8 @@ class WeightMatrix:
                     skip = start + done - layout.offsets[number]
                     count = min(layout.sizes[number] - skip, target.size - done)
                     if count > 0:
-                        tensor = row.checkpoint.places[layout.names[number]]
-                        tensor.read_part(file.fileno(), row.checkpoint.path, skip, target[done : done + count])
+                        tensor = row.checkpoint.tensors[layout.names[number]]
+                        tensor.read_part(file.fileno(), skip, target[done : done + count])
                         done += count
                     number += 1
 

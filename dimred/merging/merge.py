@@ -107,7 +107,7 @@ def merge(
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are no LoRA adapters; leave it out")
     template = chosen[-1] if rest is None else read_one(Path(rest))
-    if difference := chosen[-1].layout.misfit(template.places):
+    if difference := chosen[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
     check_target(target, template, dtype)
     steps = [checkpoint.step for checkpoint in chosen]

@@ -82,28 +82,29 @@ def write_network(
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
-    shapes = {name: place.shape for name, place in template.places.items()} | (lora.shapes if lora else {})
+    shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
 
-    def write_file(number: int, target: Path) -> None:
-        inside = [(name, place) for name, (file, place) in template.tensors.items() if file == number]
+    def write_file(path: Path, target: Path) -> None:
+        inside = [(name, tensor) for name, tensor in template.tensors.items() if tensor.file == path]
         places = dict(sorted(inside, key=lambda pair: (pair[1].pieces[:1], pair[0])))  # in the order of their bytes
-        with open_checkpoint(template.files[number]) as source, open_atomic(target, durable=durable) as file:
+        with open_checkpoint(path) as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
-                texts = _texts_of(source, template.files[number], places)
-                head, targets = safetensors_header({name: (types[name], shapes[name]) for name in types}, texts)
+                texts = _texts_of(source, path, places)
+                typed = {name: (types[name], shapes[name]) for name in types}
+                head, targets = safetensors_header(target, typed, texts)
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
                 os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
                 for name in targets.keys() - averaged:
                     copied = np.empty(places[name].n_bytes, np.uint8)
-                    places[name].read_bytes(source.fileno(), template.files[number], 0, copied)
+                    places[name].read_bytes(source.fileno(), 0, copied)
                     write_exactly(descriptor, copied, targets[name].pieces[0][0])
             else:
-                _copy(source, template.files[number], file)
+                _copy(source, path, file)
                 file.flush()
                 targets = places
             means = {name: place for name, place in targets.items() if name in averaged}
@@ -121,11 +122,11 @@ def write_network(
                 renew_ckpt_crc(file, target)
 
     if out.suffix:
-        write_file(0, out)
+        write_file(template.files[0], out)
         return {}
     with atomic_folder(out) as folder:
-        for number, file in enumerate(template.files):
-            write_file(number, folder / file.name)
+        for file in template.files:
+            write_file(file, folder / file.name)
         _copy_companions(template, folder)
         if lora:
             write_config(folder, lora)
@@ -137,7 +138,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as opened:
             return dict(opened.metadata() or {})
-    texts = {name: str(place.read(file.fileno(), path)) for name, place in places.items() if place.dtype == TEXT}
+    texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 
 
@@ -211,14 +212,14 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         names = shown(checkpoint.statistics[:2])
         raise ConfigError(f"reestimate returned {shown(statistics)}; allowed: statistics by name, such as {names}")
     for name, values in statistics.items():
-        number, place = checkpoint.tensors[name]
+        tensor = checkpoint.tensors[name]
         array = np.asarray(values, np.float64)
-        if array.shape != place.shape:
-            raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {place.shape}")
+        if array.shape != tensor.shape:
+            raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {tensor.shape}")
         if not np.isfinite(array).all():
             raise ConfigError(f"reestimate returned {name!r} with an infinite number or NaN")
-        with checkpoint.files[number].open("r+b") as file:
-            _write_entries(file.fileno(), place, 0, array.reshape(-1))
+        with tensor.file.open("r+b") as file:
+            _write_entries(file.fileno(), tensor, 0, array.reshape(-1))
             file.flush()
-            if checkpoint.files[number].suffix == ".ckpt":
-                renew_ckpt_crc(file, checkpoint.files[number])
+            if tensor.file.suffix == ".ckpt":
+                renew_ckpt_crc(file, tensor.file)
