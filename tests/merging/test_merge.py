@@ -12,9 +12,7 @@ import dimred
 from dimred.errors import ConfigError, SearchError, SeriesError
 from tests.helpers.checkpoint_files import read_file, write_run
 from tests.helpers.commands import dimred_here as command
-from tests.merging.problems import METRICS, N, plant, score_zero
-
-STATISTICS = Path(__file__).with_name("statistics_metric.py")
+from tests.merging.problems import METRICS, STATISTICS, N, plant, score_zero
 
 
 def kept_row(record: dict) -> dict:

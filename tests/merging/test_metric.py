@@ -14,9 +14,8 @@ import pytest
 from dimred.errors import ConfigError
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score, command_metric
 from tests.helpers.checkpoint_files import BITS, network, read_file, write_file, write_shards
+from tests.merging.problems import METRICS, STATISTICS
 
-METRICS = Path(__file__).with_name("metrics.py")
-STATISTICS = Path(__file__).with_name("statistics_metric.py")
 VALUES = np.array([0.5, 1.5, 4.0], np.float32)
 
 
@@ -31,11 +30,9 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def of_file(log: Path) -> Iterator:
+def started(log: Path) -> Iterator:
     with ExitStack() as made:
-        yield lambda name, file=METRICS: made.enter_context(
-            closing(ProcessMetric("--metric", f"{file}:{name}", 60, log))
-        )
+        yield lambda source, option="--metric": made.enter_context(closing(ProcessMetric(option, source, 60, log)))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +60,12 @@ def test_what_is_no_score(candidate: Path, returned: object, said: str) -> None:
         FunctionMetric(lambda path: returned).score(candidate, "search")
 
 
-def test_a_function_of_a_file_and_of_this_process(of_file, candidate: Path, log: Path) -> None:
-    metric = of_file("number")
+def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log: Path) -> None:
+    metric = started(f"{METRICS}:number")
     assert (metric.has_splits, metric.reestimates) == (False, False)
     assert metric.score(candidate, "search") == Score(0.5)
     assert "this goes to the log" in log.read_text()
-    assert of_file("samples").score(candidate, "search").samples == (0.5, 1.5, 4.0)
+    assert started(f"{METRICS}:samples").score(candidate, "search").samples == (0.5, 1.5, 4.0)
     seen = []
 
     def score(tensors, split):
@@ -86,17 +83,17 @@ def test_a_function_of_a_file_and_of_this_process(of_file, candidate: Path, log:
         ("dies", "its process died (signal 9)"),
     ],
 )
-def test_a_failure_is_told_and_the_next_call_works(of_file, candidate: Path, name: str, said: str) -> None:
-    metric = of_file(name)
+def test_a_failure_is_told_and_the_next_call_works(started, candidate: Path, name: str, said: str) -> None:
+    metric = started(f"{METRICS}:{name}")
     for _ in range(2):
         with pytest.raises(MetricError) as failed:
             metric.score(candidate, "search")
         assert str(failed.value).startswith(said)
 
 
-def test_a_metric_that_never_returns(of_file, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_never_returns(started, candidate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARKER", str(tmp_path / "hung"))
-    metric = of_file("hangs_once")
+    metric = started(f"{METRICS}:hangs_once")
     metric._timeout_seconds = 0.5
     with pytest.raises(MetricError, match=r"it took longer than --timeout 0\.5 s"):
         metric.score(candidate, "search")
@@ -116,10 +113,10 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
         while not (log.exists() and "begins to hang" in log.read_text()):
             assert merge.poll() is None
             time.sleep(0.01)
-        started = psutil.Process(merge.pid).children(recursive=True)
+        children = psutil.Process(merge.pid).children(recursive=True)
         merge.kill()
-    assert started
-    assert not psutil.wait_procs(started, timeout=20)[1]
+    assert children
+    assert not psutil.wait_procs(children, timeout=20)[1]
 
 
 @pytest.mark.parametrize(
@@ -133,21 +130,21 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
     ],
 )
 def test_a_file_without_a_metric_is_refused(
-    spec: str, said: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    started, spec: str, said: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text("import gone_module\n")
     with pytest.raises(ConfigError) as refused:
-        ProcessMetric("--metric", spec, 60, log)
+        started(spec)
     assert said in str(refused.value)
     assert f"--metric is {spec!r}" in str(refused.value)
     assert "broken" not in spec or "Traceback" in log.read_text()
 
 
-def test_a_file_may_import_its_neighbours(of_file, tmp_path: Path, candidate: Path) -> None:
+def test_a_file_may_import_its_neighbours(started, tmp_path: Path, candidate: Path) -> None:
     (tmp_path / "neighbour_module.py").write_text("VALUE = 7\n")
     (tmp_path / "mine.py").write_text("import neighbour_module\ndef score(path):\n    return neighbour_module.VALUE\n")
-    assert of_file("score", file=tmp_path / "mine.py").score(candidate, "search") == Score(7.0)
+    assert started(f"{tmp_path / 'mine.py'}:score").score(candidate, "search") == Score(7.0)
 
 
 def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
@@ -159,10 +156,10 @@ def test_tensors_of_shards_and_bfloat16(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
-def test_the_hook_changes_the_statistics_and_nothing_else(of_file, tmp_path: Path, dtype: type) -> None:
+def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Path, dtype: type) -> None:
     before = network(1, dtype)
     candidate = write_file(tmp_path / "candidate.safetensors", before)
-    metric = of_file("score", file=STATISTICS)
+    metric = started(f"{STATISTICS}:score")
     assert (metric.has_splits, metric.reestimates) == (True, True)
     metric.reestimate(candidate)
     after = read_file(candidate)
@@ -213,19 +210,18 @@ def test_a_command_and_its_last_line(candidate: Path) -> None:
         (command("import time; time.sleep(100)"), "it took longer than --timeout 1 s"),
     ],
 )
-def test_a_command_that_fails(candidate: Path, log: Path, text: str, said: str) -> None:
-    metric = ProcessMetric("--metric-command", text, 60, log)
+def test_a_command_that_fails(started, candidate: Path, text: str, said: str) -> None:
+    metric = started(text, "--metric-command")
     metric._timeout_seconds = 1 if "sleep" in text else 60
     with pytest.raises(MetricError) as failed:
         metric.score(candidate, "search")
     assert said in str(failed.value)
-    metric.close()
 
 
-def test_a_timeout_ends_what_the_command_started(candidate: Path, tmp_path: Path, log: Path) -> None:
+def test_a_timeout_ends_what_the_command_started(started, candidate: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(100)"
-    metric = ProcessMetric("--metric-command", command(code), 60, log)
+    metric = started(command(code), "--metric-command")
     metric._timeout_seconds = 5
     with pytest.raises(MetricError, match="longer than"):
         metric.score(candidate, "search")
