@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from mindspore import Tensor, nn
 
+from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.builders import build_data, build_loss, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
@@ -95,7 +96,7 @@ def _view(
 
     def points(paths: Iterable[Path]) -> PlanePoints:
         vectors = (
-            layout.flatten(read_checkpoint(path, names=layout.names)) for path in paths
+            mean_vector(open_fitting([path], layout), np.ones(1), layout) for path in paths
         )  # one in memory at a time
         along, off = zip(*(plane_point(basis, mean, vector) for vector in vectors), strict=True)
         return PlanePoints(np.array(along), np.array(off))

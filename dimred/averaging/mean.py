@@ -4,6 +4,7 @@ The threads work in parallel because NumPy's loops and the reads release the int
 than 524,288 weights they would wait for it too often (tests/benchmarks/merge_cost.md).
 """
 
+import hashlib
 import math
 import os
 import threading
@@ -22,7 +23,6 @@ from dimred.checkpoints.stored_tensor import BFLOAT16, StoredTensor
 from dimred.errors import CheckpointError
 
 BLOCK = 524_288
-_PART = 4 * BLOCK
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 Write = Callable[[str, int, np.ndarray], None]  # name of a tensor, number of the first entry, float64 values (n,)
 
@@ -32,11 +32,11 @@ class _Source(NamedTuple):
 
     descriptor: int
     checkpoint: Checkpoint
-    place: StoredTensor
+    tensor: StoredTensor
     coefficient: float
 
 
-class _Part(NamedTuple):
+class _Block(NamedTuple):
     """Some entries of a tensor, in each checkpoint."""
 
     name: str
@@ -73,38 +73,31 @@ def stream_mean(
     used = [(checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
     constant = cache(lambda name: is_constant(checkpoints, name))
 
-    def run(part: _Part) -> None:
-        end = part.start + part.size
-        for start in range(part.start, end, BLOCK):
-            block = part._replace(start=start, size=min(BLOCK, end - start))
-            mean = _mean(block)
-            if refuse_not_finite and not np.isfinite(mean).all():
-                if not constant(part.name):
-                    raise _not_finite(block)
-                np.copyto(mean, _load(block.sources[-1], start, block.size))
-            write(part.name, start, mean)
+    def run(block: _Block) -> None:
+        mean = _mean(block)
+        if refuse_not_finite and not np.isfinite(mean).all():
+            if not constant(block.name):
+                raise _not_finite(block)
+            np.copyto(mean, _load(block.sources[-1], block.start, block.size))
+        write(block.name, block.start, mean)
 
     with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "mean") as pool:
 
         @cache
-        def descriptor_of(number: int, file: int) -> int:
-            return opened.enter_context(open_checkpoint(used[number][0].files[file])).fileno()
+        def descriptor_of(file: Path) -> int:
+            return opened.enter_context(open_checkpoint(file)).fileno()
 
-        parts = []
+        blocks = []
         for name in names:
             sources = []
-            for number, (checkpoint, coefficient) in enumerate(used):
-                file, place = checkpoint.tensors[name]
+            for checkpoint, coefficient in used:
+                tensor = checkpoint.tensors[name]
                 coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
-                sources.append(_Source(descriptor_of(number, file), checkpoint, place, coefficient))
-            size = math.prod(sources[0].place.shape)
-            parts += [_Part(name, sources, start, min(_PART, size - start)) for start in range(0, size, _PART)]
-        try:
-            for _ in pool.map(run, parts):
-                pass
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+                sources.append(_Source(descriptor_of(tensor.file), checkpoint, tensor, coefficient))
+            size = math.prod(sources[0].tensor.shape)
+            blocks += [_Block(name, sources, start, min(BLOCK, size - start)) for start in range(0, size, BLOCK)]
+        for _ in pool.map(run, blocks):  # an error cancels those that have not begun
+            pass
 
 
 def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint]:
@@ -115,9 +108,7 @@ def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint
     """
     checkpoints = [open_file(path) for path in paths]
     for checkpoint in checkpoints:
-        misfit = layout.misfit({name: place.shape for name, place in checkpoint.places.items()})
-        if misfit:
-            raise CheckpointError(f"{checkpoint.path} does not fit the network: {misfit}.")
+        checkpoint.check_fit(layout)
     return checkpoints
 
 
@@ -141,22 +132,18 @@ def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, lay
 
 def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     """Return whether a tensor has the same bytes in all checkpoints; False if there is only one."""
-    with ExitStack() as opened:
-        sources = []
-        for checkpoint in checkpoints:
-            file, place = checkpoint.tensors[name]
-            descriptor = opened.enter_context(open_checkpoint(checkpoint.files[file])).fileno()
-            sources.append(_Source(descriptor, checkpoint, place, 1.0))
-        n_bytes = sources[-1].place.n_bytes
-        for start in range(0, n_bytes, BLOCK):
-            first = None
-            for source in sources:
-                block = np.empty(min(BLOCK, n_bytes - start), np.uint8)
-                source.place.read_bytes(source.descriptor, source.checkpoint.path, start, block)
-                first = block if first is None else first
-                if not np.array_equal(block, first):
-                    return False
-    return len(checkpoints) > 1
+
+    def digest(checkpoint: Checkpoint) -> bytes:
+        tensor, found = checkpoint.tensors[name], hashlib.sha256()
+        with open_checkpoint(tensor.file) as file:
+            for start in range(0, tensor.n_bytes, BLOCK):
+                piece = np.empty(min(BLOCK, tensor.n_bytes - start), np.uint8)
+                tensor.read_bytes(file.fileno(), start, piece)
+                found.update(piece.data)
+        return found.digest()
+
+    first = digest(checkpoints[0])
+    return len(checkpoints) > 1 and all(digest(checkpoint) == first for checkpoint in checkpoints[1:])
 
 
 _local = threading.local()
@@ -171,19 +158,19 @@ def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
     return kept
 
 
-def _mean(part: _Part) -> np.ndarray:
+def _mean(block: _Block) -> np.ndarray:
     """Compute sum(c_i x_i) / sum(c_i) of a block, float64 (n,), in a buffer."""
-    total = buffer("total", BLOCK)[: part.size]
+    total = buffer("total", BLOCK)[: block.size]
     total[:] = 0
     with np.errstate(invalid="ignore", over="ignore"):  # the caller looks for what is not finite
-        for source in part.sources:
-            values = _load(source, part.start, part.size)
+        for source in block.sources:
+            values = _load(source, block.start, block.size)
             if source.coefficient == 1:
                 total += values
             else:
-                product = buffer("product", BLOCK)[: part.size]
+                product = buffer("product", BLOCK)[: block.size]
                 total += np.multiply(values, source.coefficient, out=product, dtype=np.float64)
-        divisor = sum(source.coefficient for source in part.sources)
+        divisor = sum(source.coefficient for source in block.sources)
         if divisor != 1:
             total /= divisor
     return total
@@ -191,19 +178,19 @@ def _mean(part: _Part) -> np.ndarray:
 
 def _load(source: _Source, start: int, count: int) -> np.ndarray:
     """Read entries of a tensor as floats into a buffer that the next call uses again."""
-    place = source.place
-    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * place.storage.itemsize]
-    place.read_bytes(source.descriptor, source.checkpoint.path, start * place.storage.itemsize, raw)
-    values = raw.view(place.storage)
-    if place.dtype != BFLOAT16:
+    tensor = source.tensor
+    raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]
+    tensor.read_bytes(source.descriptor, start * tensor.storage.itemsize, raw)
+    values = raw.view(tensor.storage)
+    if tensor.dtype != BFLOAT16:
         return values
     wide = buffer("wide", BLOCK, np.uint32)[:count]
     return np.left_shift(values, 16, out=wide, dtype=np.uint32).view(np.float32)
 
 
-def _not_finite(part: _Part) -> CheckpointError:
-    for source in part.sources:
-        if not np.isfinite(_load(source, part.start, part.size)).all():
+def _not_finite(block: _Block) -> CheckpointError:
+    for source in block.sources:
+        if not np.isfinite(_load(source, block.start, block.size)).all():
             path = source.checkpoint.path
-            return CheckpointError(f"{path}: {part.name!r} holds an infinite number or NaN; leave it out")
-    return CheckpointError(f"The mean is not finite in {part.name!r}; its coefficients are too large")
+            return CheckpointError(f"{path}: {block.name!r} holds an infinite number or NaN; leave it out")
+    return CheckpointError(f"The mean is not finite in {block.name!r}; its coefficients are too large")

@@ -5,7 +5,7 @@ touched, and what is written can be read with ``mindspore.load_checkpoint``.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,41 +17,26 @@ from dimred.checkpoints.ckpt_format import check_ckpt_crc, read_ckpt_index, writ
 from dimred.checkpoints.layout import WeightLayout, as_array, is_counter, is_statistic, trainable_layout
 from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
-from dimred.errors import CheckpointError, ConfigError, shown
+from dimred.errors import CheckpointError, ConfigError
 from dimred.io.atomic import open_atomic
 
 SUFFIXES = (".ckpt", ".safetensors")
 
 
-def read_checkpoint(path: str | os.PathLike[str], names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read the tensors of a ``.ckpt`` or ``.safetensors`` file: name -> array, in the file's order.
 
     Numbers are arrays without dimensions, and so are texts (``.item()`` gives the Python value); bfloat16 becomes
     float32. A ``.ckpt`` file that carries a checksum is compared with it first.
 
-    Args:
-        path: of the file.
-        names: only these, in this order; default all.
-
     Raises:
-        CheckpointError: the file is missing, truncated, damaged, of another kind, or lacks one of ``names``.
+        CheckpointError: the file is missing, truncated, damaged, or of another kind.
     """
     source = Path(path)
     with open_checkpoint(source) as file:
         index, texts = _index(file, source, verify=True)
-        values = {}
-        for name in [*index, *texts] if names is None else names:
-            if name in index:
-                values[name] = index[name].read(file.fileno(), source)
-            elif name in texts:
-                values[name] = np.array(texts[name])
-            else:
-                first = ", ".join(shown(name) for name in list(index)[:3])
-                raise CheckpointError(
-                    f"{source} has no parameter {shown(name)}; it has {len(index)} parameters ({first}"
-                    f"{', ...' if len(index) > 3 else ''})."
-                )
-        return values
+        values = {name: tensor.read(file.fileno()) for name, tensor in index.items()}
+    return values | {name: np.array(text) for name, text in texts.items()}
 
 
 def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, StoredTensor]:
@@ -136,40 +121,45 @@ class Checkpoint:
 
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
-    tensors: Mapping[str, tuple[int, StoredTensor]]  # name -> (number of the file, place of the tensor in it)
+    tensors: Mapping[str, StoredTensor]
     step: int = 0  # of training; 0 where it isn't known
-
-    @cached_property
-    def places(self) -> dict[str, StoredTensor]:
-        """Return name -> place for the tensors of all files."""
-        return {name: place for name, (_, place) in self.tensors.items()}
 
     @cached_property
     def layout(self) -> WeightLayout:
         """Return the layout of the guessed trainable weights; CheckpointError if there are none."""
-        return trainable_layout(self.places, self.path)
+        return trainable_layout(self.tensors, self.path)
 
     @cached_property
     def statistics(self) -> tuple[str, ...]:
         """Return the names of BatchNorm statistics, which are averaged but not trained."""
-        return tuple(name for name, place in self.places.items() if is_statistic(name) and place.is_float)
+        return tuple(name for name, tensor in self.tensors.items() if is_statistic(name) and tensor.is_float)
 
     @cached_property
     def integers(self) -> tuple[str, ...]:
         """Return the names of integer and bool tensors other than counters; they can't be averaged."""
-        return tuple(name for name, place in self.places.items() if place.is_integer and not is_counter(name, place))
+        return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
 
-    def names_in(self, number: int) -> tuple[str, ...]:
-        """Return the names of the tensors in one of the files, in the order of their bytes."""
-        inside = [(place.pieces[:1], name) for name, (file, place) in self.tensors.items() if file == number]
-        return tuple(name for _, name in sorted(inside))
+    def check_fit(self, layout: WeightLayout) -> None:
+        """Check that it holds the weights of a layout; CheckpointError if one is missing, reshaped or not of floats."""
+        if misfit := layout.misfit(self.tensors):
+            raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
+        for name in layout.names:
+            if not self.tensors[name].is_float:
+                raise CheckpointError(
+                    f"{self.path}: the parameter {name!r} has the type {self.tensors[name].dtype}, not a float type."
+                )
+
+    def read(self, name: str) -> np.ndarray:
+        """Read a tensor, bfloat16 as float32; CheckpointError if its file can't be read."""
+        tensor = self.tensors[name]
+        with open_checkpoint(tensor.file) as file:
+            return tensor.read(file.fileno())
 
 
-def open_file(path: Path) -> Checkpoint:
+def open_file(path: Path, *, verify: bool = True) -> Checkpoint:
     """Locate the tensors of a single checkpoint file, and verify its checksum if it has one.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
     """
-    tensors = {name: (0, place) for name, place in read_index(path, verify=True).items()}
-    return Checkpoint(path, (path,), tensors)
+    return Checkpoint(path, (path,), read_index(path, verify=verify))

@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from dimred.checkpoints.stored_tensor import (
     NUMBERS,
     TEXT,
     StoredTensor,
+    read_exactly,
     tensor_of,
     unknown_type,
 )
@@ -91,7 +93,7 @@ class _Cursor:
         )
 
 
-def read_ckpt_index(file: BinaryIO, path: os.PathLike[str]) -> dict[str, StoredTensor]:
+def read_ckpt_index(file: BinaryIO, path: Path) -> dict[str, StoredTensor]:
     """Locate each tensor of a ``.ckpt`` file: name -> place, in the file's order.
 
     Raises:
@@ -184,13 +186,11 @@ def _checksums(file: BinaryIO, path: os.PathLike[str]) -> tuple[bytes | None, by
     end = os.pread(file.fileno(), _CRC_BYTES, max(size - _CRC_BYTES, 0))
     if len(end) < _CRC_BYTES or not end.startswith(_CRC_MARK):
         return None, None
-    crc, position, body = 0, 0, size - _CRC_BYTES
-    while position < body:
-        piece = os.pread(file.fileno(), min(_CRC_PIECE, body - position), position)
-        if not piece:
-            raise CheckpointError(f"{path} ends at byte {position}; it was cut while it was read. Save it again.")
-        crc = zlib.crc32(piece, crc)
-        position += len(piece)
+    crc, body = 0, size - _CRC_BYTES
+    for position in range(0, body, _CRC_PIECE):
+        piece = np.empty(min(_CRC_PIECE, body - position), np.uint8)
+        read_exactly(file.fileno(), piece, position, path)
+        crc = zlib.crc32(piece.data, crc)
     return end[len(_CRC_MARK) :], crc.to_bytes(_CRC_BYTES - len(_CRC_MARK), "big")
 
 

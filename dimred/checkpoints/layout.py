@@ -1,6 +1,6 @@
 """The order and shapes of a network's weights in one long vector, and the digest of such a vector.
 
-The digest is the SHA-256 over the SHA-256 of chunks, so that columns can be hashed block by block in any order.
+The digest is the SHA-256 over the SHA-256 of chunks, so that columns can be hashed block by block.
 
 ``trainable_layout`` guesses which entries of a checkpoint are weights where neither a network nor a manifest says so.
 """
@@ -118,8 +118,7 @@ class WeightLayout:
             CheckpointError: a parameter is missing or has another shape.
         """
         arrays = {name: as_array(weights[name]) for name in self.names if name in weights}
-        misfit = self.misfit({name: array.shape for name, array in arrays.items()})
-        if misfit:
+        if misfit := self.misfit(arrays):
             raise CheckpointError(f"The weights are not those of the layout: {misfit}.")
         return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
@@ -152,13 +151,13 @@ class WeightLayout:
             )
         return cls(names, shapes)
 
-    def misfit(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-        """Explain why a checkpoint with parameters of these ``shapes`` can't hold these weights; None if it can."""
+    def misfit(self, tensors: Mapping[str, Any]) -> str | None:
+        """Explain why a checkpoint with these ``tensors`` can't hold these weights; None if it can."""
         for name, shape in zip(self.names, self.shapes, strict=True):
-            if name not in shapes:
+            if name not in tensors:
                 return f"it has no parameter {name!r} {shape}"
-            if shapes[name] != shape:
-                return f"its parameter {name!r} has shape {shapes[name]} instead of {shape}"
+            if tensors[name].shape != shape:
+                return f"its parameter {name!r} has shape {tensors[name].shape} instead of {shape}"
         return None
 
     def first_difference(self, other: "WeightLayout") -> str | None:
@@ -225,12 +224,12 @@ def trainable_layout(index: Mapping[str, StoredTensor], path: str | os.PathLike[
     Raises:
         CheckpointError: nothing is left.
     """
-    kept = {name: tensor.shape for name, tensor in index.items() if _is_weight(name, tensor, index)}
+    kept = {name: tensor for name, tensor in index.items() if _is_weight(name, tensor, index)}
     if not kept:
         raise CheckpointError(
             f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
         )
-    return WeightLayout(tuple(kept), tuple(kept.values()))
+    return WeightLayout.from_weights(kept)
 
 
 def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor]) -> bool:
@@ -239,29 +238,23 @@ def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor
     return tensor.is_float and not (is_state or is_statistic(name) or name in _COUNTERS)
 
 
-def chunk_digests(rows: np.ndarray) -> np.ndarray:
-    """Compute the SHA-256 of each chunk of 65,536 columns; the last chunk may be narrower.
+def hash_columns(digest: "hashlib._Hash", rows: np.ndarray) -> None:
+    """Add the next columns to the digest of a vector, or of rows: the SHA-256 of each chunk of 65,536 of them.
 
     Args:
-        rows: float32 (width,), or (k, width): then a chunk is hashed row after row.
-
-    Returns:
-        uint8 (chunks, 32).
+        digest: a SHA-256.
+        rows: float32 (width,), or (k, width): then a chunk is hashed row after row. Only the last chunk of all may be
+            narrower.
     """
-    digests = []
     for start in range(0, rows.shape[-1], CHUNK):
         chunk = hashlib.sha256()
         for row in np.atleast_2d(rows):
             chunk.update(np.ascontiguousarray(row[start : start + CHUNK], "<f4").data)
-        digests.append(chunk.digest())
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-
-
-def digest_of_chunks(digests: np.ndarray) -> str:
-    """Compute the digest of a vector, or of rows, from the ``chunk_digests`` of all its columns in order."""
-    return hashlib.sha256(digests.tobytes()).hexdigest()
+        digest.update(chunk.digest())
 
 
 def vector_digest(vector: np.ndarray) -> str:
     """Compute the digest, 64 hexadecimal digits, of a vector (M,) or of rows (k, M)."""
-    return digest_of_chunks(chunk_digests(vector))
+    digest = hashlib.sha256()
+    hash_columns(digest, vector)
+    return digest.hexdigest()

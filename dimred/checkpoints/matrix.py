@@ -1,8 +1,9 @@
 """The snapshots of a series as the rows of one N x M matrix, read in blocks of columns."""
 
+import hashlib
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import open_checkpoint, read_index
-from dimred.checkpoints.layout import CHUNK, WeightLayout, chunk_digests, trainable_layout
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
+from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
-from dimred.checkpoints.stored_tensor import StoredTensor, reading
+from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
@@ -22,8 +23,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class _Row:
     entry: SnapshotEntry
-    path: Path
-    index: Mapping[str, StoredTensor]
+    checkpoint: Checkpoint
 
 
 class WeightMatrix:
@@ -52,19 +52,19 @@ class WeightMatrix:
         none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
             with self._leaving_out():
-                opened.append(_open(entry, path))
+                opened.append(_Row(entry, _open(entry, path)))
         if not opened:
             raise none_left
         chosen = layout or series.layout
         if chosen is None:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            chosen = max((trainable_layout(row.index, row.path) for row in opened), key=lambda guess: guess.size)
-            if left_out := [name for row in opened[:1] for name in row.index if name not in chosen.names]:
+            chosen = max((row.checkpoint.layout for row in opened), key=lambda guess: guess.size)
+            if left_out := [name for name in opened[0].checkpoint.tensors if name not in chosen.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
         for row in opened:
             with self._leaving_out():
-                _check_fit(row, chosen)
+                row.checkpoint.check_fit(chosen)
                 # The digests in a manifest are of the weights in the manifest's order.
                 known = row.entry.digest if chosen == series.layout else ""
                 self._rows.append(replace(row, entry=replace(row.entry, digest=known)))
@@ -89,7 +89,7 @@ class WeightMatrix:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return the files of the snapshots in use."""
-        return tuple(row.path for row in self._rows)
+        return tuple(row.checkpoint.path for row in self._rows)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,26 +108,25 @@ class WeightMatrix:
         """
         layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
-            with open_checkpoint(row.path) as file:
+            with open_checkpoint(row.checkpoint.path) as file:
                 number, done = bisect_right(layout.offsets, start) - 1, 0
                 while done < target.size:
                     skip = start + done - layout.offsets[number]
                     count = min(layout.sizes[number] - skip, target.size - done)
                     if count > 0:
-                        tensor = row.index[layout.names[number]]
-                        tensor.read_part(file.fileno(), row.path, skip, target[done : done + count])
+                        tensor = row.checkpoint.tensors[layout.names[number]]
+                        tensor.read_part(file.fileno(), skip, target[done : done + count])
                         done += count
                     number += 1
 
-    def blocks(self, digests: np.ndarray | None = None) -> Iterator[tuple[int, np.ndarray]]:
+    def blocks(self, digests: Sequence["hashlib._Hash"] = ()) -> Iterator[tuple[int, np.ndarray]]:
         """Yield all columns as (first column, float32 (N, up to ``CHUNK``)) blocks.
 
         The next block is read into a second buffer while the caller works on this one: a block is valid until the
         next one is asked for.
 
         Args:
-            digests: uint8 (N, chunks, 32), filled with the SHA-256 of each row's chunks; complete up to a block when
-                the next one is there.
+            digests: SHA-256 of each row, to which ``hash_columns`` adds a block before the next one is there.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(CHUNK, n_columns)), np.float32) for _ in range(2)]
@@ -137,10 +136,9 @@ class WeightMatrix:
             self.read(number * CHUNK, block)
             return block
 
-        def digest(number: int, block: np.ndarray) -> None:
-            if digests is not None:
-                for row, chunks in zip(block, digests, strict=True):
-                    chunks[number] = chunk_digests(row)
+        def add(block: np.ndarray) -> None:
+            for digest, row in zip(digests, block, strict=False):
+                hash_columns(digest, row)
 
         with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
             coming = reader.submit(fetch, 0)
@@ -148,12 +146,12 @@ class WeightMatrix:
                 block = coming.result()
                 if first + CHUNK < n_columns:
                     coming = reader.submit(fetch, number + 1)
-                hashed = hasher.submit(digest, number, block)
+                hashed = hasher.submit(add, block)
                 yield first, block
                 hashed.result()  # before its buffer is filled again
 
 
-def _open(entry: SnapshotEntry, path: Path) -> _Row:
+def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     with reading(path):
         size = path.stat().st_size
     if size != entry.bytes:
@@ -162,15 +160,4 @@ def _open(entry: SnapshotEntry, path: Path) -> _Row:
             "leave it out with --skip-bad."
         )
     # Without a digest of the weights in a manifest, the file may have a checksum of its own.
-    return _Row(entry, path, read_index(path, verify=not entry.digest))
-
-
-def _check_fit(row: _Row, layout: WeightLayout) -> None:
-    misfit = layout.misfit({name: tensor.shape for name, tensor in row.index.items()})
-    if misfit:
-        raise CheckpointError(f"{row.path} does not fit the network or the other snapshots: {misfit}.")
-    for name in layout.names:
-        if not row.index[name].is_float:
-            raise CheckpointError(
-                f"{row.path}: the parameter {name!r} has the type {row.index[name].dtype}, not a float type."
-            )
+    return open_file(path, verify=not entry.digest)

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,7 +25,7 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _MARK = {"format": "ms"}  # MindSpore writes this into the metadata
 
 
-def read_safetensors_index(file: BinaryIO, path: os.PathLike[str]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """Locate each tensor, name -> place, and read the texts of the metadata.
 
     Raises:
@@ -52,7 +53,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _tensor(path: os.PathLike[str], name: str, entry: Any, base: int) -> StoredTensor:
+def _tensor(path: Path, name: str, entry: Any, base: int) -> StoredTensor:
     start, end = entry["data_offsets"]
     if entry["dtype"] not in _TYPES:
         raise unknown_type(path, name, entry["dtype"])
@@ -64,25 +65,26 @@ def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     types = {name: (value.dtype, value.shape) for name, value in arrays.items()}
-    header, index = safetensors_header(types, _MARK | texts)
+    header, index = safetensors_header(Path(file.name), types, _MARK | texts)
     file.write(header)
     for name in index:
         file.write(arrays[name].reshape(-1).view(np.uint8).data)
 
 
 def safetensors_header(
-    types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
+    path: Path, types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, StoredTensor]]:
     """Make the part of a file before the values.
 
     Args:
+        path: of the file.
         types: name -> (type, shape) of each tensor.
         metadata: texts, if any.
 
     Returns:
         The bytes; and the place of each tensor, by name, in the file's order.
     """
-    empty = {name: StoredTensor(shape, dtype, ()) for name, (dtype, shape) in types.items()}
+    empty = {name: StoredTensor(path, shape, dtype, ()) for name, (dtype, shape) in types.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     spans: dict[str, tuple[int, int]] = {}
     position = 0

@@ -4,7 +4,8 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ TEXT = "text"  # MindSpore stores texts as UTF-32
 class StoredTensor:
     """A tensor in a file."""
 
+    file: Path
     shape: tuple[int, ...]
     dtype: np.dtype | str  # its NumPy type; or BFLOAT16, or TEXT
     pieces: tuple[tuple[int, int], ...]  # where its bytes stand, in order: (offset in the file, number of bytes)
@@ -45,31 +47,31 @@ class StoredTensor:
     def n_bytes(self) -> int:
         return sum(length for _, length in self.pieces)
 
-    def read(self, descriptor: int, path: os.PathLike[str]) -> np.ndarray:
-        """Read the tensor: bfloat16 as float32, a text as an array without dimensions.
+    def read(self, descriptor: int) -> np.ndarray:
+        """Read the tensor from its open file: bfloat16 as float32, a text as an array without dimensions.
 
         Raises:
             CheckpointError: the file is shorter than when its index was read.
         """
         raw = np.empty(self.n_bytes // self.storage.itemsize, self.storage)
-        self.read_bytes(descriptor, path, 0, raw.view(np.uint8))
+        self.read_bytes(descriptor, 0, raw.view(np.uint8))
         if self.dtype == TEXT:
             return np.array(raw.tobytes().decode("utf-32-le", errors="replace").rstrip("\0"))
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
 
-    def read_part(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
+    def read_part(self, descriptor: int, first: int, out: np.ndarray) -> None:
         """Fill ``out``, float32 (count,), with the values from number ``first`` on, in C order."""
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
-        self.read_bytes(descriptor, path, first * self.storage.itemsize, raw.view(np.uint8))
+        self.read_bytes(descriptor, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
             with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is refused later
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
-    def read_bytes(self, descriptor: int, path: os.PathLike[str], first: int, out: np.ndarray) -> None:
+    def read_bytes(self, descriptor: int, first: int, out: np.ndarray) -> None:
         """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on."""
         done = 0
         for offset, length in self.ranges(first, out.size):
-            read_exactly(descriptor, out[done : done + length], offset, path)
+            read_exactly(descriptor, out[done : done + length], offset, self.file)
             done += length
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
@@ -83,7 +85,7 @@ class StoredTensor:
 
 
 def tensor_of(
-    path: os.PathLike[str], name: str, shape: tuple[int, ...], dtype: Any, pieces: tuple[tuple[int, int], ...]
+    path: Path, name: str, shape: tuple[int, ...], dtype: Any, pieces: tuple[tuple[int, int], ...]
 ) -> StoredTensor:
     """Make a StoredTensor whose shape and bytes agree.
 
@@ -92,12 +94,12 @@ def tensor_of(
     """
     if len(shape) > MOST_DIMENSIONS or any(length >> 63 for length in shape):
         raise CheckpointError(f"{path} is damaged: the parameter {shown(name)} has the shape {shown(shape)}.")
-    tensor = StoredTensor(shape, dtype, pieces)
+    tensor = StoredTensor(path, shape, dtype, pieces)
     itemsize = tensor.storage.itemsize
     if dtype == TEXT and tensor.n_bytes % itemsize == 0:
-        return StoredTensor((), dtype, pieces)
+        return replace(tensor, shape=())
     if shape == (0,) and tensor.n_bytes == itemsize:  # MindSpore's way to write a number without dimensions
-        return StoredTensor((), dtype, pieces)
+        return replace(tensor, shape=())
     if dtype == TEXT or math.prod(shape) * itemsize != tensor.n_bytes:
         raise CheckpointError(
             f"{path} is damaged: the parameter {shown(name)} of shape {shape} needs {math.prod(shape) * itemsize} bytes"

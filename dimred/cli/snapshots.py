@@ -171,7 +171,7 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
 
     index = read_index(checkpoint)
     if basis.layout is not None:
-        return basis.layout.misfit({name: tensor.shape for name, tensor in index.items()})
+        return basis.layout.misfit(index)
     found = trainable_layout(index, checkpoint).size
     return None if found == basis.n_weights else f"it has {found:,} weights instead of {basis.n_weights:,}"
 
@@ -233,8 +233,8 @@ def merge(
 
     Example: dimred merge RUN --metric my_metric.py:score --maximize --out best.safetensors
     """
-    from dimred.merging.card import sentences_of, tables_of
     from dimred.merging.merge import merge as run
+    from dimred.merging.record import sentences_of, tables_of
 
     record = run(
         checkpoints, out, last=last, from_step=from_step, to_step=to_step, order=order, profile=profile, dtype=dtype,

@@ -41,12 +41,10 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     with _temporary_name(target) as temporary:
         with temporary.open("x+b") as file:
             yield file
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    if durable:
-        _flush(target.parent)
+        if durable:
+            rename_durably(temporary, target)
+        else:
+            temporary.replace(target)
 
 
 @contextmanager

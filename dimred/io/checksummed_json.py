@@ -14,8 +14,8 @@ _BLANK = "0" * 64
 _LARGEST = 64 << 20
 
 
-def add_checksum(content: Mapping[str, Any]) -> str:
-    """Write ``content`` as JSON text with a checksum as its last key.
+def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a JSON file with a checksum as its last key, whole or not at all.
 
     The checksum is the SHA-256 of the text with 64 zeros in the checksum's place.
 
@@ -24,15 +24,20 @@ def add_checksum(content: Mapping[str, Any]) -> str:
     """
     text = json.dumps({**content, _KEY: _BLANK}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     head, _, tail = text.rpartition(_BLANK)
-    return head + hashlib.sha256(text.encode()).hexdigest() + tail
+    atomic_write(path, head + hashlib.sha256(text.encode()).hexdigest() + tail)
 
 
-def strip_checksum(raw: bytes) -> dict[str, Any]:
-    """Read what ``add_checksum`` made, and return the content.
+def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of ``write_checksummed``, and return its content.
 
     Raises:
-        ValueError: it is not JSON, has no checksum, or was changed.
+        ValueError: it is not JSON, has no checksum, was changed, or is too large.
+        OSError: it can't be read.
     """
+    with Path(path).open("rb") as file:
+        raw = file.read(_LARGEST + 1)
+    if len(raw) > _LARGEST:
+        raise ValueError(f"it has more than {_LARGEST:,} bytes")
     try:
         content = json.loads(raw.decode("utf-8"))
     except RecursionError:
@@ -44,22 +49,3 @@ def strip_checksum(raw: bytes) -> dict[str, Any]:
     if hashlib.sha256(head + _BLANK.encode() + tail).hexdigest() != checksum:
         raise ValueError("it was changed after it was written: its checksum does not match")
     return dict(content)
-
-
-def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a JSON file with its checksum, whole or not at all."""
-    atomic_write(path, add_checksum(content))
-
-
-def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of ``write_checksummed``.
-
-    Raises:
-        ValueError: it is damaged, or too large.
-        OSError: it can't be read.
-    """
-    with Path(path).open("rb") as file:
-        raw = file.read(_LARGEST + 1)
-    if len(raw) > _LARGEST:
-        raise ValueError(f"it has more than {_LARGEST:,} bytes")
-    return strip_checksum(raw)

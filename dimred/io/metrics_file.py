@@ -18,21 +18,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         *lines, _ = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        raise RunError(f"{path} is not found; name the metrics.jsonl of a run") from None
     except OSError as error:
         raise RunError(f"{path} can't be read ({error.strerror or error}); name the metrics.jsonl of a run") from None
-    return [_record(path, number, line) for number, line in enumerate(lines, start=1)]
-
-
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
-    if not isinstance(record, dict):
-        raise RunError(f"{path} is damaged in line {number}: it holds no keys; remove the line")
-    return record
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+            if not isinstance(records[-1], dict):
+                raise ValueError("it holds no keys")
+        except (ValueError, RecursionError) as error:
+            raise RunError(f"{path} is damaged in line {number} ({str(error)[:200]}); remove the line") from None
+    return records
 
 
 ACCURACY = "accuracy"

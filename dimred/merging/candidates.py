@@ -15,9 +15,9 @@ from dimred.averaging.choice import Candidate, choose
 from dimred.averaging.windows import Window, effective_size, greedy_soup, profiles_around, uniform_windows
 from dimred.errors import RunError, SearchError, shown
 from dimred.merging.metric import FunctionMetric, MetricError, ProcessMetric, Score
+from dimred.merging.record import SPLITS, score_text
 
 _log = logging.getLogger(__name__)
-SPLITS = ("search", "select", "test")
 _FINALISTS = 3  # windows and profiles that are scored on ``select`` too
 _SOUP = 16  # most checkpoints that a soup is made of
 _NO_SPLITS = (
@@ -126,7 +126,7 @@ class Scores:
             if len(failures) == len(self._asked) == _FAILURES:
                 self._path.unlink()
                 raise SearchError(f"the metric failed on the first {_FAILURES} candidates: {failures[0]}")
-            found = str(trial.score) if trial.score else f"failed: {trial.failed}"
+            found = score_text(trial.score[:2]) if trial.score else f"failed: {trial.failed}"
             _log.info(f"{len(self)} {split} {average.kind} {average.name}: {found}")
         return self._asked[key]
 
@@ -199,18 +199,14 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
 def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
     """Score the greedy soup of all checkpoints, or of 16 evenly spread ones with the newest."""
     n = len(steps)
-    members = list(range(n)) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist()
 
-    def score(chosen: tuple[float, ...]) -> float:
-        numbers = [members[place] for place in np.flatnonzero(chosen)]
+    def loss(numbers: Sequence[int]) -> float:
         average = _average_of(Window(numbers[0], numbers[0] + 1), steps)
         if len(numbers) > 1:
-            whole = tuple(float(number in numbers) for number in range(n))
-            average = Average("soup", f"soup of {len(numbers)}", whole)
-        loss = scores.candidate(scores.get(average)).loss
-        return -loss if math.isfinite(loss) else math.nan
+            average = Average("soup", f"soup of {len(numbers)}", tuple(float(one in numbers) for one in range(n)))
+        return scores.candidate(scores.get(average)).loss
 
-    greedy_soup(len(members), score)
+    greedy_soup(range(n) if n <= _SOUP else np.linspace(0, n - 1, _SOUP).round().astype(int).tolist(), loss)
 
 
 def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tuple[Average, list[Average], str]:
@@ -262,8 +258,3 @@ def table(
 
     rows = [row(average) for average in dict.fromkeys([kept, *shown])]
     return [*rows, row(kept, reestimate=False)] if judge.reestimates else rows
-
-
-def scores_of(row: Mapping[str, Any]) -> list[str]:
-    """Format the scores in a row of the record's table, one text a split; empty without a score."""
-    return [str(Score(*row[split])) if split in row else "" for split in SPLITS]

@@ -124,7 +124,7 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
         for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):
             if name not in names:
                 return f"{shown(name)} is in {has.path} and not in {lacks.path}"
-        here, there = one.places[name], other.places[name]
+        here, there = one.tensors[name], other.tensors[name]
         for what in ("shape", "dtype"):
             if getattr(here, what) != getattr(there, what):
                 left, right = getattr(here, what), getattr(there, what)
@@ -141,7 +141,7 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
     for name in checkpoints[-1].integers:
         if len(checkpoints) > 1 and not is_constant(checkpoints, name):
             raise CheckpointError(
-                f"{name!r} has the type {checkpoints[-1].places[name].dtype} and differs between the checkpoints; "
+                f"{name!r} has the type {checkpoints[-1].tensors[name].dtype} and differs between the checkpoints; "
                 "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
                 "quantised, or save them without this tensor"
             )
@@ -224,13 +224,12 @@ def _sharded(index: Path) -> Checkpoint:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of shards ({type(error).__name__}: {error})") from None
     files = tuple(index.parent / name for name in sorted(names))
-    tensors: dict[str, tuple[int, StoredTensor]] = {}
-    for number, file in enumerate(files):
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
         if not file.exists():
             raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
-        for name, place in read_index(file, verify=True).items():
-            if weight_map.get(name, file.name) == file.name:
-                tensors[name] = (number, place)
+        found = read_index(file, verify=True).items()
+        tensors |= {name: tensor for name, tensor in found if weight_map.get(name, file.name) == file.name}
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
         raise CheckpointError(f"{index} says {shown(missing)} is in {weight_map[missing]}, which does not have it")

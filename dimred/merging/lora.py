@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
+from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
 
@@ -115,11 +115,11 @@ def _comparable(value: object) -> object:
 
 def factors_of(checkpoint: Checkpoint) -> dict[str, str]:
     """List the pairs of factors, name of A, (r, ...) -> name of B, (n, r) or (n, r, 1, 1)."""
-    pairs, places = {}, checkpoint.places
-    for name in filter(_A.search, places):
+    pairs, tensors = {}, checkpoint.tensors
+    for name in filter(_A.search, tensors):
         partner = _A.sub(r"lora_\1B", name)
-        if partner in places and places[partner].is_float and places[name].is_float:
-            a, b = places[name].shape, places[partner].shape
+        if partner in tensors and tensors[partner].is_float and tensors[name].is_float:
+            a, b = tensors[name].shape, tensors[partner].shape
             if len(a) > 1 and len(b) > 1 and a[0] == b[1] and set(b[2:]) <= {1}:
                 pairs[name] = partner
     return pairs
@@ -142,7 +142,7 @@ class LowRankMean:
     def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
         self._used = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
         self._largest_rank = largest_rank
-        self._pairs, places = factors_of(checkpoints[-1]), checkpoints[-1].places
+        self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
         before = adapter_config(checkpoints[-1]) or {}
         self._power = 0.5 if before.get("use_rslora") else 1.0
         self._largest = max(abs(c) for _, c in self._used)
@@ -152,15 +152,16 @@ class LowRankMean:
         for key, new in (("rank_pattern", self.rank_of), ("alpha_pattern", lambda alpha: _whole(alpha * change))):
             if before.get(key):
                 changes[key] = {pattern: new(value) for pattern, value in before[key].items()}
-        if changes["r"] != before["r"]:  # an initialisation may not allow every rank, and is loaded over
+        if any(before.get(key) != new for key, new in changes.items()):
+            # An initialisation may not allow every rank, and is loaded over.
             changes["init_lora_weights"] = True
         self.config = before | changes
         self.lost = 0.0
         self.shapes: dict[str, tuple[int, ...]] = {}
         for a, b in self._pairs.items():
-            rank = self.rank_of(places[a].shape[0])
-            self.shapes[a] = (rank, *places[a].shape[1:])
-            self.shapes[b] = (places[b].shape[0], rank, *places[b].shape[2:])
+            rank = self.rank_of(tensors[a].shape[0])
+            self.shapes[a] = (rank, *tensors[a].shape[1:])
+            self.shapes[b] = (tensors[b].shape[0], rank, *tensors[b].shape[2:])
 
     def rank_of(self, rank: int) -> int:
         """Return the rank of the mean of adapters with a rank."""
@@ -201,9 +202,7 @@ class LowRankMean:
 
 
 def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
-    number, place = checkpoint.tensors[name]
-    with open_checkpoint(checkpoint.files[number]) as file:
-        values = place.read(file.fileno(), checkpoint.files[number]).astype(np.float64)
+    values = checkpoint.read(name).astype(np.float64)
     if not np.isfinite(values).all():
         raise CheckpointError(f"{checkpoint.path}: {name!r} holds an infinite number or NaN; leave it out")
     return values

@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from dimred.averaging.profiles import profile_coefficients
+from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename_durably
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
-from dimred.merging.card import write_card
 from dimred.merging.inputs import Sources, check_integers, label, listed, open_checkpoints, read_one, select
 from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
-from dimred.merging.record import check_is_new, name_faults, record_of, sample_digest, work_folder, write_record
+from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digest, work_folder
 
 _log = logging.getLogger(__name__)
 
@@ -108,8 +107,7 @@ def merge(
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are no LoRA adapters; leave it out")
     template = chosen[-1] if rest is None else read_one(Path(rest))
-    difference = chosen[-1].layout.misfit({name: place.shape for name, place in template.places.items()})
-    if difference:
+    if difference := chosen[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
     check_target(target, template, dtype)
     steps = [checkpoint.step for checkpoint in chosen]
@@ -120,7 +118,7 @@ def merge(
         with name_faults(target):
             remove_leftovers(target.parent)  # of a call that was killed
             record |= write_network(chosen, coefficients, target, template, dtype, lora_rank=lora_rank)
-            _describe(target, record)
+            describe(target, record)
         return record
     if len(chosen) < 2:
         raise SeriesError(
@@ -177,15 +175,8 @@ def merge(
         if judge.reestimates:
             record["batch_norm"] = "statistics re-estimated by the metric's hook"
         record |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
-        _describe(target, record)
+        describe(target, record)
     return record
-
-
-def _describe(target: Path, record: dict[str, Any]) -> None:
-    """Write the record of a result, and for a folder its model card."""
-    if target.is_dir():
-        write_card(target, record)
-    write_record(target, record)
 
 
 def _command(arguments: Mapping[str, Any]) -> str:

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.errors import ConfigError, DimredError, shown
 from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
@@ -50,9 +49,6 @@ class Score(NamedTuple):
     value: float
     error: float | None = None
     samples: tuple[float, ...] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.value:.4f}" if self.error is None else f"{self.value:.4f} ± {self.error:.4f}"
 
 
 class FunctionMetric:
@@ -83,7 +79,10 @@ class FunctionMetric:
     def score(self, candidate: Path, split: str) -> Score:
         """Score the checkpoint at ``candidate`` on a split; MetricError if the function failed or gave no number."""
         with _failures():
-            argument = _tensors(candidate) if self._takes_tensors else str(candidate)
+            argument: Any = str(candidate)
+            if self._takes_tensors:
+                checkpoint = read_one(candidate)
+                argument = {name: checkpoint.read(name) for name in checkpoint.tensors}
             return _as_score(self._function(argument, *([split] if self.has_splits else [])))
 
 
@@ -204,13 +203,6 @@ def _failures() -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         raise MetricError(" ".join(f"{type(error).__name__}: {error}".split())) from None
-
-
-def _tensors(candidate: Path) -> dict[str, np.ndarray]:
-    checkpoint, arrays = read_one(candidate), dict[str, np.ndarray]()
-    for number, file in enumerate(checkpoint.files):
-        arrays |= read_checkpoint(file, checkpoint.names_in(number))
-    return arrays
 
 
 def _as_score(returned: Any) -> Score:

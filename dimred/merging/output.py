@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from safetensors import safe_open
@@ -82,35 +82,37 @@ def write_network(
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
-    shapes = {name: place.shape for name, place in template.places.items()} | (lora.shapes if lora else {})
+    shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
 
-    def write_file(number: int, target: Path) -> None:
-        places = {name: template.tensors[name][1] for name in template.names_in(number)}
-        with open_checkpoint(template.files[number]) as source, open_atomic(target, durable=durable) as file:
+    def write_file(path: Path, target: Path) -> None:
+        inside = [(name, tensor) for name, tensor in template.tensors.items() if tensor.file == path]
+        places = dict(sorted(inside, key=lambda pair: (pair[1].pieces[:1], pair[0])))  # in the order of their bytes
+        with open_checkpoint(path) as source, open_atomic(target, durable=durable) as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
-                texts = _texts_of(source, template.files[number], places)
-                head, targets = safetensors_header({name: (types[name], shapes[name]) for name in types}, texts)
+                texts = _texts_of(source, path, places)
+                typed = {name: (types[name], shapes[name]) for name in types}
+                head, targets = safetensors_header(target, typed, texts)
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
                 os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
                 for name in targets.keys() - averaged:
                     copied = np.empty(places[name].n_bytes, np.uint8)
-                    places[name].read_bytes(source.fileno(), template.files[number], 0, copied)
+                    places[name].read_bytes(source.fileno(), 0, copied)
                     write_exactly(descriptor, copied, targets[name].pieces[0][0])
             else:
-                _copy(source, template.files[number], file)
+                _copy(source, path, file)
                 file.flush()
                 targets = places
-            means = {name: _Target(descriptor, place) for name, place in targets.items() if name in averaged}
+            means = {name: place for name, place in targets.items() if name in averaged}
 
             def write(name: str, start: int, mean: np.ndarray) -> None:
-                if means[name].place.dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
+                if means[name].dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
                     raise CheckpointError(f"The mean of {name!r} has a number that is too large for float16")
-                means[name].write(start, mean)
+                _write_entries(descriptor, means[name], start, mean)
 
             streamed = [name for name in means if lora is None or name not in lora.shapes]
             stream_mean(checkpoints, coefficients, streamed, write, template.statistics)
@@ -120,11 +122,11 @@ def write_network(
                 renew_ckpt_crc(file, target)
 
     if out.suffix:
-        write_file(0, out)
+        write_file(template.files[0], out)
         return {}
     with atomic_folder(out) as folder:
-        for number, file in enumerate(template.files):
-            write_file(number, folder / file.name)
+        for file in template.files:
+            write_file(file, folder / file.name)
         _copy_companions(template, folder)
         if lora:
             write_config(folder, lora)
@@ -136,7 +138,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as opened:
             return dict(opened.metadata() or {})
-    texts = {name: str(place.read(file.fileno(), path)) for name, place in places.items() if place.dtype == TEXT}
+    texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 
 
@@ -169,18 +171,12 @@ def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
         target.write(piece)
 
 
-class _Target(NamedTuple):
-    """A tensor to be written: the descriptor of its file, its place and type."""
-
-    descriptor: int
-    place: StoredTensor
-
-    def write(self, start: int, values: np.ndarray) -> None:
-        """Write float64 values, rounded once, as the tensor's entries from ``start`` on."""
-        content, done = round_to(values, self.place.dtype).view(np.uint8), 0
-        for offset, length in self.place.ranges(start * self.place.storage.itemsize, content.size):
-            write_exactly(self.descriptor, content[done : done + length], offset)
-            done += length
+def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:
+    """Write float64 values, rounded once, as the entries from ``start`` on of the tensor at ``place`` in a file."""
+    content, done = round_to(values, place.dtype).view(np.uint8), 0
+    for offset, length in place.ranges(start * place.storage.itemsize, content.size):
+        write_exactly(descriptor, content[done : done + length], offset)
+        done += length
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
@@ -216,14 +212,14 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         names = shown(checkpoint.statistics[:2])
         raise ConfigError(f"reestimate returned {shown(statistics)}; allowed: statistics by name, such as {names}")
     for name, values in statistics.items():
-        number, place = checkpoint.tensors[name]
+        tensor = checkpoint.tensors[name]
         array = np.asarray(values, np.float64)
-        if array.shape != place.shape:
-            raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {place.shape}")
+        if array.shape != tensor.shape:
+            raise ConfigError(f"reestimate returned {name!r} with the shape {array.shape}; allowed: {tensor.shape}")
         if not np.isfinite(array).all():
             raise ConfigError(f"reestimate returned {name!r} with an infinite number or NaN")
-        with checkpoint.files[number].open("r+b") as file:
-            _Target(file.fileno(), place).write(0, array.reshape(-1))
+        with tensor.file.open("r+b") as file:
+            _write_entries(file.fileno(), tensor, 0, array.reshape(-1))
             file.flush()
-            if checkpoint.files[number].suffix == ".ckpt":
-                renew_ckpt_crc(file, checkpoint.files[number])
+            if tensor.file.suffix == ".ckpt":
+                renew_ckpt_crc(file, tensor.file)

@@ -1,21 +1,23 @@
-"""The record of a merge, ``OUT.json``, says what the result was made from."""
+"""What a result was made from: its record, ``OUT.json``, and for people tables, sentences and a folder's model card."""
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.merging.lora import CONFIG
 
 CARD = "README.md"  # of a model, as hubs have it
 INPUT_CARD = "README.input.md"  # the last input's
@@ -27,6 +29,10 @@ _REMEDY = (
     "reestimate(candidate) in its file"
 )
 _SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
+SPLITS = ("search", "select", "test")  # of the metric's samples
+_STILL_TRUE = (
+    "library_name", "base_model", "license", "license_name", "license_link", "language", "datasets", "pipeline_tag"
+)  # fmt: skip
 
 
 def record_path(out: Path) -> Path:
@@ -102,8 +108,10 @@ def record_of(
     }
 
 
-def write_record(out: Path, record: dict[str, Any]) -> None:
-    """Write the record of a result, whole or not at all."""
+def describe(out: Path, record: dict[str, Any]) -> None:
+    """Write the record of a result, and for a folder its model card, each whole or not at all."""
+    if out.is_dir():
+        _write_card(out, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
@@ -132,3 +140,74 @@ def sample_digest(path: Path) -> str:
             start = number * _SAMPLE_BYTES if whole else number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1)
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
     return digest.hexdigest()
+
+
+def tables_of(record: Mapping[str, Any]) -> list[tuple[Sequence[str], list[list[str]]]]:
+    """List the tables of a merge, (headings, rows): the inputs, and with a metric the best candidates."""
+    inputs = [[one["path"], str(one["step"]), f"{one['coefficient']:.4g}"] for one in record["checkpoints"]]
+    tables: list[tuple[Sequence[str], list[list[str]]]] = [(("checkpoint", "step", "coefficient"), inputs)]
+    if "table" in record:
+        rows = [
+            ["*" if row["kept"] else "", row["kind"], row["name"], *map(score_text, map(row.get, SPLITS))]
+            for row in record["table"]
+        ]
+        tables.append((("kept", "kind", "candidate", *SPLITS), rows))
+    return tables
+
+
+def score_text(score: Sequence[float | None] | None) -> str:
+    """Format a score and its standard error, if there is one; empty without a score."""
+    return " ± ".join(f"{number:.4f}" for number in score or () if number is not None)
+
+
+def sentences_of(record: Mapping[str, Any]) -> list[str]:
+    """List what is to be said of a merge: how the coefficients came about, LoRA, and BatchNorm."""
+    how = f"Profile: {record.get('profile')}."
+    if "table" in record:
+        how = f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
+    lora = [f"LoRA: {record['lora']}."] if "lora" in record else []
+    return [how, *lora, f"BatchNorm: {record['batch_norm']}."]
+
+
+def _write_card(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the model card of an output folder; that of the last input is in ``README.input.md`` beside it."""
+    parts = [
+        f"---\n{yaml.safe_dump(_front_matter(folder), sort_keys=False, allow_unicode=True)}---",
+        f"# {folder.name}",
+        f"An average of {len(record['checkpoints'])} checkpoints of one training run, made by dimred "
+        f"{record['versions']['dimred']} from their files alone.",
+        *sentences_of(record),
+        *(_markdown(headings, rows) for headings, rows in tables_of(record)),
+    ]
+    if "table" in record:
+        error = "Scores are means ± their standard errors, where the metric tells these"
+        parts.append(f"{error}; {record['better']} is better. The metric: `{record['metric']}`.")
+    parts.append(f"The call, as a command:\n\n```sh\n{record['command']}\n```")
+    if (folder / INPUT_CARD).exists():
+        parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; what it measured is not this network.")
+    atomic_write(folder / CARD, "\n\n".join(parts) + "\n")
+
+
+def _front_matter(folder: Path) -> dict[str, Any]:
+    """Make the metadata that hubs read, with what the last input's card says that is as true of the average."""
+    found: dict[str, Any] = {}
+    if (folder / CONFIG).exists():
+        found["library_name"] = "peft"
+        base = json.loads((folder / CONFIG).read_bytes()).get("base_model_name_or_path")
+        if base and not Path(base).exists():  # a folder of this machine means nothing on a hub
+            found["base_model"] = base
+    elif (folder / "config.json").exists():
+        found["library_name"] = "transformers"
+    if (folder / INPUT_CARD).exists():
+        text = (folder / INPUT_CARD).read_text(encoding="utf-8", errors="replace")
+        try:
+            given = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else {}
+        except (yaml.YAMLError, IndexError):
+            given = {}
+        found |= {key: given[key] for key in _STILL_TRUE if isinstance(given, dict) and key in given}
+    return found | {"tags": ["merge", "dimred", *(["lora"] if (folder / CONFIG).exists() else [])]}
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

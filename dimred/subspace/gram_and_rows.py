@@ -3,20 +3,20 @@
 Other threads read ahead, hash and write meanwhile. The README says what that gains, and what float64 costs.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 import numpy as np
 
-from dimred.checkpoints.layout import CHUNK, chunk_digests, digest_of_chunks
+from dimred.checkpoints.layout import CHUNK, hash_columns
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
-_AHEAD = 2  # blocks of rows that may be waiting or being written
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
 Progress = Callable[[str, int, int], None]
 
@@ -39,13 +39,12 @@ def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None
     k = n_components or 32
     blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
     strips = 8 * STRIP * (3 * n_snapshots + 2 * k + 2)
-    digests = 2 * 32 * (n_snapshots + 1) * (n_weights // CHUNK + 1)
     return {
         "n_snapshots": n_snapshots,
         "n_weights": n_weights,
         "read_bytes": 4 * n_snapshots * n_weights,
         "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
-        "memory_bytes": blocks + strips + digests + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
+        "memory_bytes": blocks + strips + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
     }
 
 
@@ -67,7 +66,7 @@ def gram_pass(
     """
     n_rows, n_columns = matrix.shape
     gram, buffer = np.zeros((n_rows, n_rows)), np.empty((n_rows, STRIP))
-    digests = np.zeros((n_rows, -(-n_columns // CHUNK), 32), np.uint8)
+    digests = [hashlib.sha256() for _ in range(n_rows)]
     progress("reading snapshots", 0, n_columns)
     for first, block in matrix.blocks(digests):
         with np.errstate(invalid="ignore", over="ignore"):  # checked below
@@ -76,7 +75,7 @@ def gram_pass(
         if not np.isfinite(gram).all():
             raise _non_finite(matrix, block, first)
         progress("reading snapshots", first + block.shape[1], n_columns)
-    return gram, [digest_of_chunks(row) for row in digests]
+    return gram, [digest.hexdigest() for digest in digests]
 
 
 def rows_pass(
@@ -106,33 +105,23 @@ def rows_pass(
     rows.seek(0)
     np.lib.format.write_array_header_1_0(rows, header)
     rows.flush()
-    offset, row_gram, digests = rows.tell(), np.zeros((n_components, n_components)), []
-
-    flushed: Future[None] = Future()
-    flushed.set_result(None)
+    offset, row_gram, digest = rows.tell(), np.zeros((n_components, n_components)), hashlib.sha256()
 
     def write(first: int, block: np.ndarray, centre: np.ndarray) -> None:
-        nonlocal flushed
-        digests.append(chunk_digests(block))
+        hash_columns(digest, block)
         for number, values in enumerate(block):
             write_exactly(rows.fileno(), values, offset + 4 * (number * n_columns + first))
         write_exactly(mean.fileno(), centre, 4 * first)
-        if flushed.done():
-            flushed.result()
-            flushed = flusher.submit(os.fdatasync, rows.fileno())
+        os.fdatasync(rows.fileno())  # continuously, instead of leaving all of it to the end
         progress("writing basis", first + centre.size, n_columns)
 
     widest = min(CHUNK, n_columns)
-    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(_AHEAD)]
+    buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
     strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
-    pending: list[Future[None]] = []
-    progress("writing basis", 0, n_columns)
-    # Flush continuously, instead of leaving all of it to the end.
-    with ThreadPoolExecutor(1, "flush") as flusher, ThreadPoolExecutor(1, "writer") as writer:
+    with ThreadPoolExecutor(1, "writer") as writer:
+        written = writer.submit(progress, "writing basis", 0, n_columns)
         for number, (first, source) in enumerate(matrix.blocks()):
-            if len(pending) == _AHEAD:
-                pending.pop(0).result()  # its buffer is filled again below
-            block, centre = (array[..., : source.shape[1]] for array in buffers[number % _AHEAD])
+            block, centre = (array[..., : source.shape[1]] for array in buffers[number % 2])
             for columns, strip, strip_mean in _strips(source, strips[0], centred):
                 centre[columns] = strip_mean
                 made = strips[1][:, : strip.shape[1]]
@@ -140,11 +129,10 @@ def rows_pass(
                 block[:, columns] = made
                 made[:] = block[:, columns]  # as rounded to float32
                 row_gram += made @ made.T
-            pending.append(writer.submit(write, first, block, centre))
-        for last in pending:
-            last.result()
-        flushed.result()
-    return row_gram, digest_of_chunks(np.concatenate(digests))
+            written.result()  # of the block before, whose buffer is filled next
+            written = writer.submit(write, first, block, centre)
+        written.result()
+    return row_gram, digest.hexdigest()
 
 
 def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

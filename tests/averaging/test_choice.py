@@ -63,7 +63,7 @@ def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
     return found
 
 
-def test_the_log_says_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture) -> None:
     made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
     made.tell("start")
     rule, *lines, cost = caplog.messages
@@ -71,18 +71,14 @@ def test_the_log_says_rule_candidates_and_cost(caplog: pytest.LogCaptureFixture)
     assert [line.split(":")[0].strip() for line in lines] == ["w1", "w2", "w3", "w4", "w5"]
     assert "0.0100 +- 0.0000 behind, effective size 2" in lines[1]
     assert "8 networks measured, 4.0 forward passes over the training split" in cost
+    summary = made.summary("start")
+    assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
+    assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
+    made.add("average", made.candidates[0])  # another selection has measured it
+    assert made.summary("start")["start_cost"]["measured"] == 8
     made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()
     made.tell("kept")
     rule, first, *_ = caplog.messages
     assert rule.startswith("kept: epoch 2, the lowest loss")
     assert first.startswith("  epoch 2: loss")
-
-
-def test_the_record_has_all_candidates() -> None:
-    made = selection(*((f"w{width}", width, HARD + width / 100) for width in range(1, 9)))
-    summary = made.summary("start")
-    assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
-    assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
-    made.add("average", made.candidates[0])  # another selection has measured it
-    assert made.summary("start")["start_cost"]["measured"] == 8

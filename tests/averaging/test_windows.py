@@ -1,6 +1,7 @@
-"""The averages of every choice: windows, profiles around one, and the greedy soup."""
+"""The averages of every choice: profiles against their papers' recursions, windows, and the greedy soup."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,12 +12,91 @@ from dimred.averaging.windows import (
     greedy_soup,
     halved_windows,
     measure_windows,
+    profile_coefficients,
     profiles_around,
     uniform_windows,
 )
+from dimred.errors import ConfigError
 from tests.oracles import merge as oracle
 
-STEPS = list(range(100, 1300, 100))
+STEPS = [1000, 2000, 3000, 4000, 5000, 6000]
+VALUES = np.random.default_rng(0).standard_normal((6, 4))
+
+
+def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) -> np.ndarray:
+    return oracle.weighted_mean(list(values), profile_coefficients(profile, steps).tolist())
+
+
+@pytest.mark.parametrize(
+    ("profile", "steps", "expected"),
+    [
+        ("uniform", STEPS, [1, 1, 1, 1, 1, 1]),
+        ("linear", STEPS, [1, 2, 3, 4, 5, 6]),
+        ("merge-decay=linear", STEPS, np.full(6, 1 / 6)),
+        ("1.5,-0.5", STEPS[:2], [1.5, -0.5]),
+    ],
+)
+def test_what_is_known_in_closed_form(profile: str, steps: list[int], expected: list[float]) -> None:
+    np.testing.assert_allclose(profile_coefficients(profile, steps), expected)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.9])
+def test_exponential_is_the_moving_average_from_the_first(decay: float) -> None:
+    average = VALUES[0]
+    for value in VALUES[1:]:
+        average = decay * average + (1 - decay) * value
+    np.testing.assert_allclose(mean(f"exponential={decay}"), average, rtol=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 3.0, 16.97, 40.0])
+@pytest.mark.parametrize("steps", [STEPS, [7, 14, 15, 40, 41, 90]])
+def test_ema_is_edm2s_running_average_of_that_width(exponent: float, steps: list[int]) -> None:
+    width = oracle.power_function_width(exponent)
+    expected = oracle.power_function_average(VALUES, steps, exponent)
+    np.testing.assert_allclose(mean(f"ema={width}", steps), expected, rtol=1e-5, atol=1e-8)
+
+
+def test_ema_of_a_run_that_was_joined_late_gives_its_first_checkpoint_no_more_than_its_share() -> None:
+    early = profile_coefficients("ema=0.2", [50_000, 51_000, 52_000, 53_000])
+    np.testing.assert_allclose(early / early.sum(), 0.25, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "decay"),
+    [
+        ("linear", lambda done: 1 - done),
+        ("cosine", lambda done: 0.5 + 0.5 * np.cos(np.pi * done)),
+        ("1-sqrt", lambda done: 1 - done**0.5),
+    ],
+)
+def test_merge_decay_scales_each_update_by_its_decay(shape: str, decay) -> None:
+    expected = oracle.decayed(VALUES, [decay(i / 6) for i in range(1, 6)])
+    np.testing.assert_allclose(mean(f"merge-decay={shape}"), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("profile", ["uniform", "linear", "exponential=0.5", "ema=0.1", "merge-decay=cosine", "1.0"])
+def test_one_checkpoint_counts_whole(profile: str) -> None:
+    np.testing.assert_allclose(mean(profile, [500], VALUES[:1]), VALUES[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("triangle", "--profile is 'triangle'; allowed: uniform, linear"),
+        ("uniform=3", "--profile is 'uniform=3'"),
+        ("exponential=1", "such as exponential=0.9"),
+        ("ema=0.5", "a width above 0 and up to 0.28"),
+        ("ema=wide", "'ema=wide'"),
+        ("merge-decay=sqrt", "merge-decay=linear or merge-decay=cosine or merge-decay=1-sqrt"),
+        ("0.5,0.5", "2 coefficients for 6 checkpoints"),
+        ("0.5,0.5,0,0,0,0.1", "sum to 1.1; they must sum to 1"),
+        ("nan,0,0,0,0,1", "sum to nan"),
+    ],
+)
+def test_what_is_no_profile_is_refused(profile: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        profile_coefficients(profile, STEPS)
+    assert said in str(refused.value)
 
 
 def test_windows_end_at_four_checkpoints_the_newest_first() -> None:
@@ -77,35 +157,33 @@ def test_profiles_are_worth_about_as_many_checkpoints_as_the_window_they_stand_f
 
 
 def test_coefficients_name_and_size_of_a_window() -> None:
-    window = Window(4, 9, "linear")
-    np.testing.assert_array_equal(window.coefficients(STEPS), [0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0])
-    assert window.name(STEPS) == "linear of 5 snapshots, steps 500 to 900"
-    assert Window(4, 5).name(STEPS) == "the snapshot of step 500"
-    assert effective_size(Window(4, 9).coefficients(STEPS)) == 5
-    assert effective_size(window.coefficients(STEPS)) == pytest.approx(225 / 55)
+    steps, window = list(range(100, 1300, 100)), Window(4, 9, "linear")
+    np.testing.assert_array_equal(window.coefficients(steps), [0, 0, 0, 0, 1, 2, 3, 4, 5, 0, 0, 0])
+    assert window.name(steps) == "linear of 5 snapshots, steps 500 to 900"
+    assert Window(4, 5).name(steps) == "the snapshot of step 500"
+    assert effective_size(Window(4, 9).coefficients(steps)) == 5
+    assert effective_size(window.coefficients(steps)) == pytest.approx(225 / 55)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_soup_is_that_of_the_paper(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, target = rng.standard_normal((7, 4)), 0.3 * rng.standard_normal(4)
-
-    def score(vector: np.ndarray) -> float:
-        return -round(float(np.linalg.norm(vector - target)), 1)  # rounded, so that some are equal
-
     asked = []
 
-    def of_coefficients(coefficients: tuple[float, ...]) -> float:
-        asked.append(coefficients)
-        return score(np.array(coefficients) @ vectors / sum(coefficients))
+    def loss(vector: np.ndarray) -> float:
+        return round(float(np.linalg.norm(vector - target)), 1)  # rounded, so that some are equal
 
-    members, reached = oracle.greedy_soup(vectors, score)
-    found, best = greedy_soup(7, of_coefficients)
-    assert set(np.flatnonzero(found)) == set(members)
-    assert best == reached
-    assert len(asked) == 2 * 7 - 1
+    def of_numbers(numbers: Sequence[int]) -> float:
+        asked.append(numbers)
+        return loss(vectors[list(numbers)].mean(axis=0))
+
+    members, reached = oracle.greedy_soup(vectors, lambda vector: -loss(vector))
+    found = greedy_soup(range(7), of_numbers)
+    assert found == members
+    assert of_numbers(found) == -reached
+    assert len(asked) == 2 * 7
 
 
 def test_a_soup_leaves_out_what_failed() -> None:
-    found, _ = greedy_soup(3, lambda coefficients: math.nan if coefficients[1] else 1.0)
-    assert found == (1.0, 0.0, 1.0)
+    assert greedy_soup(range(3), lambda numbers: math.inf if 1 in numbers else 1.0) == [2, 0]

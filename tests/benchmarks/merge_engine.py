@@ -17,7 +17,7 @@ from safetensors import deserialize
 from safetensors.numpy import save_file
 
 import dimred
-from dimred.averaging.profiles import profile_coefficients
+from dimred.averaging.windows import profile_coefficients
 from dimred.merging.inputs import open_checkpoints
 from dimred.merging.output import write_network
 

@@ -38,15 +38,6 @@ def test_what_is_written_is_read_back(tmp_path, suffix):
 
 
 @SUFFIXES
-def test_only_the_names_asked_for(tmp_path, suffix):
-    path = tmp_path / f"a{suffix}"
-    write_checkpoint(path, WEIGHTS, EXTRA)
-    assert list(read_checkpoint(path, ["half", "epoch"])) == ["half", "epoch"]
-    with pytest.raises(CheckpointError, match=r"'missing'; it has 1[23] parameters \('"):
-        read_checkpoint(path, ["missing"])
-
-
-@SUFFIXES
 def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
     mindspore = pytest.importorskip("mindspore")
     path = tmp_path / f"ours{suffix}"
@@ -63,7 +54,8 @@ def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
     )
     if suffix == ".safetensors":
         tensors.pop()  # its NumPy writer has no bfloat16
-    mindspore.save_checkpoint(tensors, str(theirs), format=suffix[1:], append_dict={"epoch": 3, "rate": 0.5})
+    options = {"crc_check": True} if suffix == ".ckpt" else {}
+    mindspore.save_checkpoint(tensors, str(theirs), format=suffix[1:], append_dict={"epoch": 3}, **options)
     read = read_checkpoint(theirs)
     for name, value in weights.items():
         assert np.array_equal(read[name], value)
@@ -72,15 +64,6 @@ def test_mindspore_reads_what_we_write_and_the_reverse(tmp_path, suffix):
     if suffix == ".ckpt":
         assert read["brain"].dtype == np.float32
         assert read["brain"].tolist() == [1.5, -2.0, 3.25]
-
-
-def test_mindspores_crc_mark_at_the_end_is_no_damage(tmp_path):
-    mindspore = pytest.importorskip("mindspore")
-    path = tmp_path / "crc.ckpt"
-    mindspore.save_checkpoint(
-        [{"name": "w", "data": mindspore.Tensor(WEIGHTS["conv.weight"])}], str(path), crc_check=True
-    )
-    assert np.array_equal(read_checkpoint(path)["w"], WEIGHTS["conv.weight"])
 
 
 def test_a_tensor_in_several_records_as_mindspore_splits_large_ones(tmp_path, monkeypatch):

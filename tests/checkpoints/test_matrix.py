@@ -1,8 +1,11 @@
+import hashlib
+import re
+
 import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.layout import CHUNK, WeightLayout, digest_of_chunks, vector_digest
+from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, SeriesError
@@ -13,23 +16,17 @@ def collect(matrix):
     return np.concatenate([block.copy() for _, block in matrix.blocks()], axis=1)
 
 
-def test_blocks_are_the_snapshots_row_by_row(tmp_path):
+def test_blocks_are_the_snapshots_row_by_row_and_hashed_as_such(tmp_path):
     snapshots = random_walk(4, 2 * CHUNK + 1234)
-    matrix = WeightMatrix(write_series(tmp_path, snapshots))
-    assert matrix.shape == snapshots.shape
-    assert np.array_equal(collect(matrix), snapshots)
-    assert [first for first, _ in matrix.blocks()] == [0, CHUNK, 2 * CHUNK]
-
-
-def test_chunk_digests_are_those_of_the_weights(tmp_path):
-    snapshots = random_walk(3, CHUNK + 99)
     series = write_series(tmp_path, snapshots)
     matrix = WeightMatrix(series)
-    chunks = np.zeros((3, 2, 32), np.uint8)
-    for _ in matrix.blocks(chunks):
-        pass
-    for row, entry in enumerate(series.entries):
-        assert digest_of_chunks(chunks[row]) == vector_digest(snapshots[row]) == entry.digest
+    assert matrix.shape == snapshots.shape
+    digests = [hashlib.sha256() for _ in snapshots]
+    blocks = [(first, block.copy()) for first, block in matrix.blocks(digests)]
+    assert [first for first, _ in blocks] == [0, CHUNK, 2 * CHUNK]
+    assert np.array_equal(np.concatenate([block for _, block in blocks], axis=1), snapshots)
+    for digest, snapshot, entry in zip(digests, snapshots, series.entries, strict=True):
+        assert digest.hexdigest() == vector_digest(snapshot) == entry.digest
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
@@ -58,59 +55,33 @@ def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
     assert np.array_equal(collect(matrix)[0], matrix.layout.flatten({p.name: p for p in network.get_parameters()}))
 
 
-def test_the_statistics_of_pytorch_are_no_weights(tmp_path):
-    """A state dictionary of PyTorch's BatchNorm, as its users save it; its statistics are floats too."""
-    for step in (1, 2):
-        state = {
-            "0.weight": np.full((2, 3), step, np.float32), "1.weight": np.ones(2, np.float32),
-            "1.bias": np.zeros(2, np.float32), "1.running_mean": np.full(2, 5.0, np.float32),
-            "1.running_var": np.full(2, 7.0, np.float32), "1.num_batches_tracked": np.array(625, np.int64),
-            "running_mean.weight": np.ones(2, np.float32),
-        }  # fmt: skip
-        write_checkpoint(tmp_path / f"net-{step}_1.safetensors", state)
-    matrix = WeightMatrix(CheckpointSeries.open(tmp_path))
-    assert sorted(matrix.layout.names) == ["0.weight", "1.bias", "1.weight", "running_mean.weight"]
-
-
-@pytest.fixture
-def broken(tmp_path):
-    """Six snapshots without a manifest, one broken in each way; the first is whole."""
+def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
+    """Of six without a manifest four are broken, each in its way."""
     snapshots = random_walk(6, 300)
     for step, vector in enumerate(snapshots, 1):
         write_checkpoint(tmp_path / f"n-{step}_1.ckpt", as_weights(vector))
     whole = (tmp_path / "n-2_1.ckpt").read_bytes()
     (tmp_path / "n-2_1.ckpt").write_bytes(whole[: len(whole) // 2])
     write_checkpoint(tmp_path / "n-3_1.ckpt", {**as_weights(snapshots[2]), "fc": np.ones(7, np.float32)})
-    weights = as_weights(snapshots[3])
-    del weights["bn.gamma"]
-    write_checkpoint(tmp_path / "n-4_1.ckpt", weights)
+    without = {name: value for name, value in as_weights(snapshots[3]).items() if name != "bn.gamma"}
+    write_checkpoint(tmp_path / "n-4_1.ckpt", without)
     write_checkpoint(tmp_path / "n-5_1.ckpt", {**as_weights(snapshots[4]), "bn.gamma": np.arange(5)})
-    return tmp_path, snapshots
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        (2, r"n-2_1\.ckpt is not a whole MindSpore checkpoint"),
-        (3, r"n-3_1\.ckpt does not fit .*: its parameter 'fc' has shape \(7,\) instead of \(195,\)"),
-        (4, r"n-4_1\.ckpt does not fit .*: it has no parameter 'bn\.gamma' \(5,\)"),
-        (5, r"n-5_1\.ckpt: the parameter 'bn\.gamma' has the type int64"),
-    ],
-)
-def test_a_snapshot_that_can_not_be_used_is_named(broken, step, words):
-    directory, _ = broken
-    for other in range(2, 6):
-        if other != step:
-            (directory / f"n-{other}_1.ckpt").unlink()
-    with pytest.raises(CheckpointError, match=words):
-        WeightMatrix(CheckpointSeries.open(directory))
-
-
-def test_skip_bad_leaves_out_exactly_the_bad_ones(broken, caplog):
-    directory, snapshots = broken
-    matrix = WeightMatrix(CheckpointSeries.open(directory), skip_bad=True)
-    assert all(f"n-{step}_1.ckpt" in caplog.text for step in (2, 3, 4, 5))
+    matrix = WeightMatrix(CheckpointSeries.open(tmp_path), skip_bad=True)
     assert np.array_equal(collect(matrix), snapshots[[0, 5]])
+    for message, words in zip(
+        caplog.messages,
+        [
+            r"n-2_1\.ckpt is not a whole MindSpore checkpoint",
+            r"n-3_1\.ckpt does not fit .*: its parameter 'fc' has shape \(7,\) instead of \(195,\)",
+            r"n-4_1\.ckpt does not fit .*: it has no parameter 'bn\.gamma' \(5,\)",
+            r"n-5_1\.ckpt: the parameter 'bn\.gamma' has the type int64",
+        ],
+        strict=True,
+    ):
+        assert re.search(words, message)
+        with pytest.raises(CheckpointError, match=words):
+            WeightMatrix(CheckpointSeries.open(tmp_path))
+        (tmp_path / re.search(r"n-\d_1\.ckpt", message)[0]).unlink()
 
 
 def test_nothing_left_is_an_error(tmp_path):

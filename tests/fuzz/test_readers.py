@@ -16,7 +16,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, DimredError
-from dimred.io.checksummed_json import add_checksum
+from dimred.io.checksummed_json import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -83,7 +83,7 @@ def _reseal_json(path: Path) -> None:
     try:
         content = json.loads(path.read_bytes())
         content.pop("checksum", None)
-        path.write_text(add_checksum(content), encoding="utf-8")
+        write_checksummed(path, content)
     except (ValueError, AttributeError, TypeError, RecursionError, UnicodeError):
         return
 

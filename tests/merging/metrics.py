@@ -29,24 +29,12 @@ def number(candidate):
     return np.float32(_weights(candidate)[0])
 
 
-def pair(candidate):
-    return float(_weights(candidate)[0]), 0.25
-
-
 def samples(tensors):
     return tensors["w"].tolist()
 
 
 def raises(candidate):
     raise RuntimeError("no such\n\tdata set")  # as load_state_dict's
-
-
-def text(candidate):
-    return "0.5"
-
-
-def not_finite(candidate):
-    return [1.0, float("nan")]
 
 
 def dies(candidate):

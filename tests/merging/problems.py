@@ -7,6 +7,7 @@ import numpy as np
 from tests.helpers.checkpoint_files import write_file
 
 METRICS = Path(__file__).with_name("metrics.py")
+STATISTICS = Path(__file__).with_name("statistics_metric.py")
 N = 10
 GOOD = range(4, 9)
 

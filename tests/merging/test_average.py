@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError, SeriesError
+from dimred.errors import CheckpointError, ConfigError, DimredError, FaultError
 from tests.helpers.checkpoint_files import (
     BITS,
     INDEX,
@@ -118,40 +118,26 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert {"dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
 
 
-def refused(tmp_path: Path, out: str, **options: object) -> str:
-    write_run(tmp_path / "run", 2, sharded=bool(options.pop("sharded", False)))
-    with pytest.raises(DimredError) as error:
-        dimred.merge(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 @pytest.mark.parametrize(
     ("out", "options", "said"),
     [
         ("run", {}, "exists already; name another"),
+        ("mine.safetensors", {}, "mine.safetensors.json' exists already"),
         ("gone/avg.safetensors", {}, "in a folder that does not exist"),
         ("avg.ckpt", {}, "its name must end in .safetensors"),
-        ("avg.safetensors", {"sharded": True}, "the checkpoints are in shards; name a folder"),
+        ("avg.safetensors", {}, "the checkpoints are in shards; name a folder"),
         ("avg.safetensors", {"dtype": "int8"}, "--dtype is 'int8'; allowed: float64, float32"),
         ("avg.safetensors", {"profile": "bell"}, "--profile is 'bell'"),
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
-    assert said in refused(tmp_path, out, **options)
-
-
-def test_one_checkpoint_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 1)
-    for sources in (tmp_path / "run", tmp_path / "run" / "checkpoint-1000"):
-        with pytest.raises(SeriesError, match="is one checkpoint; give two or more"):
-            dimred.merge(sources, tmp_path / "avg.safetensors")
-
-
-def test_an_earlier_record_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "avg.safetensors.json").write_text("mine")
-    assert "'avg.safetensors.json' exists already" in refused(tmp_path, "avg.safetensors").replace(f"{tmp_path}/", "")
+    write_run(tmp_path / "run", 2, sharded="shards" in said)
+    (tmp_path / "mine.safetensors.json").touch()
+    with pytest.raises(DimredError) as refused:
+        dimred.merge(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -207,12 +193,13 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     np.testing.assert_array_equal(found["bn.moving_mean"], whole["bn.moving_mean"])
     mean = oracle.weighted_mean([one["w"] for one in weights], [0.25, 0.75])
     np.testing.assert_array_equal(found["w"], mean.astype(np.float32))
+    score = lambda tensors: float(tensors["bn.moving_mean"][0])  # noqa: E731
+    options = {"metric": score, "minimize": True, "rest": tmp_path / "whole.ckpt"}
+    assert dimred.merge(tmp_path / "run", tmp_path / "best.ckpt", **options)["all_else_from"] == str(options["rest"])
+    np.testing.assert_array_equal(read_checkpoint(tmp_path / "best.ckpt")["bn.moving_mean"], whole["bn.moving_mean"])
     write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"'w' has shape \(4, 4\) instead of \(4, 3\)"):
+    with pytest.raises(ConfigError, match=r"not of the checkpoints' network: its parameter 'w' has shape \(4, 4\)"):
         dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
-    write_checkpoint(tmp_path / "lacks.ckpt", {"v": draw((4, 4), np.float32, 6)})
-    with pytest.raises(ConfigError, match=r"not of the checkpoints' network: it has no parameter 'w' \(4, 3\)"):
-        dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "lacks.ckpt")
 
 
 def constants(dtype: type) -> dict[str, np.ndarray]:
@@ -249,14 +236,6 @@ def test_quantised_weights_are_refused(tmp_path: Path, dtype: type, options: dic
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_an_index_with_odd_metadata(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2, sharded=True)
-    for index in (tmp_path / "run").rglob(INDEX):
-        index.write_text(json.dumps({**json.loads(index.read_text()), "metadata": []}))
-    dimred.merge(tmp_path / "run", tmp_path / "mean", dtype="bfloat16")
-    assert json.loads((tmp_path / "mean" / INDEX).read_text())["metadata"] == []
-
-
 def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 2)
     companion = tmp_path / "run" / "checkpoint-2000" / "tokenizer.json"
@@ -265,3 +244,28 @@ def test_an_input_that_cannot_be_read_is_not_taken_for_the_output(tmp_path: Path
         dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert str(refused.value) == f"{companion} can't be read: Input/output error."
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_mindspores_checkpoints_keep_their_texts_and_counters(tmp_path: Path) -> None:
+    mindspore = pytest.importorskip("mindspore")
+    (tmp_path / "run").mkdir()
+    written = [
+        {"w": draw((300, 7), np.float32, seed), "bn.moving_mean": draw((5,), np.float32, seed)} for seed in (1, 2)
+    ]
+    for epoch, arrays in enumerate(written, start=1):
+        write_checkpoint(tmp_path / "run" / f"net-{epoch}_10.ckpt", arrays, {"epoch": epoch, "note": f"end of {epoch}"})
+    out = tmp_path / "avg.ckpt"
+    dimred.merge(tmp_path / "run", out)
+    found = read_checkpoint(out)  # compares its checksum too
+    assert found["epoch"].item() == 2
+    assert found["note"].item() == "end of 2"
+    for name in ("w", "bn.moving_mean"):
+        mean = oracle.weighted_mean([one[name] for one in written], [1, 1]).astype(np.float32)
+        np.testing.assert_array_equal(found[name], mean)
+        np.testing.assert_array_equal(mindspore.load_checkpoint(str(out))[name].asnumpy(), mean)
+    other = tmp_path / "avg.safetensors"
+    dimred.merge(tmp_path / "run", other)
+    np.testing.assert_array_equal(read_file(other)["w"], found["w"])
+    assert metadata_of(other) == {"format": "ms", "note": "end of 2"}
+    loaded = mindspore.load_checkpoint(str(other), format="safetensors")
+    np.testing.assert_array_equal(loaded["w"].asnumpy(), found["w"])

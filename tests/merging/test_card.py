@@ -8,7 +8,7 @@ import yaml
 
 import dimred
 from tests.helpers.adapters import write_adapters
-from tests.helpers.checkpoint_files import BITS, read_file, write_run
+from tests.helpers.checkpoint_files import BITS, write_run
 from tests.helpers.commands import dimred_here as command
 
 
@@ -74,10 +74,3 @@ def test_a_card_that_is_no_yaml_and_a_base_of_this_machine(tmp_path: Path) -> No
     (tmp_path / "run" / "checkpoint-200" / "README.md").write_text("---\na: [\n")
     dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert read_card(tmp_path / "mean")[0] == {"library_name": "peft", "tags": ["merge", "dimred", "lora"]}
-
-
-def test_a_file_has_no_card(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 2)
-    dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["avg.safetensors", "avg.safetensors.json", "run"]
-    assert "fc.weight" in read_file(tmp_path / "avg.safetensors")

@@ -1,6 +1,7 @@
 """Checkpoints as people have them: found, ordered, and compared."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import dimred
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.errors import CheckpointError, ConfigError, DimredError
 from dimred.merging.inputs import label, open_checkpoints, select
-from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run, write_shards
+from tests.helpers.checkpoint_files import BITS, INDEX, draw, network, write_file, write_run
 from tests.helpers.planted import write_series
 
 
@@ -136,25 +137,19 @@ def test_two_networks_mixed(tmp_path: Path, second: dict[str, np.ndarray], said:
     assert "\n" not in str(refused.value)
 
 
-def truncated_shard(folder: Path) -> None:
-    write_run(folder, 2, sharded=True)
-    shard = sorted((folder / "checkpoint-2000").glob("*.safetensors"))[1]
+def shards(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Write two sharded checkpoints, and change the folder of the first."""
+    return lambda folder: (write_run(folder, 2, sharded=True), change(folder / "checkpoint-1000"))
+
+
+def cut_the_last_shard(folder: Path) -> None:
+    shard = folder / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
 
 
-def missing_shard(folder: Path) -> None:
-    write_run(folder, 2, sharded=True)
-    sorted((folder / "checkpoint-1000").glob("*.safetensors"))[0].unlink()
-
-
-def index_outside(folder: Path) -> None:
-    write_run(folder, 2, sharded=True)
-    index = folder / "checkpoint-1000" / INDEX
+def lead_outside(folder: Path) -> None:
+    index = folder / INDEX
     index.write_text(index.read_text().replace("model-00001", "../model-00001"))
-
-
-def no_index(folder: Path) -> None:
-    write_named(folder, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
 def only_pickles(folder: Path) -> None:
@@ -162,56 +157,50 @@ def only_pickles(folder: Path) -> None:
     (folder / "checkpoint-10" / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
 
 
-def counters_only(folder: Path) -> None:
-    write_named(folder, "n-1.safetensors")
-    write_file(folder / "n-2.safetensors", {"step": np.array(3)})
+def only_counters(folder: Path) -> None:
+    for number in (1, 2):
+        write_file(folder / f"n-{number}.safetensors", {"step": np.array(number)})
+
+
+def damaged_ckpt(folder: Path) -> None:
+    for number in (1, 2):
+        write_checkpoint(folder / f"n-{number}.ckpt", {"w": draw((300,), np.float32, number)})
+    content = bytearray((folder / "n-1.ckpt").read_bytes())
+    content[200] ^= 1
+    (folder / "n-1.ckpt").write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda folder: None, "a folder without a .safetensors or .ckpt file"),
-        (truncated_shard, "model-00002-of-00002.safetensors is not a whole safetensors file"),
-        (missing_shard, "names model-00001-of-00002.safetensors, which is not there"),
-        (index_outside, "names no file beside it"),
-        (no_index, "is one of several shards"),
+        (lambda folder: write_run(folder, 1), "is one checkpoint; give two or more"),
+        (only_counters, "has no trainable weights"),
+        (shards(cut_the_last_shard), "model-00002-of-00002.safetensors is not a whole safetensors file"),
+        (shards(lambda folder: next(folder.glob("*1-of*")).unlink()), "00001-of-00002.safetensors, which is not there"),
+        (shards(lead_outside), "names no file beside it"),
+        (lambda folder: write_named(folder, "m-00001-of-00002.safetensors"), "is one of several shards"),
+        (lambda folder: write_named(folder / "at-1", "a.safetensors", "b.safetensors"), "at-1 has 2 files of weights"),
+        (damaged_ckpt, "is damaged: its checksum does not match"),
         (only_pickles, "is a pickle, which could run any code; convert it: python -c"),
-        (counters_only, "has no trainable weights"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, make, said: str) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    make(folder)
+    make(tmp_path)
     with pytest.raises(DimredError) as refused:
-        open_checkpoints([folder])
+        open_checkpoints([tmp_path])
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_missing_sources_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file or folder, and nothing matches it"):
-        open_checkpoints([tmp_path / "gone-*"])
-
-
-def test_a_folder_of_two_models_is_not_one_checkpoint(tmp_path: Path) -> None:
-    write_named(tmp_path / "checkpoint-1", "a.safetensors", "b.safetensors")
-    write_shards(tmp_path / "checkpoint-2", [network(1)])
-    with pytest.raises(CheckpointError, match="checkpoint-1 has 2 files of weights"):
-        open_checkpoints([tmp_path])
-
-
-def test_the_checksum_of_our_own_files_is_compared(tmp_path: Path) -> None:
-    for number in (1, 2):
-        write_checkpoint(tmp_path / f"n-{number}.ckpt", {"w": draw((300,), np.float32, number)})
-    file = tmp_path / "n-1.ckpt"
-    content = bytearray(file.read_bytes())
-    content[200] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(CheckpointError, match="damaged"):
-        open_checkpoints([tmp_path])
-
-
-def test_a_path_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"n+ can't be read: File name too long\.$"):
-        open_checkpoints(tmp_path / ("n" * 300))
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gone-*", "no such file or folder, and nothing matches it"),
+        ("n" * 300, "n can't be read: File name too long."),
+    ],
+)
+def test_a_path_without_checkpoints_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(DimredError) as refused:
+        open_checkpoints(tmp_path / name)
+    assert said in str(refused.value)

@@ -1,13 +1,14 @@
 """LoRA adapters: the mean of what they add, not of their factors."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import CheckpointError, ConfigError, RunError, StoppedError
+from dimred.errors import CheckpointError, ConfigError, RunError
 from tests.helpers.adapters import (
     CONFIG,
     HEAD,
@@ -34,72 +35,57 @@ def mean_of(written: list[dict[str, np.ndarray]], config: dict, coefficients: li
 @BOTH
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, BITS])
 def test_equal_adapters_keep_every_factor_and_have_the_mean(tmp_path: Path, rslora: bool, dtype: type) -> None:
-    written = write_adapters(tmp_path / "run", 3, dtype, use_rslora=rslora)
+    written = write_adapters(tmp_path / "run", 5, dtype, use_rslora=rslora)
     record = dimred.merge(tmp_path / "run", tmp_path / "mean")
+    dimred.merge(tmp_path / "run", tmp_path / "shares", profile="0.2,0.2,0.2,0.2,0.2")
     found, config = read_adapter(tmp_path / "mean")
-    assert config["r"] == 12
-    assert config["lora_alpha"] == (pytest.approx(6 / 3**0.5) if rslora else 6)
+    assert config["r"] == 20
+    assert config["lora_alpha"] == (pytest.approx(6 / 5**0.5) if rslora else 6)
     for layer in LAYERS:
         for axis, name in enumerate(names_of(layer)):
             together = np.concatenate([as_float(one[name]) for one in written], axis=axis)
             np.testing.assert_array_equal(found[name], together, strict=True)
-    wanted = mean_of(written, CONFIG | {"use_rslora": rslora}, [1, 1, 1])
+            np.testing.assert_array_equal(read_adapter(tmp_path / "shares")[0][name], together, strict=True)
+    wanted = mean_of(written, CONFIG | {"use_rslora": rslora}, [1, 1, 1, 1, 1])
     for layer, delta in deltas(found, config).items():
         np.testing.assert_allclose(delta, wanted[layer], rtol=0, atol=1e-14 * np.abs(wanted[layer]).max())
-    head = oracle.weighted_mean([as_float(one[HEAD]) for one in written], [1, 1, 1])
+    head = oracle.weighted_mean([as_float(one[HEAD]) for one in written], [1, 1, 1, 1, 1])
     np.testing.assert_allclose(found[HEAD], head, rtol=2**-8)
-    assert record["lora"].startswith("the mean of 3 products B A, exact: rank 12, lora_alpha ")
+    assert record["lora"].startswith("the mean of 5 products B A, exact: rank 20, lora_alpha ")
 
 
-def test_equal_shares_keep_every_factor_too(tmp_path: Path) -> None:
-    written = write_adapters(tmp_path / "run", 5, BITS)
-    dimred.merge(tmp_path / "run", tmp_path / "mean", profile="0.2,0.2,0.2,0.2,0.2")
-    a = names_of("dense")[0]
-    together = np.concatenate([as_float(one[a]) for one in written])
-    np.testing.assert_array_equal(read_adapter(tmp_path / "mean")[0][a], together)
+PATTERNS = {"rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"conv": 5}}
 
 
 @BOTH
-@pytest.mark.parametrize("profile", ["linear", "-0.25,-0.25,1.5", "0.5,0,0.5"])
-def test_coefficients_that_differ(tmp_path: Path, rslora: bool, profile: str) -> None:
-    written = write_adapters(tmp_path / "run", 3, np.float64, use_rslora=rslora)
-    dimred.merge(tmp_path / "run", tmp_path / "mean", profile=profile)
+@pytest.mark.parametrize(
+    ("coefficients", "rank", "changes"),
+    [
+        ([1.0, 2.0, 3.0], None, {}),
+        ([-0.25, -0.25, 1.5], None, {}),
+        ([0.5, 0.0, 0.5], None, {}),
+        *(([1.0, 2.0, 3.0], rank, {}) for rank in (1, 5, 10)),
+        *(([1.0, 2.0, 3.0], rank, PATTERNS) for rank in (None, 4)),
+    ],
+)
+def test_the_mean_or_the_nearest_matrix_of_a_rank(tmp_path, rslora, coefficients, rank, changes) -> None:
+    changes = changes | {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # which does not allow every rank
+    written = [adapter(seed, np.float64, changes.get("rank_pattern")) for seed in range(3)]
+    for number, tensors in enumerate(written):
+        write_adapter(tmp_path / "run" / f"a-{number}", tensors, **changes)
+    profile = "linear" if coefficients[0] == 1 else ",".join(map(str, coefficients))
+    record = dimred.merge(tmp_path / "run", tmp_path / "mean", profile=profile, lora_rank=rank)
     found, config = read_adapter(tmp_path / "mean")
-    assert config["r"] == (8 if ",0," in profile else 12)
-    coefficients = [1.0, 2.0, 3.0] if profile == "linear" else [float(part) for part in profile.split(",")]
-    wanted = mean_of(written, CONFIG | {"use_rslora": rslora}, coefficients)
-    for layer, delta in deltas(found, config).items():
-        np.testing.assert_allclose(delta, wanted[layer], rtol=0, atol=1e-14 * np.abs(wanted[layer]).max())
-
-
-@BOTH
-@pytest.mark.parametrize("rank", [1, 5, 10])
-def test_a_smaller_rank_gives_the_nearest_matrix(tmp_path: Path, rslora: bool, rank: int) -> None:
-    written = write_adapters(tmp_path / "run", 3, np.float64, use_rslora=rslora)
-    record = dimred.merge(tmp_path / "run", tmp_path / "mean", profile="linear", lora_rank=rank)
-    found, config = read_adapter(tmp_path / "mean")
-    assert config["r"] == rank
-    wanted = mean_of(written, CONFIG | {"use_rslora": rslora}, [1, 2, 3])
+    assert config["r"] == (rank or 4 * np.count_nonzero(coefficients))
+    assert config.get("rank_pattern") == ({"embed": rank or 6, "conv": 3} if "rank_pattern" in changes else None)
+    assert config["init_lora_weights"] is True
+    wanted = mean_of(written, CONFIG | changes, coefficients)
     lost = whole = 0.0
     for layer, delta in deltas(found, config).items():
-        np.testing.assert_allclose(delta, oracle.nearest_of_rank(wanted[layer], rank), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(delta, oracle.nearest_of_rank(wanted[layer], rank or 12), rtol=0, atol=1e-12)
         lost, whole = lost + np.sum((delta - wanted[layer]) ** 2), whole + np.sum(wanted[layer] ** 2)
-    told = f"without {100 * (lost / whole) ** 0.5:.2g} % of the norm"
-    assert told in record["lora"]
-
-
-def test_an_initialisation_that_does_not_allow_every_rank_is_not_asked_for(tmp_path: Path) -> None:
-    write_adapters(tmp_path / "run", 2, init_lora_weights="orthogonal")
-    dimred.merge(tmp_path / "run", tmp_path / "mean", lora_rank=3)
-    assert read_adapter(tmp_path / "mean")[1]["init_lora_weights"] is True
-
-
-def test_a_rank_that_is_large_enough_changes_nothing(tmp_path: Path) -> None:
-    write_adapters(tmp_path / "run", 3)
-    for out, rank in (("mean", None), ("same", 12)):
-        dimred.merge(tmp_path / "run", tmp_path / out, lora_rank=rank)
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
-        assert (tmp_path / "mean" / name).read_bytes() == (tmp_path / "same" / name).read_bytes()
+    told = f"without {100 * (lost / whole) ** 0.5:.2g} % of the norm" if rank else ", exact: "
+    assert told in record["lora"] or (rank and "rank_pattern" in changes)  # all modules count alike there
 
 
 @pytest.mark.parametrize("options", [{"last": 1}, {"profile": "0,0,1"}])
@@ -110,31 +96,6 @@ def test_one_adapter_gives_itself_back_byte_for_byte(tmp_path: Path, options: di
     dimred.merge(tmp_path / "run", tmp_path / "same", **options)
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "same" / name).read_bytes() == (tmp_path / "run" / "checkpoint-300" / name).read_bytes()
-
-
-@BOTH
-@pytest.mark.parametrize("rank", [None, 4])
-def test_layers_with_a_rank_and_an_alpha_of_their_own(tmp_path: Path, rslora: bool, rank: int | None) -> None:
-    changes = {"use_rslora": rslora, "rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"conv": 5}}
-    written = [adapter(seed, np.float64, {"embed": 2, "conv": 1}) for seed in range(3)]
-    for number, tensors in enumerate(written):
-        write_adapter(tmp_path / "run" / f"a-{number}", tensors, **changes)
-    dimred.merge(tmp_path / "run", tmp_path / "mean", lora_rank=rank)
-    found, config = read_adapter(tmp_path / "mean")
-    assert config["rank_pattern"] == {"embed": rank or 6, "conv": 3}
-    wanted = mean_of(written, CONFIG | changes, [1, 1, 1])
-    for layer, delta in deltas(found, config).items():
-        nearest = oracle.nearest_of_rank(wanted[layer], rank or 12)
-        np.testing.assert_allclose(delta, nearest, rtol=0, atol=1e-12)
-
-
-def test_the_result_can_have_another_type(tmp_path: Path) -> None:
-    written = write_adapters(tmp_path / "run", 2, BITS)
-    dimred.merge(tmp_path / "run", tmp_path / "mean", dtype="float32", profile="0.3,0.7")
-    found = read_file(tmp_path / "mean" / "adapter_model.safetensors")
-    assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
-    delta, wanted = deltas(*read_adapter(tmp_path / "mean"))["dense"], mean_of(written, CONFIG, [0.3, 0.7])["dense"]
-    np.testing.assert_allclose(delta, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("rank", [None, 6])
@@ -154,22 +115,10 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     assert ranks == ({4, 6} if rank else {4, 8, 12, 20})
     kept = deltas(*read_adapter(tmp_path / "best"))["dense"]
     np.testing.assert_allclose(kept, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
-
-
-def test_scores_of_another_rank_are_not_gone_on_with(tmp_path: Path) -> None:
-    write_adapters(tmp_path / "run", 3)
-    asked = []
-
-    def stopped(candidate: str) -> float:
-        asked.append(candidate)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return 1.0
-
-    with pytest.raises(StoppedError):
-        dimred.merge(tmp_path / "run", tmp_path / "best", metric=stopped, minimize=True, lora_rank=6)
-    with pytest.raises(RunError, match="is of a merge with another lora_rank: 6, not None; name another --out"):
-        dimred.merge(tmp_path / "run", tmp_path / "best", metric=stopped, minimize=True)
+    shutil.rmtree(tmp_path / "best")
+    (tmp_path / "best.json").unlink()
+    with pytest.raises(RunError, match=f"is of a merge with another lora_rank: {rank}, not 2; name another --out"):
+        dimred.merge(tmp_path / "run", tmp_path / "best", metric=distance, minimize=True, lora_rank=2)
 
 
 @pytest.mark.parametrize(
@@ -180,17 +129,10 @@ def test_scores_of_another_rank_are_not_gone_on_with(tmp_path: Path) -> None:
         ({"use_rslora": True}, "use_rslora is True in {0} and None in {1}"),
         ({"target_modules": ["dense"]}, "target_modules is ['dense'] in {0} and ['dense', 'embed'] in {1}"),
         ({"base_model_name_or_path": "org/other"}, "base_model_name_or_path is 'org/other' in {0}"),
-        (
-            {"use_dora": True},
-            "{0} is an adapter that can't be averaged: use_dora is True, with which an adapter adds more",
-        ),
-        ({"lora_bias": True}, "lora_bias is True, with which an adapter adds more than a product"),
+        ({"use_dora": True}, "{0} is an adapter that can't be averaged: use_dora is True, with which an adapter adds"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which changed the base network"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; allowed: 'LORA'"),
-        (
-            {"r": 0},
-            "{0}/adapter_config.json is not the configuration of an adapter (ValueError: r is 0 and lora_alpha 6)",
-        ),
+        ({"r": 0}, "{0}/adapter_config.json is not the configuration of an adapter (ValueError: r is 0 and lora_"),
         ({"r": "4"}, "is not the configuration of an adapter (TypeError"),
         ({"rank_pattern": ["embed"]}, "is not the configuration of an adapter (AttributeError"),
         ({"rank_pattern": {"embed": 0}}, "is not the configuration of an adapter (ValueError"),
@@ -205,11 +147,22 @@ def test_what_has_no_mean_is_refused(tmp_path: Path, changes: dict, said: str) -
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_the_order_of_the_modules_is_no_difference(tmp_path: Path) -> None:
-    write_adapters(tmp_path / "run", 2)
-    changes = {"target_modules": ["embed", "dense"], "lora_dropout": 0.0, "revision": None}
-    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)
-    dimred.merge(tmp_path / "run", tmp_path / "mean")
+ONES = np.ones((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is no factor with a partner"),
+        (adapter(1) | {"model.x.lora_A.weight": ONES}, "'model.x.lora_A.weight' is no factor with a partner"),
+        ({HEAD: ONES}, "is an adapter that can't be averaged: it has no factors"),
+    ],
+)
+def test_tensors_that_are_no_factors_are_refused(tmp_path: Path, tensors: dict, said: str) -> None:
+    for number in (1, 2):
+        write_adapter(tmp_path / "run" / f"checkpoint-{number}", tensors)
+    with pytest.raises(CheckpointError, match=said):
+        dimred.merge(tmp_path / "run", tmp_path / "mean")
 
 
 def test_factors_without_a_configuration_are_refused(tmp_path: Path) -> None:
@@ -217,21 +170,6 @@ def test_factors_without_a_configuration_are_refused(tmp_path: Path) -> None:
         write_file(tmp_path / "run" / f"lora-{seed}.safetensors", adapter(seed))
     with pytest.raises(CheckpointError, match=r"holds factors of LoRA, such as .* without the adapter_config\.json"):
         dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
-
-
-@pytest.mark.parametrize("odd", ["base_model.model.dense.lora_magnitude_vector", "base_model.model.x.lora_A.weight"])
-def test_a_tensor_that_is_no_factor_is_refused(tmp_path: Path, odd: str) -> None:
-    for number in (1, 2):
-        write_adapter(tmp_path / "run" / f"checkpoint-{number}", adapter(number) | {odd: np.ones((4, 2), np.float32)})
-    with pytest.raises(CheckpointError, match=f"'{odd}' is no factor with a partner of the same rank"):
-        dimred.merge(tmp_path / "run", tmp_path / "mean")
-
-
-def test_a_configuration_beside_other_weights_is_refused(tmp_path: Path) -> None:
-    for number in (1, 2):
-        write_adapter(tmp_path / "run" / f"checkpoint-{number}", {HEAD: np.ones((4, 2), np.float32)})
-    with pytest.raises(CheckpointError, match="is an adapter that can't be averaged: it has no factors"):
-        dimred.merge(tmp_path / "run", tmp_path / "mean")
 
 
 def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
@@ -248,17 +186,13 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
     for out, options, said in (
         ("mean.safetensors", {}, "but the checkpoints are LoRA adapters; name a folder, without an ending"),
         ("mean", {"lora_rank": 0}, "--lora-rank is 0"),
-        (
-            "mean",
-            {"rest": tmp_path / "run" / "checkpoint-100"},
-            "but LoRA adapters have nothing else to copy",
-        ),
+        ("mean", {"rest": tmp_path / "run" / "checkpoint-100"}, "but LoRA adapters have nothing else to copy"),
     ):
         with pytest.raises(ConfigError) as refused:
             dimred.merge(tmp_path / "run", tmp_path / out, **options)
         assert said in str(refused.value)
     for number in (1, 2):
-        write_file(tmp_path / "plain" / f"n-{number}.safetensors", {"w": np.ones((2, 2), np.float32)})
+        write_file(tmp_path / "plain" / f"n-{number}.safetensors", {"w": ONES})
     with pytest.raises(ConfigError, match="--lora-rank is 4, but the checkpoints are no LoRA adapters; leave it out"):
         dimred.merge(tmp_path / "plain", tmp_path / "mean.safetensors", lora_rank=4)
 
@@ -266,6 +200,10 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
 def test_the_command_with_files_instead_of_folders(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 3)
     files = sorted((tmp_path / "run").glob("*/adapter_model.safetensors"))
-    done = command("merge", *files, "--lora-rank", "6", "--out", tmp_path / "mean")
+    changes = {"target_modules": ["embed", "dense"], "lora_dropout": 0.0, "revision": None}
+    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)  # none of which is a difference
+    done = command("merge", *files, "--lora-rank", "6", "--dtype", "bfloat16", "--out", tmp_path / "mean")
     assert "LoRA: the mean of 3 products B A, the largest singular values, without " in done.stdout, done.stderr
     assert json.loads((tmp_path / "mean" / "adapter_config.json").read_text())["r"] == 6
+    kinds = {value.dtype for value in read_file(tmp_path / "mean" / "adapter_model.safetensors").values()}
+    assert kinds == {np.dtype(BITS)}

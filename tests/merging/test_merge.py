@@ -10,11 +10,9 @@ import pytest
 
 import dimred
 from dimred.errors import ConfigError, SearchError, SeriesError
-from tests.helpers.checkpoint_files import draw, read_file, write_file, write_run
+from tests.helpers.checkpoint_files import read_file, write_run
 from tests.helpers.commands import dimred_here as command
-from tests.merging.problems import METRICS, N, plant, score_zero
-
-STATISTICS = Path(__file__).with_name("statistics_metric.py")
+from tests.merging.problems import METRICS, STATISTICS, N, plant, score_zero
 
 
 def kept_row(record: dict) -> dict:
@@ -27,18 +25,14 @@ def test_the_window_with_the_optimum_is_kept(planted: Path) -> None:
     record = dimred.merge(planted / "run", out, metric=f"{METRICS}:distance", minimize=True)
     row = kept_row(record)
     assert row == min(record["table"], key=lambda row: row["select"])
-    np.testing.assert_allclose(
-        read_file(out)["w"], np.average(all_weights(planted), axis=0, weights=record["kept"]["coefficients"]), rtol=1e-5
-    )
+    weights = [read_file(planted / "run" / f"n-{number}.safetensors")["w"] for number in range(N)]
+    mean = np.average(weights, axis=0, weights=record["kept"]["coefficients"])
+    np.testing.assert_allclose(read_file(out)["w"], mean, rtol=1e-5)
     assert row["test"][0] - 2 == pytest.approx(row["select"][0] - 1)  # the offsets of the splits
     assert json.loads((planted / "best.safetensors.json").read_text())["kept"]["name"] == row["name"]
     assert record["why"].startswith("the best on 'select'; the metric gives one number")
     assert record["ended"] == "every candidate is scored"
     assert {row["kind"] for row in record["table"]} == {"window", "profile", "soup"}
-
-
-def all_weights(planted: Path) -> np.ndarray:
-    return np.array([read_file(planted / "run" / f"n-{number}.safetensors")["w"] for number in range(N)], np.float64)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -86,17 +80,6 @@ def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> Non
     np.testing.assert_array_equal(found["bn.running_mean"], found["fc.weight"][:7, 0])
 
 
-def test_the_other_entries_may_come_from_another_checkpoint_with_a_metric_too(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 3)
-    full = {**read_file(tmp_path / "run" / "checkpoint-3000" / "model.safetensors"), "head": draw((2,), np.float32, 9)}
-    write_file(tmp_path / "full.safetensors", full)
-    score = lambda tensors: float(tensors["head"][0])  # noqa: E731
-    options = {"metric": score, "minimize": True, "rest": tmp_path / "full.safetensors"}
-    record = dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)
-    np.testing.assert_array_equal(read_file(tmp_path / "x.safetensors")["head"], full["head"])
-    assert record["all_else_from"] == str(tmp_path / "full.safetensors")
-
-
 def test_single_failures_are_named_and_survived(planted: Path) -> None:
     out = planted / "x.safetensors"
     done = command("merge", planted / "run", "--metric", f"{METRICS}:sometimes", "--maximize", "--out", out)
@@ -108,12 +91,11 @@ def test_single_failures_are_named_and_survived(planted: Path) -> None:
     assert failed[0]["failed"] == "ValueError: a bad batch"
 
 
-@pytest.mark.parametrize("name", ["raises", "text"])
-def test_a_metric_that_always_fails_ends_it(planted: Path, name: str) -> None:
+def test_a_metric_that_always_fails_ends_it(planted: Path) -> None:
     out = planted / "x.safetensors"
     for _ in range(2):  # the same command, with the metric mended, begins anew
         with pytest.raises(SearchError) as failed:
-            dimred.merge(planted / "run", out, metric=f"{METRICS}:{name}", maximize=True)
+            dimred.merge(planted / "run", out, metric=f"{METRICS}:raises", maximize=True)
         assert str(failed.value).startswith("the metric failed on the first 3 candidates: ")
         assert "\n" not in str(failed.value)
         assert str(failed.value).endswith(f" (see {planted / 'x.safetensors.merge' / 'metric.log'})")
@@ -151,10 +133,7 @@ def test_the_table_and_the_json(planted: Path) -> None:
     assert order.startswith("10 checkpoints, the oldest first: 0 (n-0.safetensors), 1 (n-1.safetensors), 2 (")
     assert first.startswith("1 search window the snapshot of step 9: ")
     done = command(*arguments, "--out", planted / "b.safetensors", "--json")
-    record = json.loads(done.stdout)
-    assert record["format"] == "dimred merge"
-    assert [one["step"] for one in record["checkpoints"]] == list(range(N))
-    assert {"dimred", "numpy", "safetensors", "python"} <= record["versions"].keys()
+    assert json.loads(done.stdout) == json.loads((planted / "b.safetensors.json").read_text())
     done = command("merge", planted / "run", "--last", "3", "--profile", "linear", "--out", planted / "c.safetensors")
     assert [line.split()[1:] for line in done.stdout.splitlines()[1:4]] == [
         ["7", "0.1667"], ["8", "0.3333"], ["9", "0.5"]
@@ -171,11 +150,7 @@ def test_the_table_and_the_json(planted: Path) -> None:
         ({"metric": score_zero, "minimize": True, "budget": 0}, "--budget is 0"),
         ({"metric": score_zero, "minimize": True, "timeout": 0}, "--timeout is 0"),
         ({"metric": score_zero, "metric_command": "x {}", "minimize": True}, "can't both be given"),
-        ({"metric": "gone.py:score", "minimize": True}, "--metric is 'gone.py:score'"),
-        (
-            {"metric": score_zero, "minimize": True, "last": 1},
-            "is the only checkpoint that is left; to choose, a metric",
-        ),
+        ({"metric": score_zero, "minimize": True, "last": 1}, "is the only checkpoint that is left; to choose, a"),
         ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )

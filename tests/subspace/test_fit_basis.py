@@ -1,13 +1,18 @@
-"""fit_basis is the exact PCA: against an SVD in float64, and Gram-Schmidt."""
+"""fit_basis is the exact PCA: against an SVD in float64, and Gram-Schmidt; what its two files do not depend on."""
 
 import numpy as np
 import pytest
 
+from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.errors import SeriesError
 from dimred.subspace import fit
+from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
-from dimred.subspace.spectrum import TOLERANCE, deviation
+from dimred.subspace.spectrum import TOLERANCE, deviation, principal_directions
 from tests.helpers.planted import WALK_WIDTH as M
-from tests.helpers.planted import planted, write_series
+from tests.helpers.planted import as_weights, planted, random_walk, write_series
 from tests.oracles.pca import gram_schmidt, principal_components, subspace_distance
 
 
@@ -79,3 +84,73 @@ def test_project_and_back_project_are_the_matrix_products(walk):
     assert np.allclose(basis.project(snapshots[3]), rows @ snapshots[3], rtol=1e-12)
     coordinates = np.arange(5.0)
     assert np.allclose(basis.back_project(coordinates), rows.T @ coordinates, rtol=1e-6, atol=1e-9)
+
+
+def test_the_order_and_the_kind_of_files_make_no_difference(walk, tmp_path):
+    series, snapshots = walk
+    for number in np.random.default_rng(0).permutation(12):
+        write_checkpoint(tmp_path / f"x-{number}_1.safetensors", as_weights(snapshots[number]))
+    layout = series.layout
+    other = fit_basis(CheckpointSeries.open(tmp_path), 5, layout=layout)
+    assert np.array_equal(other.components, fit_basis(series, 5).components)
+
+
+def test_the_networks_order_decides_not_the_manifests(walk):
+    series, snapshots = walk
+    layout = WeightLayout(series.layout.names[::-1], series.layout.shapes[::-1])
+    basis = fit_basis(series, 3, layout=layout)
+    assert basis.layout == layout
+    turned = basis.layout.unflatten(basis.mean)
+    straight = series.layout.unflatten(snapshots.astype(np.float64).mean(axis=0).astype(np.float32))
+    assert all(np.array_equal(turned[name], straight[name]) for name in straight)
+
+
+def test_boost_reads_the_file(walk, tmp_path):
+    base = pytest.importorskip("mindspore.boost.base")
+    series, _ = walk
+    fit_basis(series, 5, out=tmp_path / "pca_mat.npy")
+    local = base._get_local_pca_mat_path(str(series.directory), str(tmp_path / "pca_mat.npy"), 5, 1, None)
+    assert np.array_equal(base._load_local_pca_mat(local, 1), load_basis(tmp_path / "pca_mat.npy").components)
+
+
+def test_the_same_result_is_not_made_twice(walk, tmp_path, caplog):
+    series, _ = walk
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(series, 3, out=out)
+    stamps = [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))]
+    caplog.set_level("INFO")
+    again = fit_basis(series, 3, out=out)
+    assert again.n_components == 3
+    assert "nothing to do" in caplog.text
+    assert [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))] == stamps
+
+
+def centred_gram(snapshots):
+    centred = snapshots.astype(np.float64) - snapshots.astype(np.float64).mean(axis=0)
+    return centred @ centred.T
+
+
+def test_signs_do_not_depend_on_the_eigensolvers():
+    snapshots = random_walk(9, 60).astype(np.float64)
+    gram = centred_gram(snapshots)
+    expected = principal_directions(gram, 5)
+    order = np.random.default_rng(0).permutation(9)
+    for _ in range(5):  # another rounding, other signs inside the solver
+        noisy = gram * (1 + 1e-15 * np.random.default_rng(_).standard_normal(gram.shape))
+        assert np.allclose(principal_directions((noisy + noisy.T) / 2, 5), expected, atol=1e-9)
+    permuted = principal_directions(gram[np.ix_(order, order)], 5)
+    assert np.allclose(np.abs(permuted), np.abs(expected[:, order]), atol=1e-10)
+    assert np.all(expected.max(axis=1) > np.abs(expected).max(axis=1) / 1.01)
+
+
+def test_equal_scores_of_opposite_sign_do_not_make_the_sign_a_matter_of_rounding():
+    scores = np.array([[1.0], [0.2], [-0.2], [-1.0]])
+    for tilt in (1e-13, -1e-13):
+        tilted = scores + tilt * np.array([[0.0], [0.0], [1.0], [-1.0]])
+        assert principal_directions(tilted @ tilted.T, 1)[0, 0] > 0
+
+
+def test_noise_of_float32_rounding_is_not_taken_for_a_direction():
+    snapshots, _ = planted(12, 2000, np.array([10.0, 5.0]), mean_size=1.0)
+    with pytest.raises(SeriesError, match="span only"):
+        principal_directions(centred_gram(snapshots * np.float32(1)), 11)

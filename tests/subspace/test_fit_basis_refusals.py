@@ -1,6 +1,8 @@
-"""What fit_basis refuses, or leaves out when told to: arguments, snapshots, networks, disks."""
+"""What fit_basis refuses, or leaves out when told to; and what it leaves behind when it is disturbed."""
 
 import re
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.layout import WeightLayout
-from dimred.errors import CheckpointError, ConfigError, SeriesError
+from dimred.errors import CheckpointError, ConfigError, SeriesError, StoppedError
+from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from tests.helpers.planted import WALK_WIDTH as M
 from tests.helpers.planted import random_walk, write_series
@@ -18,11 +21,7 @@ from tests.helpers.planted import random_walk, write_series
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        (
-            {"n_components": 12},
-            SeriesError,
-            r"is 12, which needs at least 13 .* gives 12\. .* 11 or fewer",
-        ),
+        ({"n_components": 12}, SeriesError, r"is 12, which needs at least 13 .* gives 12\. .* 11 or fewer"),
         ({"n_components": 13, "kind": "snapshots"}, SeriesError, "at least 13"),
         ({"n_components": 0}, ConfigError, "n_components is 0"),
         ({"n_components": True}, ConfigError, "n_components is True"),
@@ -92,11 +91,43 @@ def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp
 
 def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
     """A real limit on the size of files, in a process of its own."""
-    series, _ = walk
-    out, program = tmp_path / "a.npy", Path(__file__).with_name("pca_with_small_files.py")
-    command = [sys.executable, program, "pca", "--ckpt-dir", series.directory, "--out", out, "--n-components", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    out, program = tmp_path / "a.npy", Path(sys.executable).with_name("dimred")
+    command = [program, "pca", "--ckpt-dir", walk[0].directory, "--out", out, "--n-components", "3"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # noqa: E731
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 2
     assert f"error: Writing {out} failed" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("signalled", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
+def test_an_interrupt_leaves_nothing(signalled, walk, tmp_path):
+    """By ctrl-C of ``dimred pca``, or by a signal to the run that fits its basis on the way."""
+
+    def interrupt(phase, done, total):
+        if phase.startswith("writing"):
+            raise signalled
+
+    with pytest.raises(type(signalled)):
+        fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy", progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_runs_for_one_result_the_slower_one_replaces_nothing(walk, tmp_path):
+    out, faster = tmp_path / "pca_mat.npy", []
+
+    def progress(phase, done, total):
+        if not faster:
+            faster.append(fit_basis(walk[0].select(last=11), 2, out=out))
+
+    with pytest.raises(ConfigError, match="would be replaced"):
+        fit_basis(walk[0], 3, out=out, progress=progress)
+    assert np.array_equal(load_basis(out).components, faster[0].components)
+
+
+def test_a_file_of_somebody_else_that_ends_in_h5_is_kept(walk, tmp_path):
+    (tmp_path / "pca_mat.h5").write_text("mine")
+    with pytest.raises(ConfigError, match=r"pca_mat\.h5 would be replaced"):
+        fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")
+    assert (tmp_path / "pca_mat.h5").read_text() == "mine"

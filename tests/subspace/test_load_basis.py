@@ -48,8 +48,6 @@ def test_a_basis_from_memory_outlives_its_temporary_files(tmp_path):
     ("names", "shapes", "words"),
     [
         (lambda n: n[::-1], lambda s: s[::-1], "the order differs"),
-        (lambda n: ("conv.bias", *n[1:]), lambda s: s, "parameter 0 is 'conv.weight'"),
-        (lambda n: n, lambda s: ((s[0][1], 1), *s[1:]), "has shape"),
         (lambda n: n[:2], lambda s: s[:2], "is only here"),
         (lambda n: (*n, "more"), lambda s: (*s, (3,)), "'more' (3,) is only there"),
     ],
@@ -128,6 +126,11 @@ def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp
         load_basis(pair)
 
 
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was loaded",))
+
+
 def orthonormal(dtype, k=4, m=300):
     return np.linalg.qr(np.random.default_rng(0).standard_normal((m, k)))[0].T.astype(dtype)
 
@@ -171,21 +174,12 @@ def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path):
         (np.ones((2, 5), np.int64), "int64"),
         (np.ones((0, 5), np.float32), r"\(0, 5\)"),
         (np.ones((2, 5), ">f4"), ">f4"),
+        (np.array([[Bomb()]], dtype=object), r"not a whole \.npy file"),
     ],
 )
 def test_a_bare_matrix_that_is_no_basis_is_refused(tmp_path, rows, words):
     np.save(tmp_path / "a.npy", rows)
     with pytest.raises(BasisMismatchError, match=words):
-        load_basis(tmp_path / "a.npy")
-
-
-def test_nothing_is_unpickled(tmp_path):
-    class Bomb:
-        def __reduce__(self):
-            return (pytest.fail, ("a pickle was loaded",))
-
-    np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
-    with pytest.raises(BasisMismatchError, match=r"not a whole \.npy file"):
         load_basis(tmp_path / "a.npy")
 
 
