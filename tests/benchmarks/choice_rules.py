@@ -4,8 +4,7 @@
 
 STORE holds ``TASK_SEED_EPOCHS.npz``, and of rivals ``TASK_SEED_PASSES_NAME.npz``. The regret of a rule is the test
 metric of the best candidate minus that of the one that the rule chooses by ``val`` alone: accuracy in points, of a text
-the loss in percent. A rule is a loss of each
-sample and a way to break ties:
+a hundred times the loss. A rule is a loss of each sample and a way to break ties:
 
 - ``entropy``: cross entropy. ``trained``: the loss that was trained, with smoothed labels (0.1). ``temperature``: cross
   entropy at each candidate's own best temperature, fitted on one half of ``val`` and applied to the other (Guo et al.,
@@ -172,9 +171,10 @@ def means_table(found: list[Result], rivals: list[str]) -> str:
 def keep(path: Path, out: Path) -> None:
     """Write a file of the store without logits of ``test``: a fifth of the size, and every rule can still be judged."""
     with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files if not name.startswith("test_")}
-        correct = stored["test_logits"].argmax(-1) == stored["test_labels"]
-    arrays |= {"test_correct": np.packbits(correct, 1), "n_test": np.array(correct.shape[1])}
+        arrays = {name: stored[name] for name in stored.files if name not in ("test_logits", "test_labels")}
+        if "test_logits" in stored:
+            correct = stored["test_logits"].argmax(-1) == stored["test_labels"]
+            arrays |= {"test_correct": np.packbits(correct, 1), "n_test": np.array(correct.shape[1])}
     np.savez_compressed(out, **arrays)
 
 

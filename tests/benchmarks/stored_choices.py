@@ -26,7 +26,7 @@ class Stored(NamedTuple):
     sizes: np.ndarray  # effective, (candidates,)
     n_images: int  # forwarded to measure a candidate
     losses: dict[str, np.ndarray]  # by name, each (candidates, n)
-    test: np.ndarray  # (candidates,); higher is better: accuracy in percent, or minus the loss in percent of the best
+    test: np.ndarray  # (candidates,); higher is better: accuracy in percent, or minus a hundred times the loss
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -82,8 +82,7 @@ def read(path: Path, n_val: int) -> Stored:
         if "val_losses" in stored:
             order = np.random.default_rng(0).permutation(stored["val_losses"].shape[1])[:n_val]
             losses = {"entropy": stored["val_losses"][:, order]}
-            test = stored["test_losses"].mean(1)
-            test = -100 * test / test.min()
+            test = -100 * stored["test_losses"].astype(np.float64).mean(1)
         else:
             labels = stored["val_labels"]
             order = np.sort(np.random.default_rng(0).permutation(len(labels))[:n_val])
