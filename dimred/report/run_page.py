@@ -49,7 +49,7 @@ def make_report_folder(out: Path) -> None:
 
 
 def write_report(
-    out: Path, run: StageTwoRecord, split: str, last: float | None, plane: PlaneView | None = None
+    out: Path, run: StageTwoRecord, split: str, last: float | None = None, plane: PlaneView | None = None
 ) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
