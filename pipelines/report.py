@@ -20,7 +20,7 @@ from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plots import PlanePoints, PlaneView, Surface
-from dimred.report.record import Measured, StageTwoRecord, read_stage_1, read_stage_2
+from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
@@ -55,29 +55,27 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     make_report_folder(out)
     set_up(settings.seed)
     network = build_network(settings)
-    measured = _measure(run, settings, network)
+    last = _measure_last(run, settings, network)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane = None
     if snapshots and not run.gone:
         basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
-    return write_report(out, run, measured, plane)
+    return write_report(out, run, settings.data.eval_split, last, plane)
 
 
-def _measure(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> Measured:
-    """Measure stage 1's last weights with the kind of statistics that ``result.json`` has for the kept network."""
-    split = settings.data.eval_split
-    reestimated = settings.reestimate_batch_norm and bool(moving_statistics(network))
+def _measure_last(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> float | None:
+    """Measure stage 1's last weights, as stage 2 measured the network that it kept; None if a file of them is gone."""
     if {"data", "weights"} & {*run.gone}:
-        return Measured(split, reestimated)
-    source = run.result["sources"]
+        return None
+    source, split = run.result["sources"], settings.data.eval_split
     images = {name: build_data(settings.data, Path(source["data"]), name) for name in {"train", split}}
     on = OnSplits(network, images, build_scores(settings), seed=settings.seed, n_batches=settings.reestimate_batches)
     from_arrays(network.get_parameters(), read_checkpoint(source["weights"]), "WEIGHTS")
-    if reestimated:
+    if settings.reestimate_batch_norm and on.has_batch_norm:
         on.reestimate()
-    return Measured(split, reestimated, on.metric(split))
+    return on.metric(split)
 
 
 def _view(

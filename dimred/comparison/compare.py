@@ -16,7 +16,7 @@ from typing import Any
 from dimred.builders import build_splits
 from dimred.builders.handover import last_rate
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.methods import METHODS, NEEDS, SPLITS, Comparison, checkpoint_of
+from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison, checkpoint_of
 from dimred.comparison.summary import collect, markdown, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
@@ -74,7 +74,7 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
-    chosen, seeds = methods or list(METHODS), dict[int, Path]()
+    chosen, seeds = methods or METHODS, dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
     _claim_folder(folder, two)
     for job in jobs:
@@ -113,8 +113,10 @@ def _jobs(
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         _check_rows(place, own, run)
         wanted = set(methods)
-        for method in ("plain_for_total", "schedule_free", "average", "stage_2"):  # in the order of their needs
-            wanted |= {needed for needed in NEEDS[method] if method in wanted}
+        if wanted.intersection(AFTER_STAGE_2):
+            wanted.add("stage_2")
+        if "stage_2" in wanted:
+            wanted.add("search")  # which says for how many passes, if one is configured
         if one.optimizer.name not in ("momentum", "sgd"):
             wanted.discard("schedule_free")  # which is SGD
         if at >= (one.schedule.last_epoch or 0):
@@ -133,7 +135,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
     comparison = begin()
     for method in missing:
         _log.info(f"seed {seed}: {method}")
-        made = METHODS[method](comparison)
+        made = getattr(comparison, method)()
         record = {
             "method": method, "seed": seed, "at": comparison.at, "data": str(comparison.data.resolve()),
             "run": str(comparison.run.resolve()), "metric": comparison.two.metric_name,

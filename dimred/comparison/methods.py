@@ -3,6 +3,9 @@
 import json
 import logging
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,7 +13,6 @@ from typing import Any, NamedTuple
 
 from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.comparison.programs import run_program
 from dimred.config import (
     CooldownConfig,
     DataConfig,
@@ -21,7 +23,7 @@ from dimred.config import (
     parts_of,
 )
 from dimred.data.batches import steps_in_epoch
-from dimred.errors import ConfigError, FaultError
+from dimred.errors import ConfigError, FaultError, StoppedError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
@@ -40,13 +42,9 @@ _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 PEAK_FACTORS = (0.5, 1.0, 2.0)  # of stage 1's peak
-# Method -> those that must be run before it.
-NEEDS = {
-    "average": ("stage_2",),
-    "stage_2": ("search",),
-    "plain_for_total": ("search", "stage_2"),
-    "schedule_free": ("search", "stage_2"),
-}
+METHODS = ("last", "search", "stage_2", "average", "plain_for_total", "schedule_free", "plain_to_the_end")
+"""Names of the methods of ``Comparison``, in the order in which they are run."""
+AFTER_STAGE_2 = ("average", "plain_for_total", "schedule_free")  # need its result
 
 
 class Made(NamedTuple):
@@ -153,9 +151,10 @@ class Comparison:
         Raises:
             FaultError: the training failed with each of the peaks.
         """
+        total = self._total()
 
         def train(peak: float) -> Made:
-            warmup, total = min(self.one.schedule.warmup_epochs, self._total() - 1), self._total()
+            warmup = min(self.one.schedule.warmup_epochs, total - 1)
             made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
             schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
             return self._run_stage_1(f"plain_{peak:g}", {"schedule": schedule}, total)
@@ -185,9 +184,11 @@ class Comparison:
         return self._best_training("schedule_free", "schedule-free SGD", self.one.schedule.peak / (1 - momentum), train)
 
     def _best_training(self, method: str, what: str, middle: float, train: Callable[[float], Made]) -> Made:
-        """Train with each rate around the middle one, or with the earlier choice, and return the best on ``val``."""
-        kept, tried = self._earlier_choice(method), dict[float, Made]()
-        for rate in [factor * middle for factor in PEAK_FACTORS] if kept is None else [kept]:
+        """Train with each rate around the middle one, or the first seed's choice, and return the best on ``val``."""
+        rows = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))  # of other seeds
+        kept = [json.loads(row.read_text(encoding="utf-8"))["choice"] for row in rows[:1]]
+        tried: dict[float, Made] = {}
+        for rate in kept or [factor * middle for factor in PEAK_FACTORS]:
             try:
                 tried[rate] = train(rate)
             except FaultError as fault:
@@ -225,31 +226,24 @@ class Comparison:
     def _run_program(
         self, name: str, program: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
     ) -> None:
-        config = self.folder / f"{name}.yaml"
+        """Run a program of ``dimred.pipelines`` in a folder of its own, its log beside it, or resume its run there.
+
+        Raises:
+            FaultError: it failed.
+        """
+        config, log, out = (self.folder / f"{name}{ending}" for ending in (".yaml", ".log", ""))
         config.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(config, config_text(settings))
         what = f"seed {self.one.seed}, epoch {self.at}: {name}"
-        run_program(what, program, [str(self.data), *options, f"--config={config}"], self.folder / name)
+        _log.info(f"{what}, see {log}")
+        _log.debug(what)
+        command = [sys.executable, "-m", f"dimred.pipelines.{program}", str(self.data), *options, f"--config={config}"]
+        if (status := _run_logged([*command, f"--out={out}", "--resume"], log)) != 0:
+            raise FaultError(f"{what} ended with status {status}; {log} says why")
 
     def _result(self, name: str) -> dict[str, Any]:
         """Read the ``result.json`` of a stage 2 that was run here."""
         return read_checksummed(self.folder / name / RESULT)
-
-    def _earlier_choice(self, method: str) -> float | None:
-        """Return the choice of the first seed that was compared at this epoch; None on the first seed."""
-        others = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))
-        return json.loads(others[0].read_text(encoding="utf-8"))["choice"] if others else None
-
-
-METHODS: dict[str, Callable[[Comparison], Made]] = {  # in the order in which they are run
-    "last": Comparison.last,
-    "search": Comparison.search,
-    "stage_2": Comparison.stage_2,
-    "average": Comparison.average,
-    "plain_for_total": Comparison.plain_for_total,
-    "schedule_free": Comparison.schedule_free,
-    "plain_to_the_end": Comparison.plain_to_the_end,
-}
 
 
 def checkpoint_of(run: Path, epoch: int) -> Path:
@@ -289,3 +283,17 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
     """Return the options with which one process takes the batches of several ranks as micro-batches."""
     sink = stage.data.sink and n_ranks == 1
     return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
+
+
+def _run_logged(command: Sequence[str], log: Path) -> int:
+    """Run a command that prints into a file, and return its status; a stop signal lets it save first."""
+    with (
+        log.open("a") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
+    ):
+        try:
+            return process.wait()
+        except StoppedError:
+            process.send_signal(signal.SIGINT)  # ctrl-C in a terminal does not reach another session
+            process.wait()
+            raise

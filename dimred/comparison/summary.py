@@ -202,12 +202,8 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
 
 def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
     """Write how far one method is above another: mean and spread of the differences over the seeds of both."""
-    found: Sequence[dict[int, float]] = [
-        {
-            run["seed"]: run[_SCORE]
-            for run in summary["runs"]
-            if (run["method"], run["at"]) == (row["method"], row["at"])
-        }
+    found = [
+        {run["seed"]: run[_SCORE] for run in summary["runs"] if all(run[key] == row[key] for key in ("method", "at"))}
         for row in (one, other)
     ]
     both = [found[0][seed] - found[1][seed] for seed in found[0].keys() & found[1].keys()]

@@ -125,7 +125,7 @@ class LossScaleConfig(Strict):
 
 
 class ClippingConfig(Strict):
-    """Gradients that are too long are shortened, see ``dimred.train_step.clipping``."""
+    """Gradients that are too long are shortened, see ``dimred.train_step.gradient.Clipping``."""
 
     norm: Positive | None = None
     """Longest global norm; null for no bound."""

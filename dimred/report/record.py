@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -223,14 +223,6 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)
 
 
-class Measured(NamedTuple):
-    """Measurements that are in no file of the run."""
-
-    split: str  # that the metric is reported on
-    reestimated: bool  # whether BatchNorm statistics are re-estimated for it; false without BatchNorm
-    last: float | None = None  # metric of stage 1's last weights, with such statistics; None if not measured
-
-
 def in_words(point: str) -> str:
     """Name weights of stage 2: those that it began with, an epoch's, an average, or those that it kept."""
     words = {
@@ -250,11 +242,11 @@ def kept_in_words(result: Mapping[str, Any]) -> str:
     return in_words(result.get("kept", "its end"))
 
 
-def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
-    """Write which network to use, its metric, its gains over others, and its cost."""
+def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str]:
+    """Write which network to use, its metric, its gains over others, and its cost; arguments as ``write_report``."""
     result, ours, metric = run.result, run.kept_metric, run.metric
-    statistics = ", BatchNorm re-estimated" if measured.reestimated else ""
-    others = {"the last weights of stage 1 (": measured.last}
+    statistics = ", BatchNorm re-estimated" if f"{metric}_reestimated" in result else ""
+    others = {"the last weights of stage 1 (": last}
     if result["start_effective_size"] > 1:
         others[f"the average that it started from ({start_in_words(result)}, "] = run.start_metric
     if f"{metric}_average" in result:
@@ -265,7 +257,7 @@ def run_verdict(run: StageTwoRecord, measured: Measured) -> list[str]:
         if other is not None
     ]
     named = "" if metric == ACCURACY else f"{metric} "
-    said = [f"Use {run.final_weights}: {named}{metric_text(metric, ours)} on {measured.split}{statistics}."]
+    said = [f"Use {run.final_weights}: {named}{metric_text(metric, ours)} on {split}{statistics}."]
     if gains:
         said.append(f"That is {' and '.join(gains)}.")
     of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""

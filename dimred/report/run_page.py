@@ -18,7 +18,6 @@ from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
 from dimred.report.record import (
-    Measured,
     StageOneRecord,
     StageTwoRecord,
     duration,
@@ -49,13 +48,17 @@ def make_report_folder(out: Path) -> None:
         raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
 
 
-def write_report(out: Path, run: StageTwoRecord, measured: Measured, plane: PlaneView | None = None) -> Path:
+def write_report(
+    out: Path, run: StageTwoRecord, split: str, last: float | None = None, plane: PlaneView | None = None
+) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: content of the run's files.
-        measured: figures that the files do not hold.
+        split: that the metric is reported on.
+        last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as that of the network to
+            use; None to leave it out.
         plane: content of the plane's pictures; None to leave them out.
 
     Returns:
@@ -75,7 +78,7 @@ def write_report(out: Path, run: StageTwoRecord, measured: Measured, plane: Plan
     sources = {name: source for name, source in result["sources"].items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
-    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, measured))
+    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, split, last))
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
@@ -102,14 +105,14 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     return page.write(f"Stage 1: {run.folder.name}", sentences(said, "verdict") + _named(where) + key_figures(facts))
 
 
-def _summary(run: StageTwoRecord, measured: Measured) -> str:
+def _summary(run: StageTwoRecord, split: str, last: float | None) -> str:
     result, metric = run.result, run.metric
     ours = metric_text(metric, run.kept_metric)
-    facts = [(ours, f"{metric} on {measured.split} of the network to use: {kept_in_words(result)}")]
-    if measured.last is not None:
-        facts.append((metric_text(metric, measured.last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
+    facts = [(ours, f"{metric} on {split} of the network to use: {kept_in_words(result)}")]
+    if last is not None:
+        facts.append((metric_text(metric, last), f"stage 1's last weights, epoch {run.stage_1_epochs}"))
     # The last weights appear once, and not again with the statistics as trained.
-    if result.get("started_from", result["start"]) != "last" or measured.last is None:
+    if result.get("started_from", result["start"]) != "last" or last is None:
         facts.append((metric_text(metric, run.start_metric), f"where stage 2 began: {start_in_words(result)}"))
     facts.append((f"{passes_of(result):.1f}", f"epochs' worth of passes in stage 2; stage 1: {run.stage_1_epochs}"))
     if basis := result["basis"]:
@@ -130,7 +133,7 @@ def _summary(run: StageTwoRecord, measured: Measured) -> str:
     if run.stage_1 is not None:
         took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
     where = {"run": str(run.folder.resolve()), "data": result["sources"]["data"], "ended": _when(run.folder / RESULT)}
-    opening = sentences(run_verdict(run, measured), "verdict") + _named(where | {"took": took})
+    opening = sentences(run_verdict(run, split, last), "verdict") + _named(where | {"took": took})
     return opening + key_figures(facts) + sentences(words)
 
 

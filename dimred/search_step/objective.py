@@ -8,7 +8,7 @@ from mindspore import Parameter, Tensor, mutable, nn
 
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.vectors.base import Vectors
+from dimred.vectors.weights import Vectors
 
 
 class Evaluation(NamedTuple):

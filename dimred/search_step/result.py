@@ -13,11 +13,14 @@ _DIRECTION = "direction."
 
 
 class Outcome(Enum):
-    """The reason why a search step ended; the value is the sentence shown to people."""
+    """The reason why a search step ended; the value is the word in its record."""
 
-    ACCEPTED = "a trial was accepted"
-    NO_DECREASE = "no trial was accepted; inside the subspace the weights stay where they were"
-    NON_FINITE_GRADIENT = "the loss or its gradient was not finite; the whole step was skipped"
+    ACCEPTED = "accepted"
+    """A trial was accepted."""
+    NO_DECREASE = "no_decrease"
+    """No trial was accepted; inside the subspace the weights stay where they were."""
+    NON_FINITE_GRADIENT = "non_finite_gradient"
+    """The loss or its gradient was not finite; the whole step was skipped."""
 
 
 class SearchResult(NamedTuple):
@@ -65,7 +68,7 @@ class SearchResult(NamedTuple):
     def __repr__(self) -> str:
         """Describe the step in one line."""
         return (
-            f"SearchResult({self.outcome.name.lower()}: loss {float(self.loss):.4g} -> {self.loss_after:.4g}, step "
+            f"SearchResult({self.outcome.value}: loss {float(self.loss):.4g} -> {self.loss_after:.4g}, step "
             f"{self.step_size:.3g}, {self.n_trials} trials, moved {self.moved_inside:.3g} inside the subspace, "
             f"{self.moved_outside:.3g} outside)"
         )
@@ -80,7 +83,7 @@ def telemetry(found: SearchResult) -> dict[str, Any]:
     """Turn a result into a record of ``metrics.jsonl``, of numbers and words."""
     return found._asdict() | {
         "loss": float(found.loss.asnumpy()),
-        "outcome": found.outcome.name.lower(),
+        "outcome": found.outcome.value,
         "subspace_step": found.subspace_step.tolist(),
     }
 
@@ -90,12 +93,11 @@ def search_line(records: Sequence[dict[str, Any]]) -> str:
     shares = np.array([record["captured_share"] for record in records], dtype=float)
     shares = shares[np.isfinite(shares)]  # a skipped step has none
     inside = f"{100 * shares.mean():.1f} %" if shares.size else "unknown"
+    done = totals(records)
     return (
-        f"  accepted {_n_accepted(records)} of {len(records)} steps, "
-        f"{np.mean([record['n_trials'] for record in records]):.1f} trials a step; "
-        f"{inside} of the gradient inside the subspace; moved "
-        f"{sum(record['moved_inside'] for record in records):.3g} inside it, "
-        f"{sum(record['moved_outside'] for record in records):.3g} outside"
+        f"  accepted {done['accepted_steps']} of {done['steps']} steps, {done['trials'] / done['steps']:.1f} trials a "
+        f"step; {inside} of the gradient inside the subspace; moved {done['moved_inside']:.3g} inside it, "
+        f"{done['moved_outside']:.3g} outside"
     )
 
 
@@ -103,16 +105,12 @@ def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Sum up steps, accepted steps, trials, gradients, and the distances moved, of a whole search."""
     return {
         "steps": len(records),
-        "accepted_steps": _n_accepted(records),
+        "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
         "trials": sum(record["n_trials"] for record in records),
         "gradients": len(records),
         "moved_inside": sum(record["moved_inside"] for record in records),
         "moved_outside": sum(record["moved_outside"] for record in records),
     }
-
-
-def _n_accepted(records: Sequence[dict[str, Any]]) -> int:
-    return sum(record["outcome"] == "accepted" for record in records)
 
 
 class SearchState(NamedTuple):

@@ -13,15 +13,15 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
-from dimred.search_step.direction import InverseBFGS, ProjectedSGD
 from dimred.search_step.dropout import make_replayable
-from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, Line
+from dimred.search_step.moves import Line, OptimizerOutside, ResidualMomentum
 from dimred.search_step.objective import Objective
-from dimred.search_step.outside import OptimizerOutside, ResidualMomentum
 from dimred.search_step.result import Clock, Outcome, SearchResult, SearchState
+from dimred.search_step.rules import ArmijoBacktracking, FixedStep, InverseBFGS, ProjectedSGD
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
-from dimred.vectors.base import make_copies, make_projection, make_vectors
+from dimred.vectors.projection import make_projection
+from dimred.vectors.weights import make_copies, make_vectors
 
 _SAME_LOSS_TOLERANCE = 1e-4
 
@@ -113,11 +113,11 @@ class SearchStep(nn.Cell):
             self.direction_rule = ProjectedSGD(len(components), learning_rate, momentum)
             self.line_search = FixedStep()
         self._max_rejected_steps = max_rejected_steps
-        self._residual = self._cooldown = None
+        self._outside: Any = None
         if optimizer is not None:
-            self._cooldown = OptimizerOutside(optimizer, trainable)
+            self._outside = OptimizerOutside(optimizer, trainable)
         elif alpha > 0:
-            self._residual = ResidualMomentum(gamma, alpha)
+            self._outside = ResidualMomentum(gamma, alpha)
         self.network = network
         self.loss_scale = loss_scale
         self.optimizer = optimizer
@@ -164,8 +164,7 @@ class SearchStep(nn.Cell):
         self._check_forward(inputs, before, loss)
 
         proposal = self.direction_rule.propose(self.state.direction, subspace_grad)
-        stays_inside = self._residual is None and self._cooldown is None
-        wanted = [proposal.direction] if stays_inside else [proposal.direction, subspace_grad]
+        wanted = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
         direction, *inside = self._subspace.back_project(*wanted)
         line = Line(self._weights, direction)
         clock.lap("direction")
@@ -184,13 +183,11 @@ class SearchStep(nn.Cell):
             self._untrained.restore(before)
             raise
 
-        is_training = found.accepted or self._cooldown is not None
+        is_training = found.accepted or self.optimizer is not None
         self._untrained.restore(after if is_training else before)
         momentum, moved_outside = self.state.residual_momentum, 0.0
-        if self._residual is not None:
-            momentum, moved_outside = self._residual.move(self._weights, here.grad, inside[0], momentum)
-        elif self._cooldown is not None:
-            moved_outside = self._cooldown.move(self._weights, here.grad, inside[0])
+        if self._outside is not None:
+            momentum, moved_outside = self._outside.move(self._weights, here.grad, inside[0], momentum)
         direction_state = self.state.direction
         if found.accepted:
             direction_state = self.direction_rule.follow(proposal, subspace_grad, found.step_size)

@@ -1,15 +1,14 @@
-"""Loss and gradient of a batch, taken whole or in micro-batches."""
+"""Loss and gradient of a batch, taken whole or in micro-batches; and the gradient clipped."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from dimred.errors import ConfigError, check_number
 from dimred.train_step.loss_scale import StaticLossScale
-from dimred.train_step.network_state import GroupStatistics
-from dimred.vectors.base import Vectors
+from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.weights import Vectors, make_vectors
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
@@ -86,9 +85,13 @@ class GroupGradient:
     loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
 
     That is exact for a loss that is a mean over the rows. One that divides by another count, such as that of the labels
-    which are not ignored, is weighted by rows all the same. The sums are float32. BatchNorm normalises each micro-batch
-    by itself; its moving statistics move once for the group (see ``GroupStatistics``). The host calls one small graph
-    for each micro-batch.
+    which are not ignored, is weighted by rows all the same. The sums are float32. The host calls one small graph for
+    each micro-batch.
+
+    BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group, by the mean of what
+    each would change. Each micro-batch starts from the statistics before the group, r, and its forward pass leaves
+    r + c (b_i - r), where b_i is its own mean or variance; the group leaves their mean r + c (mean(b_i) - r). Without
+    this, n micro-batches would move the statistics n times in one step.
 
     Args:
         gradient: loss and gradient of a micro-batch.
@@ -112,7 +115,8 @@ class GroupGradient:
         self._loss = _Loss(gradient.network)
         self._gradient = gradient
         self._vectors = vectors
-        self._statistics = GroupStatistics(gradient.network)
+        moving = moving_statistics(gradient.network)
+        self._statistics = make_vectors(moving) if moving else None
         self._rows = rows
         self._draw_dropout_masks = draw_dropout_masks
 
@@ -120,32 +124,33 @@ class GroupGradient:
         """Return the mean loss, () float32. Moves BatchNorm's statistics, as any training forward pass does."""
         batches = cut(inputs, self._rows)
         total = None
-        for number, batch in enumerate(batches):
+        for number, (part, share) in enumerate(batches):
             self._draw_dropout_masks(number)
-            loss = self._loss(*batch.inputs)
+            loss = self._loss(*part)
             if len(batches) == 1:
                 return loss
-            total = _plus(total, loss, batch.share)
+            total = _plus(total, loss, share)
         return total
 
     def loss_and_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the mean loss, () float32, and the mean gradient, (M,) float32."""
         batches = cut(inputs, self._rows)
-        if len(batches) == 1:
-            return self._one(0, batches[0])
-        loss = vector = None
-        self._statistics.begin()
-        for number, batch in enumerate(batches):
-            batch_loss, batch_vector = self._one(number, batch)
-            self._statistics.take(batch.share)
-            loss, vector = _plus(loss, batch_loss, batch.share), _plus(vector, batch_vector, batch.share)
-        self._statistics.end()
+        statistics = None if len(batches) == 1 else self._statistics
+        before = None if statistics is None else statistics.read()
+        loss = vector = after = None
+        for number, (part, share) in enumerate(batches):
+            self._draw_dropout_masks(number)
+            batch_loss, gradients = self._gradient(*part)
+            batch_vector = self._vectors.flatten(gradients)
+            if len(batches) == 1:
+                return batch_loss, batch_vector
+            if statistics is not None:
+                after = _plus(after, statistics.read(), share)
+                statistics.put((1.0, before))
+            loss, vector = _plus(loss, batch_loss, share), _plus(vector, batch_vector, share)
+        if statistics is not None:
+            statistics.put((1.0, after))
         return loss, vector
-
-    def _one(self, number: int, batch: "MicroBatch") -> tuple[Tensor, Tensor]:
-        self._draw_dropout_masks(number)
-        loss, gradients = self._gradient(*batch.inputs)
-        return loss, self._vectors.flatten(gradients)
 
 
 def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
@@ -153,30 +158,21 @@ def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
     return value * share if total is None else mint.add(total, value, alpha=share)
 
 
-class MicroBatch(NamedTuple):
-    """One part of a batch.
-
-    Attributes:
-        inputs: the network's inputs, each with this part's rows.
-        share: its rows by the whole batch's; the shares of a batch sum to 1.
-    """
-
-    inputs: tuple[Tensor, ...]
-    share: float
-
-
-def cut(inputs: Sequence[Tensor], rows: int | None) -> list[MicroBatch]:
+def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, ...], float]]:
     """Cut a batch into micro-batches of ``rows`` rows; the last one may have fewer.
 
     Args:
         inputs: the network's inputs; their first dimension counts the rows.
         rows: None for the whole batch in one.
 
+    Returns:
+        For each part the network's inputs with its rows, and its share of the batch's rows; the shares sum to 1.
+
     Raises:
         ConfigError: an input has no rows, or another number of them.
     """
     if rows is None:
-        return [MicroBatch(tuple(inputs), 1.0)]
+        return [(tuple(inputs), 1.0)]
     shapes = [tuple(value.shape) for value in inputs]
     if not shapes or any(not shape or shape[0] != shapes[0][0] or shape[0] == 0 for shape in shapes):
         raise ConfigError(
@@ -185,8 +181,38 @@ def cut(inputs: Sequence[Tensor], rows: int | None) -> list[MicroBatch]:
         )
     n_rows = shapes[0][0]
     if rows >= n_rows:
-        return [MicroBatch(tuple(inputs), 1.0)]
+        return [(tuple(inputs), 1.0)]
     return [
-        MicroBatch(tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
+        (tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
         for first in range(0, n_rows, rows)
     ]
+
+
+class Clipping(nn.Cell):
+    """Clip the gradient to a length: g <- g min(1, norm / |g|), with |g| over all parameters together.
+
+    (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
+    ``ops.clip_by_global_norm`` does the same, but does not tell the norm.)
+
+    Args:
+        norm: longest global norm, above 0.
+
+    Inputs:
+        gradients: a tuple of float32 tensors.
+
+    Outputs:
+        the clipped gradients, and the global norm from before, () float32.
+    """
+
+    def __init__(self, norm: float):
+        super().__init__(auto_prefix=False)
+        self.norm = norm
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        length = ops.sqrt(ops.addn(_each(_square, gradients)))
+        factor = self.norm / ops.maximum(length, self.norm)
+        return _each(ops.partial(ops.mul, factor), gradients), length
+
+
+def _square(gradient: Tensor) -> Tensor:
+    return ops.reduce_sum(gradient * gradient)

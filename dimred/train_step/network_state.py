@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mindspore import Parameter, Tensor, mint, nn
+from mindspore import Parameter, mint, nn
 
 from dimred.errors import ConfigError
-from dimred.vectors.base import make_vectors
 
 # Those that have statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
@@ -98,39 +97,3 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
     """List the moving mean and variance of every BatchNorm in the network."""
     return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]
-
-
-class GroupStatistics:
-    """One update of the statistics for a group of micro-batches, by the mean of what each would change.
-
-    Each micro-batch starts from the statistics before the group, r, and its forward pass leaves r + c (b_i - r), where
-    b_i is its own mean or variance; the group leaves their mean r + c (mean(b_i) - r). Without this, n micro-batches
-    would move the statistics n times in one step.
-
-    Args:
-        network: its BatchNorms; without any, nothing is done.
-    """
-
-    def __init__(self, network: nn.Cell):
-        moving = moving_statistics(network)
-        self._values = make_vectors(moving) if moving else None
-        self._start: Tensor | None = None
-        self._mean: Tensor | None = None
-
-    def begin(self) -> None:
-        """Remember the statistics before the group."""
-        if self._values is not None:
-            self._start, self._mean = self._values.read(), None
-
-    def take(self, share: float) -> None:
-        """Add what a micro-batch's forward pass left to the mean, and restore the start."""
-        if self._values is not None:
-            left = self._values.read()
-            self._mean = left * share if self._mean is None else mint.add(self._mean, left, alpha=share)
-            self._values.put((1.0, self._start))
-
-    def end(self) -> None:
-        """Write the group's mean into the moving statistics."""
-        if self._values is not None:
-            self._values.put((1.0, self._mean))
-            self._start = self._mean = None

@@ -11,8 +11,7 @@ from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
 from dimred.train_step.optimizers import check_optimizer
-from dimred.vectors.base import make_vectors
-from dimred.vectors.graph import GraphCopies, Unflatten
+from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
 
 
 class StepResult(NamedTuple):

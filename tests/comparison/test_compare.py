@@ -63,6 +63,14 @@ def compared(folder: Path) -> dict[str, Any]:
     return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=rows)
 
 
+def copied(run: Path, to: Path, **changed: object) -> Path:
+    """A copy of a run with other settings."""
+    shutil.copytree(run, to)
+    config = to / "config.yaml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | changed))
+    return to
+
+
 def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> None:
     rows = {row["method"]: row for row in compared["rows"]}
     assert list(rows) == ["last", "average", "stage_2", "plain_to_the_end"]  # whatever was typed
@@ -81,9 +89,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
 
 
 def test_what_a_stop_measured_counts(folder: Path, tmp_path: Path) -> None:
-    run, config = tmp_path / "run", tmp_path / "run" / "config.yaml"
-    shutil.copytree(folder / "run_3", run)
-    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"stop": {"every_epochs": 2}}))
+    run = copied(folder / "run_3", tmp_path / "run", stop={"every_epochs": 2})
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         if record["epoch"] in (2, 4):
@@ -190,9 +196,7 @@ def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: P
     settings = TASK | STAGE_ONE | {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    config = tmp_path / "two" / "config.yaml"
-    config.write_text(config.read_text().replace("accumulation: 2\n", "accumulation: 1\n"))
+    copied(tmp_path / "one", tmp_path / "two", accumulation=1)
     made = {}
     for name, accumulation in (("one", 2), ("two", 1)):
         runs = library.compare(
@@ -206,25 +210,18 @@ def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: P
 
 
 def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "run_3", tmp_path / "run_3")
+    again = copied(folder / "run_3", tmp_path / "run_3")
     (tmp_path / "stage_2" / "checkpoint_stage_2").mkdir(parents=True)
-    ended = tmp_path / "ended"
-    shutil.copytree(folder / "run_3", ended)
-    (ended / "config.yaml").write_text(
-        (ended / "config.yaml").read_text().replace("total_epochs: 6", "total_epochs: 4")
-    )
+    ended = copied(folder / "run_3", tmp_path / "ended", schedule=STAGE_ONE["schedule"] | {"total_epochs": 4})
     (checkpoint,) = (ended / "checkpoint_stage_1").glob("network-4_*.ckpt")
     checkpoint.rename(checkpoint.with_name("network-4_999.ckpt"))
-    shutil.copytree(folder / "run_3", tmp_path / "free")
-    settings = yaml.safe_load((tmp_path / "free" / "config.yaml").read_text())
-    settings |= {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant", "peak": 1.0}}
-    (tmp_path / "free" / "config.yaml").write_text(yaml.safe_dump(settings))
+    constant = {"name": "constant", "peak": 1.0}
+    free = copied(folder / "run_3", tmp_path / "free", optimizer={"name": "schedule_free"}, schedule=constant)
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"runs": [folder / "run_3", tmp_path / "run_3"]}, ConfigError, r"of seed 3, which .* has too; give one run"),
+        ({"runs": [folder / "run_3", again]}, ConfigError, r"of seed 3, which .* has too; give one run"),
         ({"runs": [tmp_path / "stage_2"]}, ConfigError, "a run of stage 2; give the folder of the stage 1"),
-        ({"runs": [tmp_path / "free"]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
+        ({"runs": [free]}, ConfigError, "trained with schedule_free, which leaves stage 2 nothing to do"),
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
-        ({"methods": ["sva"]}, ConfigError, "--methods has 'sva'; allowed: last, "),
         ({"overrides": ["search.n_components=9"]}, SeriesError, "n_components is 9, which needs at least 10 snapshots"),
         ({"runs": [ended], "methods": ["stage_2"]}, ConfigError, "nothing is left to cool down"),
     ]

@@ -1,12 +1,22 @@
-"""The comparison summed up: mean, spread, and who is bold."""
+"""The comparison summed up: mean, spread, who is bold; and the page, with its verdict, tables and pictures."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from dimred.comparison.summary import TITLES, collect, curves, markdown
+from dimred.comparison.summary import TITLES, collect, curves, markdown, write_comparison_page
 from dimred.errors import ConfigError
 from tests.helpers.run_files import write_compared
+
+
+def verdict_and_page(folder: Path) -> tuple[str, str]:
+    page = write_comparison_page(folder, collect(folder))
+    assert page == folder / "compare.html"
+    text = page.read_text()
+    found = re.search(r'</h1>\n<p class="verdict">(.*?)</p>', text)
+    assert found
+    return found[1], text
 
 
 def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_path: Path) -> None:
@@ -19,19 +29,7 @@ def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_pat
         TITLES["last"], TITLES["stage_2"], TITLES["plain_to_the_end"]
     ]  # fmt: skip
     assert lines[0].endswith("| 70.0 | 75.00 | 80.00 | 10 |")
-    assert "**91.00**" in lines[2]
-    assert "**90.00**" not in lines[1]
-
-
-def test_epochs_have_tables_and_methods_have_curves(tmp_path: Path) -> None:
-    for at, test in ((45, 0.8), (20, 0.7)):
-        write_compared(tmp_path, 1, "stage_2", test, at)
-    write_compared(tmp_path, 1, "last", 0.5, 20, passes=20.0)
-    summary = collect(tmp_path)
-    assert summary["at"] == [20, 45]
-    assert markdown(summary).count("Stage 1 to epoch") == 2
-    found = {name: [row["passes"] for row in rows] for name, rows in curves(summary).items()}
-    assert found == {TITLES["last"]: [20.0], TITLES["stage_2"].replace("**", ""): [22.0, 47.0]}
+    assert ["**9" in line for line in lines] == [False, False, True]
 
 
 def test_a_folder_without_results_is_explained(tmp_path: Path) -> None:
@@ -39,3 +37,44 @@ def test_a_folder_without_results_is_explained(tmp_path: Path) -> None:
     (tmp_path / "seed_1" / "at_70" / "other.json").write_text("{}")
     with pytest.raises(ConfigError, match="dimred compare"):
         collect(tmp_path)
+
+
+def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Path) -> None:
+    for seed, ours, last in ((1, 0.90, 0.80), (2, 0.86, 0.78)):
+        write_compared(tmp_path, seed, "stage_2", ours, val_reestimated=0.9)
+        write_compared(tmp_path, seed, "last", last, passes=70)
+        write_compared(tmp_path, seed, "average", 0.91, passes=70)
+        write_compared(tmp_path, seed, "last", 0.5, at=20)
+    verdict, text = verdict_and_page(tmp_path)
+    assert verdict == (
+        "After 70 epochs of stage 1 the val split takes: stage 2: cooldown and choice, which has 88.00 ± 2.83 % on "
+        "test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights of stage 1 and 3.00 "
+        "± 2.83 points below best average of its snapshots. It cost 2.0 passes after stage 1, and 10 s. The best on "
+        "test would have been: best average of its snapshots, 91.00 %."
+    )
+    assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"comparison", "curve"}
+    assert "Stage 1 to epoch 20" in text
+    assert [row["passes"] for row in curves(collect(tmp_path))[TITLES["last"]]] == [22.0, 70.0]
+    assert "<td>88.00 ± 2.83</td>" in text
+    assert {path.name for path in tmp_path.glob("c*.*")} == {
+        "compare.html", "comparison.png", "comparison.svg", "curve.png", "curve.svg"
+    }  # fmt: skip
+
+
+def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
+    write_compared(tmp_path, 1, "last", 0.80, passes=70)
+    assert verdict_and_page(tmp_path)[0].endswith(
+        "has 80.00 % on test of one seed, BatchNorm re-estimated. It cost 0.0 passes after stage 1, and "
+        "10 s. With one seed, differences below half a point mean nothing."
+    )
+
+
+def test_another_metric_is_told_as_it_is_and_chosen_by_the_loss(tmp_path: Path) -> None:
+    own = {"metric": "rmse", "batch_norm": False}
+    write_compared(tmp_path, 1, "last", 0.5, passes=70, val_loss=0.30, test_loss=0.31, **own)
+    write_compared(tmp_path, 1, "average", 0.25, passes=70, val_loss=0.10, test_loss=0.11, **own)
+    verdict, text = verdict_and_page(tmp_path)
+    assert "takes: best average of its snapshots, which has 0.25 (rmse) on test of one seed. " in verdict
+    assert "That is against 0.5 for last weights of stage 1. " in verdict
+    assert "BatchNorm" not in text
+    assert "<td><b>0.25</b></td>" in text

@@ -28,7 +28,7 @@ from dimred.trainer.device import set_up
 from dimred.trainer.metrics import MetricsLog, cut_metrics
 from dimred.trainer.snapshot_callback import SnapshotCallback
 from dimred.trainer.states import RunStates, read_state
-from dimred.vectors.base import make_projection
+from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
 from tests.distributed.steps import K, beside_one_rank, counters, digest, one_loss_differs
 from tests.helpers.networks import TanhMLP, orthonormal_rows

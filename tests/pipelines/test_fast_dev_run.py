@@ -70,8 +70,8 @@ def test_a_second_host_finds_the_basis_that_the_first_one_fits(tmp_path: Path, w
 
 def test_a_run_that_would_fail_fails_at_once_and_leaves_nothing(tmp_path: Path, config: Path) -> None:
     command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, "--fast-dev-run")
-    done = dimred(*command, "--loss", "tests.helpers.scoring:nothing_there", cwd=tmp_path, status=2)
-    assert "tests.helpers.scoring:nothing_there" in done.stderr
+    done = dimred(*command, "--loss", "tests.helpers.tiny_task:nothing_there", cwd=tmp_path, status=2)
+    assert "tests.helpers.tiny_task:nothing_there" in done.stderr
     assert "went well" not in done.stdout
     assert list(tmp_path.iterdir()) == [config]
     refused = dimred(*command, "--resume", cwd=tmp_path, status=2)

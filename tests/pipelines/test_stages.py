@@ -18,7 +18,7 @@ from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.report.record import Measured, read_stage_2
+from dimred.report.record import read_stage_2
 from dimred.report.run_page import write_report
 from dimred.subspace.basis import load_basis
 from tests.helpers.commands import CONFIGS, N_SNAPSHOTS, SHORT, STAGE_1, STAGE_2, TwoStages, dimred_here, program
@@ -204,7 +204,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     average = read_checkpoint(out / "checkpoint_stage_2" / "resnet_small-average.ckpt")
     assert _is_average(two_stages, average, result["average_of"])
     (tmp_path / "report").mkdir()
-    page = write_report(tmp_path / "report", read_stage_2(out), Measured("test", reestimated=True))
+    page = write_report(tmp_path / "report", read_stage_2(out), "test")
     assert "momentum, went on from 0.5 of its last rate" in page.read_text()
     final = out / "checkpoint_stage_2" / "resnet_small-final.ckpt"
     for split, says in (("val", True), ("test", False)):

@@ -1,4 +1,4 @@
-"""The page of a run whose files were written by hand, so that what it must say is known."""
+"""The page of a run whose files were written by hand, so that what it must say is known; and the page's parts."""
 
 import json
 import re
@@ -11,12 +11,11 @@ import pytest
 
 from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError
-from dimred.report.record import Measured, on_equal_terms, read_stage_1, read_stage_2
+from dimred.report.page import Page, details, figure, table
+from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, write_run
-
-MEASURED = Measured("test", reestimated=True, last=0.55)
 
 
 @pytest.fixture
@@ -30,11 +29,11 @@ def stage_1_page(run: RunFiles, out: Path) -> Path:
     return write_stage_1_report(out, record, load_config(StageOneConfig, run.stage_1 / "config.yaml"))
 
 
-def stage_2_page(run: RunFiles, out: Path, measured: Measured = MEASURED, **changed: object) -> Path:
+def stage_2_page(run: RunFiles, out: Path, last: float | None = 0.55, **changed: object) -> Path:
     """The page of a stage 2 in whose result some values are changed."""
     record = read_stage_2(run.stage_2)
     make_report_folder(out)
-    return write_report(out, replace(record, result=record.result | changed), measured)
+    return write_report(out, replace(record, result=record.result | changed), "test", last)
 
 
 def described(page: Path) -> list[str]:
@@ -42,23 +41,22 @@ def described(page: Path) -> list[str]:
     return re.findall(r'aria-label="(.*?)"', page.read_text())
 
 
-def test_a_running_stage_1_may_be_in_the_middle_of_a_line(run: RunFiles, tmp_path: Path) -> None:
+def test_a_running_stage_1_may_be_in_the_middle_of_a_line_and_before_its_first_snapshot(
+    run: RunFiles, tmp_path: Path
+) -> None:
     with (run.stage_1 / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 51, "lo')
-    assert "<b>50</b><span>epochs done</span>" in stage_1_page(run, tmp_path / "out").read_text()
+    for path in (run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca").iterdir():
+        path.unlink()
+    page = stage_1_page(run, tmp_path / "out")
+    assert "<b>50</b><span>epochs done</span>" in page.read_text()
+    assert "<b>0</b><span>snapshots kept</span>" in page.read_text()
+    assert "snapshots were taken" not in described(page)[0]
 
 
 def test_snapshots_that_are_equal_have_no_spectrum(run: RunFiles, tmp_path: Path) -> None:
     equal = write_series(tmp_path / "equal", np.ones((3, 20)))
     assert replace(read_stage_1(run.stage_1 / "checkpoint_stage_1"), snapshots=equal).variance_shares() is None
-
-
-def test_a_stage_1_before_its_first_snapshot_has_a_page(run: RunFiles, tmp_path: Path) -> None:
-    for path in (run.stage_1 / "checkpoint_stage_1" / "checkpoint_pca").iterdir():
-        path.unlink()
-    page = stage_1_page(run, tmp_path / "out")
-    assert "<b>0</b><span>snapshots kept</span>" in page.read_text()
-    assert "snapshots were taken" not in described(page)[0]
 
 
 def test_the_measurements_of_the_averaged_weights_are_shown(run: RunFiles, tmp_path: Path) -> None:
@@ -83,21 +81,19 @@ def test_a_report_replaces_an_earlier_one(run: RunFiles, tmp_path: Path) -> None
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_with_something_else_is_left_alone(run: RunFiles, tmp_path: Path) -> None:
+def test_a_folder_with_something_else_or_a_file_is_left_alone(run: RunFiles, tmp_path: Path) -> None:
     out = tmp_path / "out"
     stage_1_page(run, out)
     (out / "notes.txt").write_text("mine")
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    with pytest.raises(ConfigError, match=r"which holds more than a report \(notes\.txt\); name another") as refused:
-        stage_1_page(run, out)
-    assert "--resume" not in str(refused.value)
-    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(run: RunFiles, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(ConfigError, match="can't be made"):
-        stage_1_page(run, tmp_path / "out")
+    for place, said in (
+        (out, r"which holds more than a report \(notes\.txt\)"),
+        (out / "notes.txt", "can't be made .*"),
+    ):
+        with pytest.raises(ConfigError, match=f"--out is .*{said}; name another") as refused:
+            stage_1_page(run, place)
+        assert "--resume" not in str(refused.value)
+        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 
 def test_a_basis_from_elsewhere_says_neither_epochs_nor_spectrum(run: RunFiles, tmp_path: Path) -> None:
@@ -164,8 +160,31 @@ def test_the_last_weights_have_one_figure_though_stage_2_began_there(run: RunFil
 def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path: Path) -> None:
     shutil.rmtree(run.stage_1)
     (tmp_path / "pca_mat.npy").unlink()
-    text = stage_2_page(run, tmp_path / "out", Measured("test", reestimated=False)).read_text()
+    text = stage_2_page(run, tmp_path / "out", last=None).read_text()
     assert "Parts that need the weights and the basis are left out," in text
-    assert "70.00 % on test. That is 10.00 points above the average" in text
+    assert "70.00 % on test, BatchNorm re-estimated. That is 10.00 points above the average" in text
     assert "the last weights of stage 1 (" not in text
     assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "captured"}
+
+
+SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'
+
+
+def test_text_is_not_markup(tmp_path: Path) -> None:
+    page = Page(tmp_path, "page.html")
+    page.add("A & B", [], table(("<i>",), [("<script>", "**x**")]) + details("<u>", "</pre>"))
+    made = page.write("<b>", "").read_text()
+    for tag in ("<b>", "<i>", "<script>", "<u>", "</pre></pre>"):
+        assert tag not in made.replace("<b>x</b>", "")
+    assert "<b>x</b>" in made
+    assert 'id="a-b"' in made
+    assert 'href="#a-b"' in made
+
+
+def test_names_within_a_picture_are_its_own() -> None:
+    drawn = figure("one", SVG, 'says "so"', "below")
+    assert 'id="one-a"' in drawn
+    assert 'href="#one-a"' in drawn
+    assert "url(#one-a)" in drawn
+    assert 'aria-label="says &quot;so&quot;"' in drawn
+    assert "<?xml" not in drawn

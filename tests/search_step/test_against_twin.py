@@ -12,12 +12,11 @@ from mindspore import Tensor
 
 from dimred.builders.search import SubspaceTrainStep
 from tests.helpers.networks import (
-    PlainBasis,
     Quadratic,
     Shortened,
     TanhMLP,
+    basis_for,
     mlp_function,
-    orthonormal_rows,
     quadratic_function,
     quadratic_matrix,
     weight_vector,
@@ -46,97 +45,91 @@ def quadratic_case():
     start = rng.standard_normal(n)
     matrix = quadratic_matrix(n, condition=10).astype(np.float32).astype(np.float64)
     batches = [(rng.standard_normal(n) * 0.1 + 0.5,) for _ in range(N_STEPS)]
-    return Quadratic(matrix, start), quadratic_function(matrix), orthonormal_rows(6, n), batches
+    return Quadratic(matrix, start), quadratic_function(matrix), batches
 
 
 def mlp_case():
-    network, rng = TanhMLP(), np.random.default_rng(4)
-    n = len(weight_vector(network))
+    rng = np.random.default_rng(4)
     batches = [(rng.standard_normal((64, 3)), rng.standard_normal((64, 2))) for _ in range(N_STEPS)]
-    return network, mlp_function(), orthonormal_rows(6, n), batches
+    return TanhMLP(), mlp_function(), batches
 
 
-def pair(network, function, components, batches, options):
-    """The cell, its twin, and the batches in float32."""
-    batches = [tuple(part.astype(np.float32) for part in batch) for batch in batches]
-    twin = Twin(function, components, weight_vector(network), **options)
-    return SubspaceTrainStep(network, PlainBasis(components), **options), twin, batches
+class Pair:
+    """The cell and its twin, which take the same steps."""
+
+    def __init__(self, problem, options):
+        self.network, function, batches = problem()
+        self.batches = [tuple(part.astype(np.float32) for part in batch) for batch in batches]
+        basis = basis_for(self.network, 6)
+        self.step = SubspaceTrainStep(self.network, basis, **options)
+        self.twin = Twin(function, basis.components, weight_vector(self.network), **options)
+
+    def steps(self):
+        """What both find on each batch."""
+        for number, batch in enumerate(self.batches):
+            found = self.step(*(Tensor(part) for part in batch))
+            expected = self.twin.step(tuple(part.astype(np.float64) for part in batch))
+            assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), f"step {number}: {found}"
+            yield found, expected
 
 
-def take_a_step(step, twin, batch):
-    """The same step by both."""
-    return step(*(Tensor(part) for part in batch)), twin.step(tuple(part.astype(np.float64) for part in batch))
-
-
-def follow(network, function, components, batches, options):
+def follow(problem, options):
     """Run cell and twin side by side, and compare each step."""
-    step, twin, batches = pair(network, function, components, batches, options)
-    outcomes = []
-    for number, batch in enumerate(batches):
-        start = twin.weights
-        found, expected = take_a_step(step, twin, batch)
-        where = f"step {number}: {found}, twin {expected}"
-        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12), where
+    pair, outcomes = Pair(problem, options), []
+    twin, start = pair.twin, pair.twin.weights
+    for found, expected in pair.steps():
+        where = f"{found}, twin {expected}"
         assert (found.n_trials, found.pair_used) == (expected["n_trials"], expected["pair_used"]), where
         assert float(found.loss.asnumpy()) == pytest.approx(expected["loss"], rel=3e-5, abs=1e-5), where
         assert found.slope == pytest.approx(expected["slope"], rel=TOLERANCE), where
         length = np.linalg.norm(twin.weights - start)
-        weights = weight_vector(network)
+        weights = weight_vector(pair.network)
         np.testing.assert_allclose(weights, twin.weights, rtol=0, atol=TOLERANCE * length + 1e-6, err_msg=where)
         if twin.rule == "bfgs":
             twin.weights = weights.astype(np.float64)
+        start = twin.weights
         outcomes.append(found)
-    return step, twin, outcomes
+    return pair.step, twin, outcomes
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_quadratic(case):
-    step, twin, outcomes = follow(*quadratic_case(), CASES[case])
+    step, twin, outcomes = follow(quadratic_case, CASES[case])
     if twin.rule == "bfgs":
-        np.testing.assert_allclose(
-            step.state.direction.inverse_hessian, twin.h, rtol=0, atol=TOLERANCE * np.abs(twin.h).max()
-        )
+        atol = TOLERANCE * np.abs(twin.h).max()
+        np.testing.assert_allclose(step.state.direction.inverse_hessian, twin.h, rtol=0, atol=atol)
         assert sum(found.pair_used for found in outcomes) > 5
     if twin.alpha:
         np.testing.assert_allclose(step.state.residual_momentum.asnumpy(), twin.m, rtol=0, atol=1e-4)
+    # Without rejected trials, rejected steps and refused pairs the comparison would show little.
+    if case == "as_published":
+        assert {found.n_trials > 1 for found in outcomes} == {True, False}
+        assert {found.pair_used for found in outcomes[2:]} == {True, False}
+    if case == "few_trials":
+        assert {found.accepted for found in outcomes} == {True, False}
 
 
 @pytest.mark.parametrize("case", ["as_published", "scheduled_sgd"])
 def test_mlp(case):
-    follow(*mlp_case(), CASES[case])
+    follow(mlp_case, CASES[case])
 
 
-def run_free(problem, options):
+def run_free(problem, case):
     """Cell and twin from the same start, each on its own from there."""
-    network, *rest = problem()
-    step, twin, batches = pair(network, *rest, options)
+    pair = Pair(problem, CASES[case])
+    step, twin, start = pair.step, pair.twin, pair.twin.weights
     step.direction_rule, twin.max_step = Shortened(step.direction_rule, LONGEST), LONGEST
-    start = twin.weights
-    for batch in batches:
-        found, expected = take_a_step(step, twin, batch)
-        assert found.step_size == pytest.approx(expected["step_size"], rel=1e-12)
+    assert sum(1 for _ in pair.steps()) == N_STEPS
     distance = np.linalg.norm(twin.weights - start)
     assert distance > 1, "too short a way to show anything"
-    np.testing.assert_allclose(weight_vector(network), twin.weights, rtol=0, atol=FREE_TOLERANCE * distance)
+    np.testing.assert_allclose(weight_vector(pair.network), twin.weights, rtol=0, atol=FREE_TOLERANCE * distance)
 
 
-FREE = ["as_published", "alpha_0", "other_constants", "projected_sgd"]
-
-
-@pytest.mark.parametrize("case", FREE)
+@pytest.mark.parametrize("case", ["as_published", "alpha_0", "other_constants", "projected_sgd"])
 @pytest.mark.parametrize("problem", [quadratic_case, pytest.param(mlp_case, marks=pytest.mark.slow)])
 def test_50_steps_free_of_each_other(problem, case, pynative):
-    run_free(problem, CASES[case])
+    run_free(problem, case)
 
 
 def test_50_steps_free_of_each_other_in_graph_mode():
-    run_free(mlp_case, CASES["as_published"])
-
-
-def test_the_cases_reach_every_branch():
-    """Without rejected trials, rejected steps and refused pairs the comparison above would show little."""
-    _, _, published = follow(*quadratic_case(), CASES["as_published"])
-    assert {found.n_trials > 1 for found in published} == {True, False}
-    assert {found.pair_used for found in published[2:]} == {True, False}
-    _, _, few = follow(*quadratic_case(), CASES["few_trials"])
-    assert {found.accepted for found in few} == {True, False}
+    run_free(mlp_case, "as_published")

@@ -8,17 +8,14 @@ from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search_step.result import Outcome
 from dimred.train_step.ema import EMA
-from dimred.train_step.optimizers import make_optimizer, state_parameters
-from dimred.train_step.schedule import with_cooldown
+from dimred.train_step.optimizers import make_optimizer, state_parameters, with_cooldown
 from tests.helpers.networks import (
     BatchNormNet,
-    PlainBasis,
     Shortened,
     TanhMLP,
     basis_for,
     image_batch,
     mlp_function,
-    orthonormal_rows,
     weight_vector,
 )
 from tests.helpers.problems import batches, changed, tensors, values
@@ -38,14 +35,14 @@ def continued(network: nn.Cell, n_components: int, name: str = "momentum", **opt
 def test_the_step_is_its_twin(name: str) -> None:
     network = TanhMLP()
     weights = network.trainable_params()
-    rows = orthonormal_rows(6, weight_vector(network).size)
+    basis = basis_for(network, 6)
     decays = [0.0 if weight.name.endswith("bias") else 0.01 for weight in weights]
     twin = Twin(
-        mlp_function(), rows, weight_vector(network), max_step=0.05,
+        mlp_function(), basis.components, weight_vector(network), max_step=0.05,
         optimizer=Optimizer(name, decays, RATES), sizes=[weight.size for weight in weights],
     )  # fmt: skip
     optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01, no_decay=["*bias"])
-    step = SubspaceTrainStep(network, PlainBasis(rows), optimizer=optimizer)
+    step = SubspaceTrainStep(network, basis, optimizer=optimizer)
     step.direction_rule = Shortened(step.direction_rule, 0.05)
     outside, start = 0.0, twin.weights
     for batch in batches(len(RATES), rows=64):
@@ -99,13 +96,9 @@ def test_an_optimizer_in_another_order_gets_each_gradient_where_it_belongs() -> 
 def test_what_does_not_go_together_is_refused() -> None:
     network, other = TanhMLP(), TanhMLP()
     basis, optimizer = basis_for(network, 6), nn.Momentum(other.trainable_params(), 0.1, 0.9)
-    wrong = [
-        (
-            {"basis": basis, "optimizer": optimizer},
-            r"optimizer has 'hidden.weight', which is not a trainable parameter",
-        ),
+    for arguments, said in (
+        ({"basis": basis, "optimizer": optimizer}, "optimizer has 'hidden.weight', which is not a trainable parameter"),
         ({"basis": None}, "basis is NoneType; give what dimred.fit_basis or load_basis made"),
-    ]
-    for arguments, said in wrong:
+    ):
         with pytest.raises(ConfigError, match=said):
             SubspaceTrainStep(network, **arguments)

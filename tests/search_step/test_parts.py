@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from dimred.builders.search import SubspaceTrainStep
-from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
+from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
-from tests.helpers.networks import PlainBasis, TanhMLP, mlp_function, orthonormal_rows, weight_vector
+from tests.helpers.networks import TanhMLP, basis_for, mlp_function, weight_vector
 from tests.helpers.problems import batches, tensors
 from tests.oracles.search import Twin
 
@@ -28,9 +28,9 @@ def clipped(norm: float):
 @pytest.mark.parametrize("scale", [None, StaticLossScale(1024.0)], ids=["unscaled", "scaled"])
 def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
     network = TanhMLP()
-    rows = orthonormal_rows(6, weight_vector(network).size)
-    twin = Twin(clipped(0.3), rows, weight_vector(network), alpha=0.01)
-    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, clipping=Clipping(0.3), loss_scale=scale)
+    basis = basis_for(network, 6)
+    twin = Twin(clipped(0.3), basis.components, weight_vector(network), alpha=0.01)
+    step = SubspaceTrainStep(network, basis, alpha=0.01, clipping=Clipping(0.3), loss_scale=scale)
     for batch in BATCHES:
         _, g = mlp_function()(weight_vector(network).astype(np.float64), batch)
         expected, found = twin.step(batch), step(*tensors(batch))
@@ -45,9 +45,8 @@ def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
 
 def test_the_average_moves_with_accepted_steps_only():
     network = TanhMLP()
-    rows = orthonormal_rows(6, weight_vector(network).size)
     ema = EMA(network, 0.5, ramp=False)
-    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.01, ema=ema)
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, ema=ema)
     average = weight_vector(network)
     for number, batch in enumerate(BATCHES):
         if number == 3:
@@ -59,15 +58,13 @@ def test_the_average_moves_with_accepted_steps_only():
         np.testing.assert_allclose(found, average, atol=1e-6)
     ema.restart()
     assert int(ema.n_updates.asnumpy()) == 0
-    np.testing.assert_array_equal(
-        np.concatenate([value.asnumpy().ravel() for value in ema.averages]), weight_vector(network)
-    )
+    found = np.concatenate([value.asnumpy().ravel() for value in ema.averages])
+    np.testing.assert_array_equal(found, weight_vector(network))
 
 
 def test_a_network_in_half_precision_is_searched_with_a_loss_scale():
     network = with_precision(TanhMLP(), "O2")
-    rows = orthonormal_rows(6, weight_vector(network).size)
-    step = SubspaceTrainStep(network, PlainBasis(rows), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, loss_scale=DynamicLossScale(1024.0))
     results = [step(*tensors(batch)) for batch in BATCHES]
     assert sum(result.accepted for result in results) >= 4
     for result in results:

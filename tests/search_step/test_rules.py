@@ -10,8 +10,15 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, rosen, rosen_der
 
 from dimred.config import SearchOptions
-from dimred.search_step.direction import CurvatureState, InverseBFGS, ProjectedSGD, bfgs_update, condition_number
-from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
+from dimred.search_step.rules import (
+    ArmijoBacktracking,
+    CurvatureState,
+    FixedStep,
+    InverseBFGS,
+    ProjectedSGD,
+    bfgs_update,
+    condition_number,
+)
 from tests.helpers.networks import quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine
 
@@ -158,16 +165,10 @@ def solve(function, gradient, start, tolerance, max_steps=2000):
     raise AssertionError(f"not solved in {max_steps} steps")
 
 
-def ill_conditioned(condition):
-    matrix = quadratic_matrix(20, condition)
-    return lambda x: 0.5 * x @ matrix @ x, lambda x: matrix @ x, np.ones(20)
-
-
+ILL_CONDITIONED = quadratic_matrix(20, condition=1e5)
 PROBLEMS = {
-    "rosenbrock_2": (rosen, rosen_der, np.array([-1.2, 1.0])),
-    "rosenbrock_8": (rosen, rosen_der, np.full(8, -1.0)),
-    "quadratic_1e3": ill_conditioned(1e3),
-    "quadratic_1e5": ill_conditioned(1e5),
+    "rosenbrock": (rosen, rosen_der, np.full(8, -1.0)),
+    "quadratic": (lambda x: 0.5 * x @ ILL_CONDITIONED @ x, lambda x: ILL_CONDITIONED @ x, np.ones(20)),
 }
 
 
@@ -177,6 +178,5 @@ def test_whole_space_takes_at_most_twice_the_evaluations_of_scipy(problem):
     reference = minimize(function, start, jac=gradient, method="BFGS", options={"gtol": 1e-5})
     assert reference.success
     point, evaluations = solve(function, gradient, start, tolerance=1e-5)
-    print(f"{problem}: {evaluations} evaluations, SciPy {reference.nfev + reference.njev}")
     assert evaluations <= 2 * (reference.nfev + reference.njev)
     assert function(point) <= reference.fun + 1e-8

@@ -7,14 +7,11 @@ from mindspore import Tensor, nn
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError
-from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.step import TrainStep
-from dimred.vectors.base import make_vectors
 from tests.helpers.networks import BatchNormNet, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 from tests.helpers.problems import tensors
 
 N_STEPS, ROWS, LAST_ROWS = 20, 8, 5  # the last batch of every epoch of four is an incomplete group
-SIZES = [8, 4, 2, 1]
 RATE, MOMENTUM = 0.05, 0.9
 
 
@@ -58,19 +55,6 @@ def test_twenty_search_steps_are_the_same_whatever_the_micro_batch():
             assert float(one.loss.asnumpy()) == pytest.approx(float(whole.loss.asnumpy()), rel=1e-5)
 
 
-def test_the_line_search_asks_for_the_loss_of_the_whole_group():
-    """On micro-batches that contradict each other only the group's mean loss decides."""
-    network, batch = TanhMLP(), batches(4)[3]
-    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.0, micro_batch_size=2)
-    start = weight_vector(network)
-    loss, _ = mlp_function()(start.astype(np.float64), batch)
-    found = step(*tensors(batch))
-    loss_after, _ = mlp_function()(weight_vector(network).astype(np.float64), batch)
-    assert found.accepted
-    assert float(found.loss.asnumpy()) == pytest.approx(loss, rel=1e-5)
-    assert found.loss_after == pytest.approx(loss_after, rel=1e-5)
-
-
 @pytest.mark.parametrize("stage", [1, 2])
 def test_batch_norm_statistics_move_once_for_the_group_by_the_mean_of_its_micro_batches(stage):
     left = []
@@ -87,27 +71,6 @@ def test_batch_norm_statistics_move_once_for_the_group_by_the_mean_of_its_micro_
         step = SubspaceTrainStep(network, basis_for(network, 8), micro_batch_size=4)
     step(*image_batch(0, 6))
     np.testing.assert_allclose(network.norm.moving_mean.asnumpy(), (4 * left[0] + 2 * left[1]) / 6, rtol=1e-5)
-
-
-def test_each_micro_batch_has_its_own_dropout_masks_and_keeps_them_through_the_search():
-    """One input repeated in every row, so only masks tell the micro-batches apart."""
-    network = nn.SequentialCell(nn.Dense(3, 40), nn.Dropout(p=0.5), nn.Dense(40, 1))
-    with_loss = nn.WithLossCell(network, nn.MSELoss())
-    x, y = Tensor(np.ones((4, 3), np.float32)), Tensor(np.ones((4, 1), np.float32))
-    step = SubspaceTrainStep(with_loss, basis_for(network, 5), alpha=0.0, micro_batch_size=2)
-    step.set_train(True)
-    group = step._objective._group
-    assert float(group.loss((x, y)).asnumpy()) == float(group.loss((x, y)).asnumpy())
-    weights = network.trainable_params()
-    loss_of = GroupGradient(BatchGradient(with_loss, weights), None, make_vectors(weights))
-    masks = []
-    for number in (0, 1):
-        step._draw_masks(number)
-        masks.append(float(loss_of.loss((x[:2], y[:2])).asnumpy()))
-    assert masks[0] != masks[1]
-    assert float(group.loss((x, y)).asnumpy()) == pytest.approx(np.mean(masks), rel=1e-5)
-    found = step(x, y)  # its first step checks that the loss can be repeated
-    assert float(found.loss.asnumpy()) == pytest.approx(np.mean(masks), rel=1e-5)
 
 
 @pytest.mark.parametrize("shapes", [[(4, 3), (3, 2)], [(4, 3), ()], [(0, 3), (0, 2)]])

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn
 
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
-from dimred.train_step.clipping import Clipping
+from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
-from dimred.train_step.optimizers import decays, make_optimizer
-from dimred.train_step.schedule import make_rates
+from dimred.train_step.optimizers import decays, make_optimizer, make_rates, with_cooldown
 from tests.helpers.problems import RATES
 from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
 
@@ -90,11 +89,10 @@ def test_what_an_optimizer_does_not_take_is_named(name, options, said):
     assert said in str(refused.value)
 
 
-def test_the_rule_of_the_decay_groups_is_a_list_of_patterns():
-    weight = Parameter(Tensor(np.ones(2, np.float32)), name="blocks.0.conv.weight")
-    assert decays(weight, NO_DECAY_PATTERNS)
-    assert not decays(weight, ["blocks.*"])
-    assert decays(Parameter(Tensor(np.ones(2, np.float32)), name="norm.gamma"), [])
+def test_normalisation_and_biases_are_spared_from_decay_or_what_the_patterns_say():
+    weights = nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dense(4, 2)).trainable_params()
+    for patterns, decay in ((NO_DECAY_PATTERNS, {"0.weight", "2.weight"}), (["2.*", "1.*"], {"0.weight"})):
+        assert {weight.name for weight in weights if decays(weight, patterns)} == decay
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant", "step"])
@@ -106,20 +104,22 @@ def test_a_schedule_is_its_twin(name, warmup):
     assert found.dtype == np.float32
 
 
-@pytest.mark.parametrize("norm", [0.5, 100.0])
-def test_clipping_is_its_twin(norm, pynative):
+def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing():
+    rates = make_rates("linear", 0.8, 5, 90)
+    cooled = with_cooldown(rates, 70, 2)
+    np.testing.assert_array_equal(cooled[:71], rates[:71])
+    np.testing.assert_allclose(cooled[70:], [rates[70], rates[70] / 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("norm", "size"), [(0.5, 1.0), (100.0, 1.0), (1.0, 0.0)])
+def test_clipping_is_its_twin(norm, size, pynative):
     rng = np.random.default_rng(1)
-    gradients = [rng.standard_normal(shape) for shape in ((3, 2), (4,))]
+    gradients = [size * rng.standard_normal(shape) for shape in ((3, 2), (4,))]
     found, before = Clipping(norm)(tuple(Tensor(g.astype(np.float32)) for g in gradients))
     expected, length = clip(gradients, norm)
     assert float(before) == pytest.approx(length, rel=1e-5)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.asnumpy(), other, rtol=1e-5, atol=1e-7)
-
-
-def test_a_gradient_of_zeros_is_clipped_to_zeros(pynative):
-    found, before = Clipping(1.0)((Tensor(np.zeros(3, np.float32)),))
-    assert (float(before), found[0].asnumpy().tolist()) == (0.0, [0.0, 0.0, 0.0])
 
 
 @given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))

@@ -8,8 +8,8 @@ from mindspore import dataset
 from mindspore.train import LossMonitor, Model
 
 from dimred.config import NO_DECAY_PATTERNS
-from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
+from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.precision import with_precision
@@ -104,14 +104,3 @@ def test_mindspore_s_model_trains_with_all_of_them(capsys):
     Model(step).train(1, data, callbacks=[LossMonitor(1)])
     assert capsys.readouterr().out.count("loss is") == N_STEPS
     np.testing.assert_allclose(weight_vector(network), twin(set(PARTS))[2], atol=2e-2)
-
-
-def test_clipping_comes_after_unscaling_and_accumulation(pynative):
-    """Clipped before either, the update would be another one: these norms differ by the scale, and by piece."""
-    ends = []
-    for parts in ({"clipping"}, {"clipping", "loss_scale", "micro_batches"}):
-        network, step = build(parts)
-        for batch in batches(N_STEPS):
-            step(*tensors(batch))
-        ends.append(weight_vector(network))
-    np.testing.assert_allclose(ends[1], ends[0], atol=1e-5)

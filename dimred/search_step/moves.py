@@ -1,7 +1,7 @@
-"""The step outside the subspace, after the line search.
+"""The moves of a step: along a line in the subspace, and then outside the subspace.
 
-The line search does not see it: Armijo's inequality holds at w + t d, and this moves the weights on from there, which
-can raise the loss. It is made in every step that is not skipped, whether a trial was accepted or not.
+The line search does not see the second one: Armijo's inequality holds at w + t d, and this moves the weights on from
+there, which can raise the loss. It is made in every step that is not skipped, whether a trial was accepted or not.
 """
 
 import math
@@ -11,8 +11,26 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.train_step.optimizers import check_optimizer
-from dimred.vectors.base import Vectors
-from dimred.vectors.graph import Unflatten
+from dimred.vectors.weights import Unflatten, Vectors
+
+
+class Line:
+    """The line w + t d through the current weights w, (M,)."""
+
+    def __init__(self, weights: Vectors, direction: Tensor):
+        self._weights = weights
+        self._direction = direction
+        self._step_size = 0.0
+        self._start = weights.read()
+
+    def move_to(self, step_size: float) -> None:
+        """Put the weights to w + t d, unless they are there; to w, bit for bit, for t = 0."""
+        if step_size == self._step_size:
+            return
+        self._step_size = math.nan  # a move that is interrupted leaves the weights in between
+        step = [(step_size, self._direction)] if step_size else []
+        self._weights.put((1.0, self._start), *step)
+        self._step_size = step_size
 
 
 class ResidualMomentum:
@@ -66,11 +84,11 @@ class OptimizerOutside:
             )
         self._update = _OptimizerOnVector(optimizer, trainable)
 
-    def move(self, weights: Vectors, grad: Tensor, inside: Tensor) -> float:
-        """Move the weights; see ``ResidualMomentum``. Returns the distance moved."""
+    def move(self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: None) -> tuple[None, float]:
+        """Move the weights; see ``ResidualMomentum``. The optimizer has its own momenta."""
         before = weights.read()
         self._update(grad - inside)
-        return math.sqrt(weights.squared_norm(weights.read() - before))
+        return None, math.sqrt(weights.squared_norm(weights.read() - before))
 
 
 class _OptimizerOnVector(nn.Cell):

@@ -1,9 +1,9 @@
-"""Direction rules: the BFGS estimate of the inverse Hessian in the subspace, and momentum SGD there.
+"""The rules of a search: which way, and how far. They are arithmetic without a network.
 
-All of it is arithmetic of k and k x k numbers on the host in float64; k is a few dozen, so it costs microseconds.
-
-A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which gives the state
-after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
+A direction rule is the BFGS estimate of the inverse Hessian in the subspace, or momentum SGD there: k and k x k numbers
+on the host in float64; k is a few dozen, so it costs microseconds. It has ``initial() -> state``,
+``propose(state, subspace_grad) -> Proposal``, and ``follow``, which gives the state after an accepted step. States are
+immutable: a rejected step keeps the old one, so nothing has to be undone. A line search has ``search``.
 """
 
 import math
@@ -77,48 +77,38 @@ class InverseBFGS:
 
         Args:
             state: after the last accepted step.
-            subspace_grad: g_k, (k,).
+            subspace_grad: g_k, (k,) float64.
         """
-        grad = np.asarray(subspace_grad, dtype=np.float64)
-        curvature, used = float("nan"), False
+        inverse_hessian, curvature, used = state.inverse_hessian, math.nan, False
         if state.step_diff is not None and state.start_grad is not None:
-            state, curvature, used = self._take_up(state, state.step_diff, grad - state.start_grad)
-        direction = -state.inverse_hessian @ grad
+            grad_diff = subspace_grad - state.start_grad
+            curvature = float(grad_diff @ state.step_diff)
+            if _passes_guard(state.step_diff, grad_diff):
+                updated = bfgs_update(inverse_hessian, state.step_diff, grad_diff)
+                used = condition_number(updated) <= _LARGEST_CONDITION
+                inverse_hessian = updated if used else inverse_hessian
+        direction = -inverse_hessian @ subspace_grad
         return Proposal(
             direction=direction,
-            slope=float(grad @ direction),
-            state=state,
+            slope=float(subspace_grad @ direction),
+            state=state._replace(inverse_hessian=inverse_hessian),
             curvature=curvature,
             pair_used=used,
-            condition=condition_number(state.inverse_hessian),
+            condition=condition_number(inverse_hessian),
         )
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> CurvatureState:
         """Remember the accepted step t d_k as the next pair's s."""
         state: CurvatureState = proposal.state
-        return state._replace(
-            step_diff=step_size * proposal.direction,
-            start_grad=np.asarray(subspace_grad, dtype=np.float64),
-        )
+        return state._replace(step_diff=step_size * proposal.direction, start_grad=subspace_grad)
 
-    def _take_up(
-        self, state: CurvatureState, step_diff: np.ndarray, grad_diff: np.ndarray
-    ) -> tuple[CurvatureState, float, bool]:
-        """Return the state with the pair worked into H, the pair's y's, and whether it was used."""
-        curvature = float(grad_diff @ step_diff)
-        if not self._passes(grad_diff, step_diff):
-            return state, curvature, False
-        updated = bfgs_update(state.inverse_hessian, step_diff, grad_diff)
-        if not condition_number(updated) <= _LARGEST_CONDITION:
-            return state, curvature, False
-        return state._replace(inverse_hessian=updated), curvature, True
 
-    def _passes(self, grad_diff: np.ndarray, step_diff: np.ndarray) -> bool:
-        """Check y's > 0.01 |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
-        grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
-        if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
-            return False
-        return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > _GUARD
+def _passes_guard(step_diff: np.ndarray, grad_diff: np.ndarray) -> bool:
+    """Check y's > 0.01 |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
+    grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
+    if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
+        return False
+    return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > _GUARD
 
 
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
@@ -190,10 +180,9 @@ class ProjectedSGD:
 
     def propose(self, state: MomentumState, subspace_grad: np.ndarray) -> Proposal:
         """Propose a direction, and the state with its new velocity."""
-        grad = np.asarray(subspace_grad, dtype=np.float64)
-        velocity = self.momentum * state.velocity + grad
+        velocity = self.momentum * state.velocity + subspace_grad
         direction = -self.rate(state.n_steps) * velocity
-        return Proposal(direction, float(grad @ direction), MomentumState(velocity, state.n_steps + 1))
+        return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> MomentumState:
         """Return the proposed state; the step's length is the schedule's."""
@@ -207,3 +196,69 @@ def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -
         return learning_rate
     rates = np.atleast_1d(learning_rate)
     return lambda n_steps: float(rates[min(n_steps, len(rates) - 1)])
+
+
+class LineSearchResult(NamedTuple):
+    """Outcome of a line search.
+
+    Attributes:
+        accepted: whether a trial was accepted.
+        step_size: accepted t, or 0.0.
+        loss: loss at the accepted trial, or the loss at t = 0.
+        n_trials: losses evaluated.
+    """
+
+    accepted: bool
+    step_size: float
+    loss: float
+    n_trials: int
+
+
+class ArmijoBacktracking:
+    """Backtracking: accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
+
+    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a
+    rejected trial; without a descent direction (slope 0 or not finite) no trial is made.
+
+    Args:
+        rho: factor by which a rejected step shrinks, 0 < rho < 1.
+        sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
+        max_trials: trials before the search gives up, at least 1.
+    """
+
+    def __init__(self, rho: float, sigma: float, max_trials: int):
+        self.rho = rho
+        self.sigma = sigma
+        self.max_trials = max_trials
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Backtrack from t = 1.
+
+        Args:
+            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
+            loss: f(w; B).
+            slope: directional derivative at t = 0; negative on a descent direction.
+        """
+        if not -math.inf < slope < 0:
+            return LineSearchResult(False, 0.0, loss, 0)
+        for trial in range(self.max_trials):
+            step_size = self.rho**trial
+            trial_loss = loss_at(step_size)
+            if math.isfinite(trial_loss) and trial_loss < loss + self.sigma * step_size * slope:
+                return LineSearchResult(True, step_size, trial_loss, trial + 1)
+        return LineSearchResult(False, 0.0, loss, self.max_trials)
+
+
+class FixedStep:
+    """The step t = 1, whatever the loss becomes; the direction carries its own learning rate.
+
+    One trial is evaluated all the same, for one forward pass. A step onto a loss that is not finite would leave weights
+    from which no later step has a finite gradient, and nothing could bring them back.
+    """
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Take t = 1, if the loss there is finite; ``slope`` is not used."""
+        trial_loss = loss_at(1.0)
+        if math.isfinite(trial_loss):
+            return LineSearchResult(True, 1.0, trial_loss, 1)
+        return LineSearchResult(False, 0.0, loss, 1)

@@ -1,0 +1,120 @@
+"""The two passes over the basis P: by NumPy in host memory, or by graphs on a device and over several ranks."""
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from dimred.distributed.ranks import Ranks, columns_of_rank
+from dimred.vectors.weights import ReusedMemory, on_host
+
+
+class HostProjection:
+    """The two passes over the basis P.
+
+    Args:
+        components: P, (k, M) float32 with orthonormal rows; not copied.
+    """
+
+    def __init__(self, components: np.ndarray):
+        self.n_components = len(components)
+        self._components = components
+        self._memory = ReusedMemory(components.shape[1])
+
+    def project(self, vector: Tensor) -> np.ndarray:
+        """Return P v: (M,) float32 -> (k,) float64."""
+        with np.errstate(all="ignore"):  # of numbers that are not finite
+            return (self._components @ vector.asnumpy()).astype(np.float64)
+
+    def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
+        """Return P' z for each z: (k,) -> (M,) float32.
+
+        Each is a product of its own: a matrix of two or three rows takes BLAS longer than as many vectors.
+        """
+        return [
+            Tensor.from_numpy(np.matmul(z.astype(np.float32), self._components, out=self._memory.vector()))
+            for z in coordinates
+        ]
+
+
+class GraphProjection:
+    """The same as ``HostProjection``, on a device or over several ranks.
+
+    With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
+    gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
+    """
+
+    def __init__(self, components: np.ndarray, ranks: Ranks):
+        self.n_components = len(components)
+        shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
+        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. What an
+        # operation gave stays on the device; an array of the host would be copied there with every call of a graph.
+        self._components = Tensor.from_numpy(shards.columns(components)).copy()
+        self._project = _Project(shards)
+        self._back_project = _BackProject(shards)
+
+    def project(self, vector: Tensor) -> np.ndarray:
+        coordinates: np.ndarray = self._project(self._components, vector).asnumpy().astype(np.float64)
+        return coordinates
+
+    def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
+        return [self._back_project(self._components, Tensor(z.astype(np.float32))) for z in coordinates]
+
+
+class Shards:
+    """M columns over R ranks, in shards of equal width L = ceil(M / R), which collectives need.
+
+    A rank that owns one column fewer (``columns_of_rank``) has a column of zeros at its end. It is where the next
+    rank's first column is, so every shard lies within the M columns. This rank's shard is ``first : end``; each rank's
+    own columns stand at its ``places`` among the R L gathered ones.
+    """
+
+    def __init__(self, n_columns: int, rank: int, group_size: int):
+        owned = [columns_of_rank(n_columns, other, group_size) for other in range(group_size)]
+        width = -(-n_columns // group_size)
+        self.several = group_size > 1
+        self.own, self.first, self.end = owned[rank], owned[rank].start, owned[rank].start + width
+        self.places = tuple((r * width, r * width + own.stop - own.start) for r, own in enumerate(owned))
+
+    def columns(self, components: np.ndarray) -> np.ndarray:
+        """Return this rank's columns, (k, L) float32, contiguous; a view of all of them for one rank."""
+        missing = self.end - self.own.stop
+        own = components[:, self.own]
+        return np.ascontiguousarray(np.pad(own, ((0, 0), (0, missing))) if missing else own, dtype=np.float32)
+
+
+class _Project(nn.Cell):
+    def __init__(self, shards: Shards):
+        super().__init__(auto_prefix=False)
+        self.first, self.end = shards.first, shards.end
+        self.all_reduce = ops.AllReduce() if shards.several else None
+
+    def construct(self, components: Tensor, vector: Tensor) -> Tensor:
+        if self.all_reduce is None:
+            return ops.matmul(components, vector)
+        return self.all_reduce(ops.matmul(components, vector[self.first : self.end]))
+
+
+class _BackProject(nn.Cell):
+    def __init__(self, shards: Shards):
+        super().__init__(auto_prefix=False)
+        self.places = shards.places
+        self.all_gather = ops.AllGather() if shards.several else None
+
+    def construct(self, components: Tensor, coordinates: Tensor) -> Tensor:
+        if self.all_gather is None:
+            return ops.matmul(coordinates, components)
+        gathered = self.all_gather(ops.matmul(coordinates, components))
+        return ops.concat([gathered[first:end] for first, end in self.places])
+
+
+Projection = HostProjection | GraphProjection
+
+
+def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
+    """Make the two passes over a basis P, (k, M) float32.
+
+    A single process on the CPU does not copy it: a memory-mapped basis stays in the page cache, once for all processes
+    of a host. Otherwise this rank's columns are copied to the device.
+    """
+    if on_host() and (ranks.group_size == 1 or len(components) == 0):
+        return HostProjection(components)
+    return GraphProjection(components, ranks)
