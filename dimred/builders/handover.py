@@ -22,7 +22,8 @@ from dimred.config import (
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
-from dimred.train_step.optimizers import UPDATES, state_parameters, with_cooldown
+from dimred.train_step.optimizers import UPDATES, state_parameters
+from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import check_arrays, from_arrays
 

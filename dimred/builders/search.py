@@ -15,7 +15,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.search_step.step import SearchStep
 from dimred.subspace.basis import SubspaceBasis, load_basis
-from dimred.train_step.optimizers import make_rates
+from dimred.train_step.schedule import make_rates
 
 _PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
 

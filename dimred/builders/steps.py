@@ -15,10 +15,11 @@ from dimred.config import (
     StageOneConfig,
 )
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
-from dimred.train_step.optimizers import make_optimizer, make_rates
+from dimred.train_step.optimizers import make_optimizer
+from dimred.train_step.schedule import make_rates
 from dimred.train_step.step import TrainStep
 
 

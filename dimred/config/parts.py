@@ -125,7 +125,7 @@ class LossScaleConfig(Strict):
 
 
 class ClippingConfig(Strict):
-    """Gradients that are too long are shortened, see ``dimred.train_step.gradient.Clipping``."""
+    """Gradients that are too long are shortened, see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
     """Longest global norm; null for no bound."""

@@ -13,11 +13,12 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import NothingAcceptedError, SearchError
+from dimred.search_step.direction import InverseBFGS, ProjectedSGD
 from dimred.search_step.dropout import make_replayable
+from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
 from dimred.search_step.moves import Line, OptimizerOutside, ResidualMomentum
 from dimred.search_step.objective import Objective
 from dimred.search_step.result import Clock, Outcome, SearchResult, SearchState
-from dimred.search_step.rules import ArmijoBacktracking, FixedStep, InverseBFGS, ProjectedSGD
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
 from dimred.vectors.projection import make_projection

@@ -1,4 +1,4 @@
-"""Loss and gradient of a batch, taken whole or in micro-batches; and the gradient clipped."""
+"""Loss and gradient of a batch, taken whole or in micro-batches."""
 
 from collections.abc import Callable, Sequence
 
@@ -186,33 +186,3 @@ def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, 
         (tuple(value[first : first + rows] for value in inputs), min(rows, n_rows - first) / n_rows)
         for first in range(0, n_rows, rows)
     ]
-
-
-class Clipping(nn.Cell):
-    """Clip the gradient to a length: g <- g min(1, norm / |g|), with |g| over all parameters together.
-
-    (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
-    ``ops.clip_by_global_norm`` does the same, but does not tell the norm.)
-
-    Args:
-        norm: longest global norm, above 0.
-
-    Inputs:
-        gradients: a tuple of float32 tensors.
-
-    Outputs:
-        the clipped gradients, and the global norm from before, () float32.
-    """
-
-    def __init__(self, norm: float):
-        super().__init__(auto_prefix=False)
-        self.norm = norm
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        length = ops.sqrt(ops.addn(_each(_square, gradients)))
-        factor = self.norm / ops.maximum(length, self.norm)
-        return _each(ops.partial(ops.mul, factor), gradients), length
-
-
-def _square(gradient: Tensor) -> Tensor:
-    return ops.reduce_sum(gradient * gradient)

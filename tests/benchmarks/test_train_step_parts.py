@@ -12,8 +12,8 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.models.resnet import resnet
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import make_optimizer
 from dimred.train_step.precision import with_precision

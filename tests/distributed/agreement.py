@@ -13,8 +13,8 @@ from mindspore import Tensor, nn, ops
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.channel import StopSignals
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import StepResult, TrainStep
 from dimred.trainer.device import watched_reads

@@ -8,7 +8,8 @@ from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search_step.result import Outcome
 from dimred.train_step.ema import EMA
-from dimred.train_step.optimizers import make_optimizer, state_parameters, with_cooldown
+from dimred.train_step.optimizers import make_optimizer, state_parameters
+from dimred.train_step.schedule import with_cooldown
 from tests.helpers.networks import (
     BatchNormNet,
     Shortened,

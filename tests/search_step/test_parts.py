@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dimred.builders.search import SubspaceTrainStep
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
 from tests.helpers.networks import TanhMLP, basis_for, mlp_function, weight_vector

@@ -10,15 +10,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize, rosen, rosen_der
 
 from dimred.config import SearchOptions
-from dimred.search_step.rules import (
-    ArmijoBacktracking,
-    CurvatureState,
-    FixedStep,
-    InverseBFGS,
-    ProjectedSGD,
-    bfgs_update,
-    condition_number,
-)
+from dimred.search_step.direction import CurvatureState, InverseBFGS, ProjectedSGD, bfgs_update, condition_number
+from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
 from tests.helpers.networks import quadratic_matrix
 from tests.oracles.search import bfgs_inverse, cosine
 

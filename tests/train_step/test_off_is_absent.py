@@ -6,8 +6,8 @@ import mindspore as ms
 import pytest
 from mindspore import nn
 
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
 from dimred.train_step.step import TrainStep

@@ -9,9 +9,10 @@ from mindspore import Parameter, Tensor, nn
 
 from dimred.config import NO_DECAY_PATTERNS
 from dimred.errors import ConfigError
-from dimred.train_step.gradient import Clipping
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
-from dimred.train_step.optimizers import decays, make_optimizer, make_rates, with_cooldown
+from dimred.train_step.optimizers import decays, make_optimizer
+from dimred.train_step.schedule import make_rates, with_cooldown
 from tests.helpers.problems import RATES
 from tests.oracles.train_step import LossScaleTwin, Optimizer, clip, rates
 

@@ -7,8 +7,8 @@ import pytest
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.search_step.result import Outcome
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.optimizers import OPTIMIZER_NAMES, make_optimizer
 from dimred.train_step.precision import with_precision

@@ -8,8 +8,8 @@ from mindspore import dataset
 from mindspore.train import LossMonitor, Model
 
 from dimred.config import NO_DECAY_PATTERNS
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
-from dimred.train_step.gradient import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.optimizers import decays, make_optimizer
 from dimred.train_step.precision import with_precision

@@ -14,7 +14,7 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
 from dimred.search_step.step import SearchStep
 from dimred.subspace.fit import fit_basis
-from dimred.train_step.gradient import Clipping
+from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
 from dimred.trainer.device import watched_reads

@@ -1,0 +1,71 @@
+"""Line searches along a direction: the length of the step."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class LineSearchResult(NamedTuple):
+    """Outcome of a line search.
+
+    Attributes:
+        accepted: whether a trial was accepted.
+        step_size: accepted t, or 0.0.
+        loss: loss at the accepted trial, or the loss at t = 0.
+        n_trials: losses evaluated.
+    """
+
+    accepted: bool
+    step_size: float
+    loss: float
+    n_trials: int
+
+
+class ArmijoBacktracking:
+    """Backtracking: accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
+
+    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a
+    rejected trial; without a descent direction (slope 0 or not finite) no trial is made.
+
+    Args:
+        rho: factor by which a rejected step shrinks, 0 < rho < 1.
+        sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
+        max_trials: trials before the search gives up, at least 1.
+    """
+
+    def __init__(self, rho: float, sigma: float, max_trials: int):
+        self.rho = rho
+        self.sigma = sigma
+        self.max_trials = max_trials
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Backtrack from t = 1.
+
+        Args:
+            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
+            loss: f(w; B).
+            slope: directional derivative at t = 0; negative on a descent direction.
+        """
+        if not -math.inf < slope < 0:
+            return LineSearchResult(False, 0.0, loss, 0)
+        for trial in range(self.max_trials):
+            step_size = self.rho**trial
+            trial_loss = loss_at(step_size)
+            if math.isfinite(trial_loss) and trial_loss < loss + self.sigma * step_size * slope:
+                return LineSearchResult(True, step_size, trial_loss, trial + 1)
+        return LineSearchResult(False, 0.0, loss, self.max_trials)
+
+
+class FixedStep:
+    """The step t = 1, whatever the loss becomes; the direction carries its own learning rate.
+
+    One trial is evaluated all the same, for one forward pass. A step onto a loss that is not finite would leave weights
+    from which no later step has a finite gradient, and nothing could bring them back.
+    """
+
+    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
+        """Take t = 1, if the loss there is finite; ``slope`` is not used."""
+        trial_loss = loss_at(1.0)
+        if math.isfinite(trial_loss):
+            return LineSearchResult(True, 1.0, trial_loss, 1)
+        return LineSearchResult(False, 0.0, loss, 1)
