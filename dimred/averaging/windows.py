@@ -13,7 +13,6 @@ from dimred.errors import ConfigError
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
-_SHARES = (1, 2, 4, 8)  # of all checkpoints, in ``halved_windows``
 PROFILES = "uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=SHAPE, or coefficients such as 0.2,0.3,0.5"
 
 
@@ -192,11 +191,6 @@ def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
         length, end, reached = fitting, earlier, beside
     if min(2 * length, end) > 2:
         loss(Window(max(end - 2 * length, 0), end, "linear"))
-
-
-def halved_windows(n: int) -> list[Window]:
-    """List the newest n checkpoints, n / 2, n / 4 and n / 8 of them, the shortest first; single ones are left out."""
-    return [Window(n - length, n) for length in sorted({n // share for share in _SHARES}) if length > 1]
 
 
 def profiles_around(window: Window) -> list[Window]:

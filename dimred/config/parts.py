@@ -268,9 +268,9 @@ class StopConfig(Strict):
     """Stage 1 ends by itself when the average of its snapshots gains no more on the val split."""
 
     name: Literal["averaged"] = "averaged"
-    """What is watched: averaged, the best mean of the newest snapshots, with BatchNorm re-estimated."""
+    """What is watched: averaged, the mean of the newer half of the snapshots, with BatchNorm re-estimated."""
     every_epochs: Count = 2
-    """Epochs from one measurement to the next; each forwards val and reestimate_batches for up to four averages."""
+    """Epochs from one measurement to the next; each forwards val and reestimate_batches once."""
     patience: Count = 3
     """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import nn
 
 from dimred.averaging.choice import Behind, Candidate, Selection, behind, choose
-from dimred.averaging.windows import halved_windows
+from dimred.averaging.windows import Window
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StopConfig
 from dimred.distributed.ranks import Ranks
@@ -26,9 +26,10 @@ _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 class AveragedStop:
     """Ends the training when its averaged weights gain no more on ``val``.
 
-    The averaged weights are the uniform mean of the newest snapshots, over the window that ``choose`` takes of
-    ``halved_windows``. A gain is one of more than a standard error, paired by sample, over the best measurement so far,
-    so that small gains add up. The training's own weights and BatchNorm statistics are put back to the byte.
+    The averaged weights are the uniform mean of the newer half of the snapshots (suffix averaging: Rakhlin et al.,
+    Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). A gain is one of more than a
+    standard error, paired by sample, over the best measurement so far, so that small gains add up. The training's own
+    weights and BatchNorm statistics are put back to the byte.
 
     Args:
         settings: the section ``stop``.
@@ -71,13 +72,13 @@ class AveragedStop:
             snapshots: on rank 0; None elsewhere.
         """
         averages = SnapshotAverages(snapshots, self._on.layout, self._ranks)
-        if len(averages.steps) < 2:
+        n = len(averages.steps)
+        if n < 2:
             return
         selection = Selection(passes_each=self._on.passes_each)
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
-            for window in halved_windows(len(averages.steps)):
-                tell_position("measuring averaged weights after", step)
-                averages.measure(window, selection, self._on.on_val_of)
+            tell_position("measuring averaged weights after", step)
+            averages.measure(Window(n - max(n // 2, 2), n), selection, self._on.on_val_of)
         found = choose(selection.candidates)
         gain = self.see(found, epoch)
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"

@@ -10,7 +10,6 @@ from dimred.averaging.windows import (
     Window,
     effective_size,
     greedy_soup,
-    halved_windows,
     measure_windows,
     profile_coefficients,
     profiles_around,
@@ -114,7 +113,6 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
     assert len(set(found)) == len(found) <= 45
     assert all(0 <= window.first < window.end <= n for window in found)
     assert uniform_windows(1) == uniform_windows(0) == []
-    assert halved_windows(9) == [Window(7, 9), Window(5, 9), Window(0, 9)]
 
 
 def measured(n: int, loss) -> list[Window]:

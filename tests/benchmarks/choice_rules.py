@@ -147,7 +147,7 @@ def results_table(found: list[Result], rivals: list[str]) -> str:
 
 
 def means_table(found: list[Result], rivals: list[str]) -> str:
-    """Means over the seeds that have every rival, and stage 2 less each rival, ± standard error, in Markdown."""
+    """Means over the seeds that have every rival of the task, and stage 2 less each, ± standard error, in Markdown."""
     lines = [
         "| task, epochs of stage 1 | seeds | last | average | stage 2 | "
         + " | ".join([*rivals, *(f"stage 2 less {name}" for name in rivals)])
@@ -155,15 +155,19 @@ def means_table(found: list[Result], rivals: list[str]) -> str:
         "|---|" + "---:|" * (4 + 2 * len(rivals)),
     ]
     for task, at in sorted({(one.run.task, one.run.at) for one in found}, key=lambda group: (group[1], group[0])):
-        whole = [o.values for o in found if (o.run.task, o.run.at) == (task, at) and {*rivals} <= {*o.values}]
+        group = [one.values for one in found if (one.run.task, one.run.at) == (task, at)]
+        named = {name for values in group for name in values}
+        whole = [values for values in group if values.keys() == named]
         if not whole:
             continue
-        columns = {name: np.array([values[name] for values in whole]) for name in whole[0]}
-        cells = [f"{columns[name].mean():.2f}" for name in ("last", "average", "stage 2", *rivals)]
+        columns = {name: np.array([values[name] for values in whole]) for name in named}
+        cells = [
+            f"{columns[name].mean():.2f}" if name in named else "" for name in ("last", "average", "stage 2", *rivals)
+        ]
         for name in rivals:
-            more = columns["stage 2"] - columns[name]
+            more = columns["stage 2"] - columns[name] if name in named else np.zeros(0)
             error = f" ± {more.std(ddof=1) / len(more) ** 0.5:.2f}" if len(more) > 1 else ""
-            cells.append(f"{more.mean():+.2f}{error}")
+            cells.append(f"{more.mean():+.2f}{error}" if len(more) else "")
         lines.append(f"| {task}, {at} | {len(whole)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

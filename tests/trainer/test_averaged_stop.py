@@ -57,7 +57,7 @@ def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
     assert [record["averaged_gain"] is None for record in records] == [True, False, False]
     assert all(record["averaged_standard_error"] > 0 for record in records)
     assert all(record["averaged_forward_passes"] > 0 for record in records)
-    assert all(record["averaged_window"] in (2, 3, 4, 6, 8) for record in records)
+    assert [record["averaged_window"] for record in records] == [2, 3, 4]  # of 2, 6 and 8 snapshots
     found, expected = results(tmp_path / "one"), results(plain[1])
     assert len(found.pop(STATE_LOSSES)["val_loss:best average"]) == 9  # val's samples
     for name in ("metrics.jsonl", "config.yaml"):
