@@ -142,8 +142,10 @@ def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
                 found.update(piece.data)
         return found.digest()
 
+    if len(checkpoints) < 2:
+        return False
     first = digest(checkpoints[0])
-    return len(checkpoints) > 1 and all(digest(checkpoint) == first for checkpoint in checkpoints[1:])
+    return all(digest(checkpoint) == first for checkpoint in checkpoints[1:])
 
 
 _local = threading.local()

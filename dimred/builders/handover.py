@@ -66,7 +66,8 @@ class Handover(NamedTuple):
     def of_summary(cls, told: Mapping[str, Any], state: Mapping[str, np.ndarray] | None = None) -> "Handover":
         """Make a handover from its summary."""
         optimizer = OptimizerConfig(**told["optimizer_settings"])
-        return cls(**{name: told.get(name) for name in cls._fields} | {"optimizer": optimizer, "state": state})
+        given = {name: told[name] for name in cls._fields if name != "state"}
+        return cls(**given | {"optimizer": optimizer, "state": state})
 
 
 def read_handover(

@@ -213,14 +213,20 @@ class _Watch:
             return
         self._stopped_by = self._signals[0]
         self._stop_deadline = min(self._stop_deadline, time.monotonic() + _SECONDS_TO_SAVE)
-        name = signal.Signals(self._stopped_by).name
-        show(f"{name}: the ranks save and end; a second signal ends them at once\n", sys.stderr)
+        show(f"{_name(self._stopped_by)}: the ranks save and end; a second signal ends them at once\n", sys.stderr)
         for rank in self._ranks.values():
             rank.terminate()
 
 
 def _how(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"was killed by {_name(-status)}" if status < 0 else f"ended with status {status}"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
