@@ -1,0 +1,133 @@
+"""Make the store of the study of choices: each task's runs, and what they have to beat, measured by ``choice_store``.
+
+    python -m tests.benchmarks.choice_runs OUT --tasks digits photos --seeds 1 2 --at 25 40 78
+    python -m tests.benchmarks.choice_rules OUT/store
+
+For each task and seed one stage 1 at a constant rate runs to the last epoch of ``--at``. From each of these epochs
+stage 2 starts, and all candidates of its choice are measured. Beside it stand plain training, with a linear schedule
+that is made for as many passes as stage 2 ends after, choosing included, and one run of schedule-free SGD, measured
+after as many. What is in OUT already is not run again. A task and seed take 10 minutes of one core to epoch 40, 25 to
+epoch 78; call it once for each core. The task ``fashion`` needs the files of ``fashion_mnist.py``.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dimred.data.image_tree import write_digits
+from tests.benchmarks.fashion_mnist import write_fashion_mnist
+from tests.benchmarks.photos import write_photos
+
+HERE = Path(__file__).parent
+DIGITS = HERE.parents[1] / "pipelines" / "configs" / "digits_anytime_{}.yaml"
+PASSES = {25: 30, 40: 47, 78: 89}  # epochs of stage 1 -> passes that stage 2 ends after
+
+
+class Task(NamedTuple):
+    """Data, recipe, and the rates of a task."""
+
+    write: Callable[[Path, int], Any]
+    rate: float  # constant, of stage 1
+    peak: float  # of plain training; of a half, one and two times the rate the best on ``val`` of seed 1
+    schedule_free: float  # its rate; of 1, 2 and 4 the best on ``val`` of seed 1
+    options: tuple[str, ...] = ()
+    config: Path = DIGITS
+
+
+def _noisy(out: Path, seed: int) -> Any:
+    return write_digits(out, seed, label_noise=0.4)
+
+
+def _library(out: Path, seed: int) -> None:
+    out.symlink_to(sysconfig.get_path("stdlib"))
+
+
+TASKS = {
+    "digits": Task(write_digits, 0.2, 0.1, 4),
+    "noisy": Task(_noisy, 0.2, 0.4, 4),
+    "photos": Task(write_photos, 0.2, 0.2, 1, ("model.n_classes=8",)),
+    "fashion": Task(write_fashion_mnist, 0.2, 0.2, 2, ("data.image_size=28",)),
+    "source": Task(_library, 0.002, 0.002, 2, (), HERE / "source_code_{}.yaml"),
+}
+EVERYTHING = (
+    "stop=null", "evaluate_every=200", "snapshots.keep=99", "checkpoints.every_epochs=1", "checkpoints.keep=99",
+)  # fmt: skip
+
+
+class Runs:
+    """The runs of one task and seed below OUT."""
+
+    def __init__(self, out: Path, name: str, seed: int, rate: float | None) -> None:
+        self._task, self._out, self._name, self._seed = TASKS[name], out, f"{name}_{seed}", seed
+        self._rate = self._task.rate if rate is None else rate
+        self._data = out / "data" / self._name
+        if not self._data.exists():
+            self._data.parent.mkdir(parents=True, exist_ok=True)
+            self._task.write(self._data, seed)
+
+    def stage_2(self, epochs: list[int]) -> None:
+        """Train at the constant rate, and store the candidates of a stage 2 from each of these epochs."""
+        stores = {at: self._store(f"{at}") for at in epochs}
+        self._train(self._name, self._rate, [], stores)
+
+    def plain(self, passes: int) -> None:
+        """Train with a schedule made for these passes, and store the last weights."""
+        schedule = ["schedule.name=linear", f"schedule.total_epochs={passes}", "snapshots.first_epoch=1000"]
+        stores = {passes: self._store(f"{passes}_plain")}
+        self._train(f"{self._name}_{passes}_plain", self._task.peak, schedule, stores, "--weights")
+
+    def schedule_free(self, passes: list[int]) -> None:
+        """Train by schedule-free SGD, and store its averaged point after each of these passes."""
+        stores = {one: self._store(f"{one}_schedule_free") for one in passes}
+        optimizer = ["optimizer.name=schedule_free", "schedule.name=constant"]
+        self._train(f"{self._name}_free", self._task.schedule_free, optimizer, stores, "--snapshot")
+
+    def _store(self, ending: str) -> Path:
+        return self._out / "store" / f"{self._name}_{ending}.npz"
+
+    def _train(self, name: str, rate: float, changes: list[str], stores: dict[int, Path], *kind: str) -> None:
+        """Run a stage 1 as long as the last of the stores needs it, write them, and remove the run."""
+        missing = {at: path for at, path in stores.items() if not path.exists()}
+        if not missing:
+            return
+        run, options = self._out / name, self._task.options
+        one, two = (str(self._task.config).format(stage) for stage in (1, 2))
+        own = [f"seed={self._seed}", f"epochs={max(missing)}", f"schedule.peak={rate}"]
+        stage_1 = ["dimred.pipelines.stage_1", self._data, "--config", one, "--out", run, "--resume"]
+        _run(stage_1, [*options, *EVERYTHING, *own, *changes])
+        store = ["tests.benchmarks.choice_store", self._data, run, "--config", two, *kind]
+        for at, path in missing.items():
+            _run([*store, "--at", at, "--out", path], options)
+        for folder in [run, *self._out.glob(f"{name}_stage_2_at_*[0-9]")]:
+            shutil.rmtree(folder)
+
+
+def _run(module: list[Any], options: Any) -> None:
+    subprocess.run([sys.executable, "-m", *map(str, module), *(f"--set={option}" for option in options)], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=list(PASSES), help="of stage 1")
+    parser.add_argument("--rate", type=float, help="of stage 1, in place of the task's")
+    arguments = parser.parse_args()
+    passes = [PASSES[at] for at in arguments.at]
+    for seed in arguments.seeds:
+        for name in arguments.tasks:
+            runs = Runs(arguments.out.resolve(), name, seed, arguments.rate)
+            runs.stage_2(arguments.at)
+            for one in passes:
+                runs.plain(one)
+            runs.schedule_free(passes)
+
+
+if __name__ == "__main__":
+    main()
