@@ -71,7 +71,9 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
     """
     inverse = width**-2
     exponent = np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max()
-    before_first = max(2 * steps[0] - steps[1], 0) if len(steps) > 1 else 0
+    if len(steps) == 1:  # at step 0, perhaps
+        return np.ones(1)
+    before_first = max(2 * steps[0] - steps[1], 0)
     times = np.array([before_first, *steps], np.float64) / steps[-1]
     return np.diff(times ** (exponent + 1))
 
