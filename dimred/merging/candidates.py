@@ -90,19 +90,19 @@ class Scores:
         *lines, half = path.read_bytes().split(b"\n")
         os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
         try:
-            earlier, *contents = [json.loads(line) for line in lines] or [None]
+            earlier, *contents = [json.loads(line) for line in lines] or [about]
             trials = map(_trial, contents)
             self._earlier = {(one.average.coefficients, one.split, one.reestimated): one for one in trials}
-        except (ValueError, TypeError, KeyError) as error:
+            other = next((key for key in about if about[key] != earlier.get(key)), None)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
-        if earlier is None:
+        if other is not None:
+            raise RunError(
+                f"{path} is of a merge with another {other}: {shown(earlier.get(other))}, not {shown(about[other])}; "
+                "name another --out, or remove it"
+            )
+        if not lines:
             self._append(about)
-        for key, value in about.items() if earlier else ():
-            if value != earlier.get(key):
-                raise RunError(
-                    f"{path} is of a merge with another {key}: {shown(earlier.get(key))}, not {shown(value)}; name "
-                    "another --out, or remove it"
-                )
 
     def __len__(self) -> int:
         return len(self._asked)
