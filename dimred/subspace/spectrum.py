@@ -22,10 +22,11 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n
     needed = n_components + (kind == "pca")
     if n_snapshots < needed:
         left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
+        most = n_snapshots - (kind == "pca")
+        fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
             f"n_components is {n_components}, which needs at least {needed} snapshots; {folder} gives "
-            f"{n_snapshots}{left_out}. Save more snapshots in stage 1, leave fewer out, or ask for n_components = "
-            f"{max(n_snapshots - (kind == 'pca'), 1)} or fewer."
+            f"{n_snapshots}{left_out}. Save more snapshots in stage 1{fewer}."
         )
 
 

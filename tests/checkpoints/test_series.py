@@ -86,6 +86,7 @@ NOT_WHOLE = "it must be a whole number of at least 0"
         ({"w": "text"}, (3, 3), ConfigError, "'w' as 'text'"),
         ({"v": np.ones(2), "w": np.array([1, np.nan])}, (3, 3), CheckpointError, "'w' with numbers that are not"),
         ({"w": np.array([np.inf])}, (3, 3), CheckpointError, "the training diverged"),
+        ({"w": np.array([1e300])}, (3, 3), CheckpointError, "the training diverged"),  # no float32
         (weights(1), (2, 9), SeriesError, r"up to step 2.*rewind\(1\)"),
         ({"a": np.ones((2, 3)), "c": np.ones(4)}, (3, 3), SeriesError, "parameter 1 is 'b'"),
         ({"b": np.ones(4), "a": np.ones((2, 3))}, (3, 3), SeriesError, "the order differs"),

@@ -38,6 +38,11 @@ def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arg
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_a_single_snapshot_there_is_no_smaller_number_to_ask_for(walk, tmp_path):
+    with pytest.raises(SeriesError, match=r"at least 2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"):
+        fit_basis(walk[0].select(last=1), 1, out=tmp_path / "a.npy")
+
+
 def test_another_network_is_refused(walk, tmp_path):
     layout = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
     with pytest.raises(CheckpointError, match="no parameter 'other'"):
