@@ -180,7 +180,7 @@ def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> 
         Why it ended.
     """
     try:
-        windows = uniform_windows(len(steps), shortest=1, shortest_earlier=1)
+        windows = uniform_windows(len(steps))
         losses = [scores.candidate(scores.get(_average_of(window, steps))).loss for window in windows]
         for profile in profiles_around(windows[int(np.argmin(losses))]):
             scores.get(_average_of(profile, steps))

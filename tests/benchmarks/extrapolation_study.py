@@ -81,7 +81,7 @@ def measure(out: Path, task: str, seed: int) -> None:
         coefficients = window.coefficients(steps)
         return add(window.name(steps), coefficients / coefficients.sum(), averages.of(window))
 
-    windows = uniform_windows(n, shortest=1)
+    windows = [one for one in uniform_windows(n) if one.end == n or one.end - one.first >= 5]
     best = windows[int(np.argmin([add_window(window) for window in windows]))]
     for window in profiles_around(best):
         add_window(window)

@@ -163,6 +163,9 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
     write_checkpoint(tmp_path / "net_1-1_1.ckpt", weights(1))
     with pytest.raises(SeriesError, match="several runs: 'net', 'net_1'"):
         CheckpointSeries.open(tmp_path)
+    (tmp_path / "net_1-1_1.ckpt").rename(tmp_path / "net-1_1.safetensors")
+    with pytest.raises(SeriesError, match=r"has 'net-1_1\.ckpt' and 'net-1_1\.safetensors', of one epoch and step"):
+        CheckpointSeries.open(tmp_path)
 
 
 @pytest.mark.parametrize(
