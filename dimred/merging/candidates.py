@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +56,6 @@ class Trial(NamedTuple):
     reestimated: bool
     score: Score | None
     failed: str | None
-    seconds: float
 
 
 class Scores:
@@ -134,13 +132,12 @@ class Scores:
         return [trial for trial in self._asked.values() if trial.split == split and trial.reestimated]
 
     def _run(self, average: Average, split: str, reestimate: bool) -> Trial:
-        started = time.monotonic()
         score, failed = None, None
         try:
             score = self._evaluate(average, split, reestimate)
         except MetricError as error:
             failed = str(error)
-        trial = Trial(average, split, reestimate, score, failed, round(time.monotonic() - started, 3))
+        trial = Trial(average, split, reestimate, score, failed)
         self._append(trial._asdict() | {"average": average._asdict(), "score": score and score._asdict()})
         return trial
 
