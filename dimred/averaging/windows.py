@@ -71,7 +71,9 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
     """
     inverse = width**-2
     exponent = np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max()
-    before_first = max(2 * steps[0] - steps[1], 0) if len(steps) > 1 else 0
+    if len(steps) == 1:  # at step 0, perhaps
+        return np.ones(1)
+    before_first = max(2 * steps[0] - steps[1], 0)
     times = np.array([before_first, *steps], np.float64) / steps[-1]
     return np.diff(times ** (exponent + 1))
 
@@ -140,20 +142,11 @@ def effective_size(coefficients: np.ndarray) -> float:
     return float(coefficients.sum() ** 2 / (coefficients**2).sum())
 
 
-def uniform_windows(n: int, *, shortest: int = 2, shortest_earlier: int = 5) -> list[Window]:
-    """List uniform windows of n checkpoints: of 1, 2, 3, 5, 8, ... and of all, which end at one of four places.
-
-    Args:
-        n: number of checkpoints.
-        shortest: of the windows that end at the newest checkpoint.
-        shortest_earlier: of those that end earlier, which are of use only where they average much.
-    """
+def uniform_windows(n: int) -> list[Window]:
+    """List uniform windows of n checkpoints: of 1, 2, 3, 5, 8, ... and of all, which end at one of four places."""
     lengths = [*(length for length in _LENGTHS if length < n), n]
-    found = []
-    for end in dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS)):
-        least = shortest if end == n else shortest_earlier
-        found += [Window(end - length, end) for length in lengths if least <= length <= end]
-    return found
+    ends = dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS))
+    return [Window(end - length, end) for end in ends for length in lengths if length <= end]
 
 
 def measure_windows(n: int, loss: Callable[[Window], float]) -> None:

@@ -35,12 +35,14 @@ def as_weight(name: str, value: Any) -> np.ndarray:
 
     Raises:
         ConfigError: it is not an array of floats.
-        CheckpointError: a number is not finite.
+        CheckpointError: a number is not finite in float32.
     """
     array = as_array(value)
     if array.dtype.kind != "f":
         raise ConfigError(f"weights has {name!r} as {shown(value)}; give an array, tensor or parameter of floats")
-    if not np.isfinite(array).all():
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
+    if not is_finite:
         raise CheckpointError(
             f"weights has {name!r} with numbers that are not finite: the training diverged. Go on from an earlier "
             "checkpoint, with a lower learning rate"

@@ -257,6 +257,9 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
             "folder of its own."
         )
     keys = sorted((int(match["epoch"]), int(match["step"]), match.string) for match in matches)
+    for (*place, name), (*next_place, other) in pairwise(keys):
+        if place == next_place:
+            raise SeriesError(f"{directory} has {name!r} and {other!r}, of one epoch and step; move one of them away.")
     steps = steps_since_start([(epoch, step) for epoch, step, _ in keys])
     return tuple(
         SnapshotEntry(name, step, epoch, (directory / name).stat().st_size)

@@ -25,14 +25,12 @@ _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{
 
 
 @contextmanager
-def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
+def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open ``path`` for an atomic write: others see the old content until the new one is complete.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
     without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
     is a path, which a library that opens files itself may write to.
-
-    Not ``durable``, it does not wait for the disk: a power cut (but no mere kill) may leave an empty or older file.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
@@ -41,10 +39,7 @@ def open_atomic(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     with _temporary_name(target) as temporary:
         with temporary.open("x+b") as file:
             yield file
-        if durable:
-            rename_durably(temporary, target)
-        else:
-            temporary.replace(target)
+        rename(temporary, target)
 
 
 @contextmanager
@@ -60,7 +55,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     with _temporary_name(target) as temporary:
         temporary.mkdir()
         yield temporary
-        rename_durably(temporary, target)
+        rename(temporary, target)
 
 
 @contextmanager
@@ -87,9 +82,14 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-def rename_durably(path: Path, target: Path) -> None:
-    """Flush a file or folder, rename it, and flush the folder around it, so that a power cut can't undo that."""
-    _flush(path)
+def rename(path: Path, target: Path) -> None:
+    """Flush a file, or a folder and the files in it, rename it, and flush the folder around it.
+
+    So a power cut can't undo that.
+    """
+    inside = path.iterdir() if path.is_dir() else ()
+    for one in (*filter(Path.is_file, inside), path):
+        _flush(one)
     path.replace(target)
     _flush(target.parent)
 

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +56,6 @@ class Trial(NamedTuple):
     reestimated: bool
     score: Score | None
     failed: str | None
-    seconds: float
 
 
 class Scores:
@@ -90,19 +88,19 @@ class Scores:
         *lines, half = path.read_bytes().split(b"\n")
         os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
         try:
-            earlier, *contents = [json.loads(line) for line in lines] or [None]
+            earlier, *contents = [json.loads(line) for line in lines] or [about]
             trials = map(_trial, contents)
             self._earlier = {(one.average.coefficients, one.split, one.reestimated): one for one in trials}
-        except (ValueError, TypeError, KeyError) as error:
+            other = next((key for key in about if about[key] != earlier.get(key)), None)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
-        if earlier is None:
+        if other is not None:
+            raise RunError(
+                f"{path} is of a merge with another {other}: {shown(earlier.get(other))}, not {shown(about[other])}; "
+                "name another --out, or remove it"
+            )
+        if not lines:
             self._append(about)
-        for key, value in about.items() if earlier else ():
-            if value != earlier.get(key):
-                raise RunError(
-                    f"{path} is of a merge with another {key}: {shown(earlier.get(key))}, not {shown(value)}; name "
-                    "another --out, or remove it"
-                )
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -134,13 +132,12 @@ class Scores:
         return [trial for trial in self._asked.values() if trial.split == split and trial.reestimated]
 
     def _run(self, average: Average, split: str, reestimate: bool) -> Trial:
-        started = time.monotonic()
         score, failed = None, None
         try:
             score = self._evaluate(average, split, reestimate)
         except MetricError as error:
             failed = str(error)
-        trial = Trial(average, split, reestimate, score, failed, round(time.monotonic() - started, 3))
+        trial = Trial(average, split, reestimate, score, failed)
         self._append(trial._asdict() | {"average": average._asdict(), "score": score and score._asdict()})
         return trial
 
@@ -180,7 +177,7 @@ def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> 
         Why it ended.
     """
     try:
-        windows = uniform_windows(len(steps), shortest=1, shortest_earlier=1)
+        windows = uniform_windows(len(steps))
         losses = [scores.candidate(scores.get(_average_of(window, steps))).loss for window in windows]
         for profile in profiles_around(windows[int(np.argmin(losses))]):
             scores.get(_average_of(profile, steps))

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,8 +161,9 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 def _matches(source: str) -> list[Path]:
     """Return the path, or what the glob matches; ConfigError if that is nothing."""
     path = Path(source)
-    root = Path(path.anchor or ".")
-    found = [path] if path.exists() else sorted(root.glob(str(path.relative_to(path.anchor))))
+    found = [path] if path.exists() else []
+    with suppress(ValueError):  # of a "**" beside other letters
+        found = found or sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
     if not found:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
     return found

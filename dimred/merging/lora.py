@@ -55,7 +55,9 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
             ranks, alphas = ((config.get(key) or {}).values() for key in ("rank_pattern", "alpha_pattern"))
             if min([config["r"], *ranks]) < 1 or not all(map(math.isfinite, (config["lora_alpha"], *alphas))):
                 raise ValueError(f"r is {config['r']!r} and lora_alpha {config['lora_alpha']!r}")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            for pattern in config.get("alpha_pattern") or ():
+                re.compile(pattern)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, re.error) as error:
         raise CheckpointError(
             f"{path} is not the configuration of an adapter ({type(error).__name__}: {error})"
         ) from None
@@ -120,7 +122,7 @@ def factors_of(checkpoint: Checkpoint) -> dict[str, str]:
         partner = _A.sub(r"lora_\1B", name)
         if partner in tensors and tensors[partner].is_float and tensors[name].is_float:
             a, b = tensors[name].shape, tensors[partner].shape
-            if len(a) > 1 and len(b) > 1 and a[0] == b[1] and set(b[2:]) <= {1}:
+            if len(a) > 1 and len(b) > 1 and 0 < a[0] == b[1] and set(b[2:]) <= {1}:
                 pairs[name] = partner
     return pairs
 
@@ -136,7 +138,8 @@ class LowRankMean:
     Attributes:
         config: of the result.
         shapes: of its factors, by name.
-        lost: what the limit cost, as a share of the mean's norm over all modules; 0 until ``factors`` has ended.
+        lost: what the limit cost, as a share of the norm of what the mean adds to all modules; 0 until ``factors`` has
+            ended.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
@@ -172,13 +175,20 @@ class LowRankMean:
         """Return how much the new rank divides more by than the old one, N or sqrt(N) without a limit."""
         return (self.rank_of(rank) / rank) ** self._power
 
+    def _alpha_of(self, factor: str) -> float:
+        """Return the alpha of a factor's module: that of the first pattern that fits its name's end, as PEFT does."""
+        module = factor.partition(".lora_")[0].removeprefix("base_model.model.")
+        patterns = self.config.get("alpha_pattern") or {}
+        fitting = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+        return float(next(fitting, self.config["lora_alpha"]))
+
     def factors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each factor, name and float64 values, module by module.
 
         Raises:
             CheckpointError: a file can't be read, or holds what is not finite.
         """
-        whole = missing = 0.0
+        kept = missing = 0.0
         for a, b in self._pairs.items():
             ups, downs = [], []
             for checkpoint, c in self._used:
@@ -187,12 +197,15 @@ class LowRankMean:
                 downs.append(down.reshape(len(down), -1) * (c * growth / (self._largest * self._growth)))
                 ups.append(up.reshape(len(up), -1))
             up, down = np.concatenate(ups, axis=1), np.concatenate(downs)
-            if len(down) > self.shapes[a][0]:
-                up, down, values = _truncated(up, down, self.shapes[a][0])
-                whole += float(values @ values)
-                missing += float(values[self.shapes[a][0] :] @ values[self.shapes[a][0] :])
+            rank = self.shapes[a][0]
+            square = (self._alpha_of(a) / rank**self._power) ** 2
+            if len(down) > rank:
+                up, down, left_out = _truncated(up, down, rank)
+                missing += square * float(left_out @ left_out)
+            if self._largest_rank is not None:  # otherwise nothing is lost
+                kept += square * float(np.sum((up.T @ up) * (down @ down.T)))
             yield from ((a, down), (b, up))
-        self.lost = math.sqrt(missing / whole) if whole else 0.0
+        self.lost = math.sqrt(missing / (kept + missing)) if missing else 0.0
 
     def __str__(self) -> str:
         """Describe the mean's rank, for the record."""
@@ -209,7 +222,7 @@ def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
 
 
 def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the factors of the matrix of a rank that is nearest to up down, and all singular values of up down.
+    """Return the factors of the matrix of a rank that is nearest to up down, and the singular values left out.
 
     Args:
         up: (n, K).
@@ -222,7 +235,7 @@ def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray,
     root = np.sqrt(values[:kept])
     new_up, new_down = np.zeros((len(up), rank)), np.zeros((rank, down.shape[1]))
     new_up[:, :kept], new_down[:kept] = left @ (u[:, :kept] * root), (root[:, None] * v[:kept]) @ right.T
-    return new_up, new_down, values
+    return new_up, new_down, values[rank:]
 
 
 def _whole(number: float) -> float | int:

@@ -18,7 +18,7 @@ import numpy as np
 from dimred.averaging.windows import profile_coefficients
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
-from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename_durably
+from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
 from dimred.merging.inputs import Sources, check_integers, label, listed, open_checkpoints, read_one, select
 from dimred.merging.lora import adapter_config
@@ -114,68 +114,65 @@ def merge(
     if source is None:
         profile = profile or "uniform"
         coefficients = profile_coefficients(profile, steps)
-        record = record_of(chosen, coefficients, template, order, dtype, command) | {"profile": profile}
-        with name_faults(target):
-            remove_leftovers(target.parent)  # of a call that was killed
-            record |= write_network(chosen, coefficients, target, template, dtype, lora_rank=lora_rank)
-            describe(target, record)
-        return record
-    if len(chosen) < 2:
+    elif len(chosen) < 2:
         raise SeriesError(
             f"{chosen[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
         )
-    described = {"metric": _identity(source), "better": better}
-    digest = _digest_of([*chosen, template])
-    about = described | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
     work = work_folder(target)
     with contextlib.ExitStack() as held:
         held.enter_context(name_faults(target))
         lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
         held.callback(lock.remove)
-        judge: FunctionMetric | ProcessMetric
-        if callable(source):
-            judge = FunctionMetric(source)
-        else:
-            option = "--metric" if metric_command is None else "--metric-command"
-            judge = ProcessMetric(option, source, timeout, work / "metric.log")
-            held.callback(judge.close)
-        for folder in (work, target.parent):
-            remove_leftovers(folder)
-        names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
-        _log.info(f"{len(chosen)} checkpoints, the oldest first: {names}")
+        remove_leftovers(target.parent)
         candidate = work / f"candidate{target.suffix}"
         held.callback(remove, candidate)
 
-        def make(average: Average, *, reestimate: bool, durable: bool) -> dict[str, str]:
-            """Write an average to ``candidate``, with statistics of its own if the metric has them."""
+        def make(coefficients: np.ndarray) -> dict[str, Any]:
             remove(candidate)
-            shares = np.array(average.coefficients)
-            notes = write_network(chosen, shares, candidate, template, dtype, lora_rank=lora_rank, durable=durable)
-            if reestimate and judge.reestimates:
+            return write_network(chosen, coefficients, candidate, template, dtype, lora_rank=lora_rank)
+
+        if source is None:
+            notes = {"profile": profile} | make(coefficients)
+        else:
+            judge: FunctionMetric | ProcessMetric
+            if callable(source):
+                judge = FunctionMetric(source)
+            else:
+                option = "--metric" if metric_command is None else "--metric-command"
+                judge = ProcessMetric(option, source, timeout, work / "metric.log")
+                held.callback(judge.close)
+            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
+            _log.info(f"{len(chosen)} checkpoints, the oldest first: {names}")
+
+            def score(average: Average, split: str, reestimate: bool) -> Score:
+                make(np.array(average.coefficients))
+                if reestimate and judge.reestimates:
+                    judge.reestimate(candidate)
+                return judge.score(candidate, split)
+
+            described = {"metric": _identity(source), "better": better}
+            digest = _digest_of([*chosen, template])
+            about = described | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
+            scores = Scores(work / "scores.jsonl", about, score, better, budget)
+            try:
+                ended = score_candidates(scores, steps, judge.has_splits)
+                kept, shown, why = choose_average(scores, steps, judge.has_splits)
+                rows = table(scores, kept, shown, judge)
+            except SearchError as error:
+                raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
+            except KeyboardInterrupt:
+                done = f"{len(scores)} scores are in {work}; the same command goes on"
+                among = f", and with --budget {len(scores)} it chooses among these" if len(scores) else ""
+                raise StoppedError(2, done + among) from None
+            coefficients = np.array(kept.coefficients)
+            notes = described | make(coefficients)
+            if judge.reestimates:
                 judge.reestimate(candidate)
-            return notes
-
-        def score(average: Average, split: str, reestimate: bool) -> Score:
-            make(average, reestimate=reestimate, durable=False)
-            return judge.score(candidate, split)
-
-        scores = Scores(work / "scores.jsonl", about, score, better, budget)
-        try:
-            ended = score_candidates(scores, steps, judge.has_splits)
-            kept, shown, why = choose_average(scores, steps, judge.has_splits)
-            rows = table(scores, kept, shown, judge)
-        except SearchError as error:
-            raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
-        except KeyboardInterrupt:
-            done = f"{len(scores)} scores are in {work}; the same command goes on"
-            raise StoppedError(2, f"{done}, and with --budget {len(scores)} it chooses among these") from None
-        notes = make(kept, reestimate=True, durable=True)
-        rename_durably(candidate, target)
-        record = record_of(chosen, np.array(kept.coefficients), template, order, dtype, command) | described | notes
-        if judge.reestimates:
-            record["batch_norm"] = "statistics re-estimated by the metric's hook"
-        record |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
-        describe(target, record)
+                notes["batch_norm"] = "statistics re-estimated by the metric's hook"
+            notes |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
+        record = record_of(chosen, coefficients, template, order, dtype, command) | notes
+        describe(candidate, target, record)
+        rename(candidate, target)  # last, so that a call that was killed before can be made again
     return record
 
 

@@ -31,6 +31,7 @@ from dimred.merging.inputs import read_one
 from dimred.merging.output import put_statistics
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
 class MetricError(DimredError):
@@ -177,7 +178,7 @@ class ProcessMetric:
 
     def _answer(self) -> Any:
         try:
-            if not self._connection.poll(self._timeout_seconds):
+            if not self._connection.poll(min(self._timeout_seconds, _LONGEST_POLL_SECONDS)):
                 raise MetricError(f"it took longer than --timeout {self._timeout_seconds:g} s")
             failed, found = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):

@@ -1,7 +1,4 @@
-"""Write a merged network with the format, names, types, shards and metadata of the last input.
-
-A file appears whole or not at all, and so does a folder of shards.
-"""
+"""Write a merged network with the format, names, types, shards and metadata of the last input."""
 
 import json
 import os
@@ -18,7 +15,6 @@ from dimred.checkpoints.ckpt_format import renew_ckpt_crc
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, shown
-from dimred.io.atomic import atomic_folder, open_atomic
 from dimred.merging.inputs import is_folder, read_one
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
 from dimred.merging.record import CARD, INPUT_CARD
@@ -29,7 +25,10 @@ DTYPES: dict[str, np.dtype | str] = {
 _COMPANIONS = (".json", ".txt", ".model", ".jinja")  # a model's configuration and tokenizer
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
-_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+# From here on numbers are rounded to an infinite one.
+_TOO_LARGE: dict[np.dtype | str, float] = {
+    np.dtype("<f2"): 65_520.0, np.dtype("<f4"): (2 - 2**-24) * 2.0**127, BFLOAT16: (2 - 2**-8) * 2.0**127
+}  # fmt: skip
 
 
 def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
@@ -60,25 +59,25 @@ def write_network(
     dtype: str | None = None,
     *,
     lora_rank: int | None = None,
-    durable: bool = True,
 ) -> dict[str, str]:
     """Write the template's entries, with sum(c_i x_i) / sum(c_i) in place of its weights; for LoRA, of their products.
+
+    After an error a part of the result may be there.
 
     Args:
         checkpoints: of one network.
         coefficients: c, float64 (N,).
-        out: a file; or a folder, which gets the template's shards, index, configuration and tokenizer.
+        out: a new file; or a new folder, which gets the template's shards, index, configuration and tokenizer.
         template: has every weight of ``checkpoints``; usually the last of them.
         dtype: of the weights; default the template's.
         lora_rank: largest rank of the result of adapters; default no limit.
-        durable: wait for the disk.
 
     Returns:
         What there is to add to the record.
 
     Raises:
-        OSError: the disk is full, or fails; nothing is left.
-        CheckpointError: as ``stream_mean``; or a mean is too large for float16.
+        OSError: the disk is full, or fails.
+        CheckpointError: as ``stream_mean``; or a mean is too large for its type.
     """
     averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
@@ -87,7 +86,7 @@ def write_network(
     def write_file(path: Path, target: Path) -> None:
         inside = [(name, tensor) for name, tensor in template.tensors.items() if tensor.file == path]
         places = dict(sorted(inside, key=lambda pair: (pair[1].pieces[:1], pair[0])))  # in the order of their bytes
-        with open_checkpoint(path) as source, open_atomic(target, durable=durable) as file:
+        with open_checkpoint(path) as source, target.open("x+b") as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
@@ -110,26 +109,28 @@ def write_network(
             means = {name: place for name, place in targets.items() if name in averaged}
 
             def write(name: str, start: int, mean: np.ndarray) -> None:
-                if means[name].dtype == np.float16 and _LARGEST_FLOAT16 < max(mean.max(), -mean.min()) < np.inf:
-                    raise CheckpointError(f"The mean of {name!r} has a number that is too large for float16")
+                dtype = means[name].dtype
+                if _TOO_LARGE.get(dtype, np.inf) <= max(mean.max(), -mean.min()) < np.inf:
+                    raise CheckpointError(f"The mean of {name!r} has a number that is too large for {dtype}")
                 _write_entries(descriptor, means[name], start, mean)
 
             streamed = [name for name in means if lora is None or name not in lora.shapes]
             stream_mean(checkpoints, coefficients, streamed, write, template.statistics)
             for name, values in lora.factors() if lora else ():
-                write(name, 0, values.reshape(-1))
+                if name in means:  # of shards, another may hold it
+                    write(name, 0, values.reshape(-1))
             if target.suffix == ".ckpt":
                 renew_ckpt_crc(file, target)
 
     if out.suffix:
         write_file(template.files[0], out)
         return {}
-    with atomic_folder(out) as folder:
-        for file in template.files:
-            write_file(file, folder / file.name)
-        _copy_companions(template, folder)
-        if lora:
-            write_config(folder, lora)
+    out.mkdir()
+    for file in template.files:
+        write_file(file, out / file.name)
+    _copy_companions(template, out)
+    if lora:
+        write_config(out, lora)
     return {"lora": str(lora)} if lora else {}
 
 
@@ -188,6 +189,7 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     single, halves = bits.view(np.float32), bits.view("<u2")
     with np.errstate(over="ignore"):
         np.copyto(single, values, casting="same_kind")
+    single[np.isnan(single)] = np.nan  # one whose lower bits are set would become -0.0
     # Adding half of the last bit rounds, but is wrong if the float32 lies half way between two bfloat16. Then the
     # float64 that it was rounded from decides; for a true tie, the even one is taken.
     ties = np.flatnonzero(halves[::2] == 0x8000)

@@ -55,11 +55,14 @@ def name_faults(out: Path) -> Iterator[None]:
 
 
 def check_is_new(out: Path) -> None:
-    """Check that neither a result nor its record exists; ConfigError if one does."""
+    """Check that no result exists, and no other file where its record goes; ConfigError if one does.
+
+    A record without its result is what a call left that was killed.
+    """
     for path in (out, record_path(out)):
         with name_faults(out):
             exists = path.exists()
-        if exists:
+        if exists and (path == out or not has_record(out)):
             raise ConfigError(f"--out is {str(out)!r}, but {str(path)!r} exists already; name another")
 
 
@@ -108,10 +111,10 @@ def record_of(
     }
 
 
-def describe(out: Path, record: dict[str, Any]) -> None:
-    """Write the record of a result, and for a folder its model card, each whole or not at all."""
-    if out.is_dir():
-        _write_card(out, record)
+def describe(made: Path, out: Path, record: dict[str, Any]) -> None:
+    """Write the record of a result that is to stand at ``out``, and for a folder, now at ``made``, its model card."""
+    if made.is_dir():
+        _write_card(made, out.name, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
@@ -169,11 +172,11 @@ def sentences_of(record: Mapping[str, Any]) -> list[str]:
     return [how, *lora, f"BatchNorm: {record['batch_norm']}."]
 
 
-def _write_card(folder: Path, record: Mapping[str, Any]) -> None:
+def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
     """Write the model card of an output folder; that of the last input is in ``README.input.md`` beside it."""
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(folder), sort_keys=False, allow_unicode=True)}---",
-        f"# {folder.name}",
+        f"# {title}",
         f"An average of {len(record['checkpoints'])} checkpoints of one training run, made by dimred "
         f"{record['versions']['dimred']} from their files alone.",
         *sentences_of(record),
@@ -185,7 +188,7 @@ def _write_card(folder: Path, record: Mapping[str, Any]) -> None:
     parts.append(f"The call, as a command:\n\n```sh\n{record['command']}\n```")
     if (folder / INPUT_CARD).exists():
         parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; what it measured is not this network.")
-    atomic_write(folder / CARD, "\n\n".join(parts) + "\n")
+    (folder / CARD).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import BasisMismatchError, ConfigError, DimredError, SeriesError, check_number
+from dimred.errors import BasisMismatchError, ConfigError, DimredError, check_number
 from dimred.io.atomic import open_atomic, remove_leftovers
 from dimred.subspace.basis import SubspaceBasis, check_out, load_basis
 from dimred.subspace.gram_and_rows import BadSnapshotError, Progress, gram_pass, rows_pass
@@ -27,6 +27,7 @@ from dimred.subspace.spectrum import (
     repair_transform,
     snapshot_directions,
     spread_along,
+    too_few_directions,
 )
 
 _log = logging.getLogger(__name__)
@@ -207,8 +208,5 @@ def _write_rows(
             break
         coefficients = transform @ coefficients
     rank = int(np.linalg.matrix_rank(row_gram, tol=0.5, hermitian=True))
-    raise SeriesError(
-        f"n_components is {len(coefficients)}, but only about {rank} directions of the snapshots can be told from "
-        f"rounding (they are nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
-        "snapshots."
-    )
+    k = len(coefficients)
+    raise too_few_directions(f"n_components is {k}, but the snapshots span only about {rank} directions", rank)

@@ -22,10 +22,11 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n
     needed = n_components + (kind == "pca")
     if n_snapshots < needed:
         left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
+        most = n_snapshots - (kind == "pca")
+        fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
             f"n_components is {n_components}, which needs at least {needed} snapshots; {folder} gives "
-            f"{n_snapshots}{left_out}. Save more snapshots in stage 1, leave fewer out, or ask for n_components = "
-            f"{max(n_snapshots - (kind == 'pca'), 1)} or fewer."
+            f"{n_snapshots}{left_out}. Save more snapshots in stage 1{fewer}."
         )
 
 
@@ -68,16 +69,10 @@ def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     values, vectors = np.linalg.eigh(gram)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     rank = min(effective_rank(values), len(gram) - 1)
-    if rank == 0:
-        raise SeriesError(
-            f"The {len(gram)} snapshots are all equal: they span no direction. Check where they came from."
-        )
     k = n_components
     if k > rank:
-        raise SeriesError(
-            f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions above rounding (some are "
-            f"repeated or nearly collinear). Ask for n_components = {rank} or fewer, or take more and different "
-            "snapshots."
+        raise too_few_directions(
+            f"n_components is {k}, but the {len(gram)} snapshots span only {rank} directions", rank
         )
     scores = vectors[:, :k]
     large = np.abs(scores) >= 0.99 * np.abs(scores).max(axis=0)
@@ -106,13 +101,18 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     chosen = gram[-n_components:, -n_components:]
     rank = effective_rank(np.linalg.eigvalsh(chosen))
     if rank < n_components:
-        raise SeriesError(
-            f"The last {n_components} snapshots span only {rank} directions above rounding (some are repeated or "
-            f"nearly collinear). Ask for n_components = {rank} or fewer, or take different snapshots."
-        )
+        raise too_few_directions(f"The last {n_components} snapshots span only {rank} directions", rank)
     coefficients = np.zeros((n_components, len(gram)))
     coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))
     return coefficients
+
+
+def too_few_directions(what: str, rank: int) -> SeriesError:
+    """Return the error for snapshots that span only ``rank`` directions; ``what`` begins its message."""
+    fewer = f"Ask for n_components = {rank} or fewer, or take" if rank else "Take"
+    return SeriesError(
+        f"{what} above rounding (some are repeated or nearly collinear). {fewer} more and different snapshots."
+    )
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
     broken["fc.weight"][3, 5] = np.nan
     write_file(tmp_path / "run" / "checkpoint-2000" / "model.safetensors", broken)
     with pytest.raises(CheckpointError, match=r"checkpoint-2000: 'fc\.weight' holds an infinite number or NaN"):
-        merged(tmp_path / "run", [1, 1, 1], tmp_path / "out.safetensors")
+        dimred.merge(tmp_path / "run", tmp_path / "out.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -93,15 +93,33 @@ def test_a_vector_of_weights_is_the_mean_in_the_order_of_its_layout(tmp_path: Pa
     np.testing.assert_array_equal(found, np.concatenate([mean.ravel() for mean in expected]).astype(np.float32))
 
 
-def test_what_float16_cannot_hold_is_not_written_as_infinite(tmp_path: Path) -> None:
-    for number in (1, 2):
-        write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": np.array([65_504, -65_504], np.float32)})
-    dimred.merge(tmp_path / "run", tmp_path / "fits.safetensors", dtype="float16")
-    assert read_file(tmp_path / "fits.safetensors")["w"].tolist() == [65_504, -65_504]
-    write_file(tmp_path / "run" / "n-3.safetensors", {"w": np.array([65_504, -80_000], np.float32)})
-    with pytest.raises(CheckpointError, match="The mean of 'w' has a number that is too large for float16"):
-        dimred.merge(tmp_path / "run", tmp_path / "larger.safetensors", dtype="float16")
-    assert not (tmp_path / "larger.safetensors").exists()
+LARGEST = {"float16": 65_504.0, "float32": float(np.finfo(np.float32).max), "bfloat16": oracle.from_bfloat16(0x7F7F)}
+
+
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_a_type_cannot_hold_is_not_written_as_infinite(tmp_path: Path, dtype: str, sign: int) -> None:
+    largest = LARGEST[dtype]
+    above = 2.0 ** np.ceil(np.log2(largest))
+    rounded_up = largest + (above - largest) / 2  # half way to what would be the next number
+    for value, fits in ((float(np.nextafter(rounded_up, 0)), True), (rounded_up, False)):
+        for number in (1, 2):
+            write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": np.array([0, sign * value])})
+        out = tmp_path / f"{fits}.safetensors"
+        if fits:
+            dimred.merge(tmp_path / "run", out, dtype=dtype)
+            assert as_float(read_file(out)["w"]).tolist() == [0, sign * largest]
+        else:
+            with pytest.raises(CheckpointError, match=f"The mean of 'w' has a number that is too large for {dtype}"):
+                dimred.merge(tmp_path / "run", out, dtype=dtype)
+            assert not out.exists()
+
+
+def test_what_is_no_number_stays_none_in_bfloat16() -> None:
+    """CUDA's NaN has all bits of the fraction set, and would be rounded to -0."""
+    values = np.array([0x7FFFFFFF, 0x7FC00000, 0x7FF00000, 0xFFFFFFFF], np.uint32).view(np.float32).astype(np.float64)
+    found = round_to(values, BFLOAT16)
+    assert np.isnan((found.astype(np.uint32) << 16).view(np.float32)).all()
 
 
 def test_a_file_that_is_cut_meanwhile_is_noticed(tmp_path: Path) -> None:

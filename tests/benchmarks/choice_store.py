@@ -106,7 +106,8 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
         size = effective_size(window.coefficients(averages.steps))
         return Weights(window.name(averages.steps), size, averages.of(window))
 
-    for window in uniform_windows(len(averages.steps)):
+    n = len(averages.steps)
+    for window in (one for one in uniform_windows(n) if one.end - one.first >= (2 if one.end == n else 5)):
         yield average(window)
         losses[window] = measuring.mean_loss("val")  # of the network that is measured between the two lines
     yield from map(average, profiles_around(min(losses, key=lambda window: losses[window])))
@@ -115,7 +116,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     for epoch in epochs:
         yield Weights(f"epoch {epoch}", 1.0, vector(points[epoch]))
     means = SnapshotAverages(Files(epochs, [points[epoch] for epoch in epochs]), layout)
-    for window in (window for window in uniform_windows(len(epochs)) if window.end == len(epochs)):
+    for window in (one for one in uniform_windows(len(epochs)) if one.end == len(epochs) > one.first + 1):
         size = effective_size(window.coefficients(epochs))
         yield Weights(f"mean of epochs {epochs[window.first]} to {epochs[-1]}", size, means.of(window))
 

@@ -58,7 +58,7 @@ def candidate(folder: Path, out: Path) -> None:
     """Write a moving average of all checkpoints as it is written for a metric: not flushed to the disk."""
     checkpoints = open_checkpoints([folder])
     coefficients = profile_coefficients("exponential=0.8", [checkpoint.step for checkpoint in checkpoints])
-    write_network(checkpoints, coefficients, out, checkpoints[-1], durable=False)
+    write_network(checkpoints, coefficients, out, checkpoints[-1])
 
 
 ENGINES: dict[str, Callable[[Path, Path], object]] = {

@@ -86,6 +86,7 @@ NOT_WHOLE = "it must be a whole number of at least 0"
         ({"w": "text"}, (3, 3), ConfigError, "'w' as 'text'"),
         ({"v": np.ones(2), "w": np.array([1, np.nan])}, (3, 3), CheckpointError, "'w' with numbers that are not"),
         ({"w": np.array([np.inf])}, (3, 3), CheckpointError, "the training diverged"),
+        ({"w": np.array([1e300])}, (3, 3), CheckpointError, "the training diverged"),  # no float32
         (weights(1), (2, 9), SeriesError, r"up to step 2.*rewind\(1\)"),
         ({"a": np.ones((2, 3)), "c": np.ones(4)}, (3, 3), SeriesError, "parameter 1 is 'b'"),
         ({"b": np.ones(4), "a": np.ones((2, 3))}, (3, 3), SeriesError, "the order differs"),
@@ -161,6 +162,9 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
     write_checkpoint(tmp_path / "net-1_1.ckpt", weights(1))
     write_checkpoint(tmp_path / "net_1-1_1.ckpt", weights(1))
     with pytest.raises(SeriesError, match="several runs: 'net', 'net_1'"):
+        CheckpointSeries.open(tmp_path)
+    (tmp_path / "net_1-1_1.ckpt").rename(tmp_path / "net-1_1.safetensors")
+    with pytest.raises(SeriesError, match=r"has 'net-1_1\.ckpt' and 'net-1_1\.safetensors', of one epoch and step"):
         CheckpointSeries.open(tmp_path)
 
 

@@ -63,7 +63,7 @@ def deltas(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict
     """What an adapter adds to each layer."""
     found = {}
     for layer in LAYERS:
-        alpha = config.get("alpha_pattern", {}).get(layer, config["lora_alpha"])
+        alpha = config.get("alpha_pattern", {}).get(f"^{layer}", config["lora_alpha"])
         assert len(tensors[names_of(layer)[0]]) == config.get("rank_pattern", {}).get(layer, config["r"])
         a, b = (as_float(tensors[name]) for name in names_of(layer))
         found[layer] = oracle.lora_delta(a, b, alpha, rslora=config["use_rslora"])

@@ -137,3 +137,18 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / LOCK).symlink_to(tmp_path / "no" / "such")
     with pytest.raises(OSError, match="symbolic links"), FolderLock(tmp_path, "a"):
         pass
+
+
+def test_the_files_of_a_folder_reach_the_disk_before_it_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, flush = [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with atomic_folder(tmp_path / "made") as folder:
+        (folder / "one").write_text("1")
+    assert flushed == ["one", folder.name, tmp_path.name]

@@ -1,4 +1,4 @@
-"""Gets a signal while it writes the result of a merge: ``python merge_and_die.py SIGNAL RUN OUT``."""
+"""Gets a signal while it makes a merge: ``python merge_and_die.py SIGNAL FUNCTION_OF_OS RUN OUT``."""
 
 import os
 import signal
@@ -7,14 +7,15 @@ import sys
 from dimred.cli.main import app
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-reserve, number = os.posix_fallocate, int(sys.argv[1])
+number, name = int(sys.argv[1]), sys.argv[2]
+function = getattr(os, name)
 
 
-def reserve_and_die(*arguments):
-    reserve(*arguments)
+def call_and_die(*arguments):
+    function(*arguments)
     os.kill(os.getpid(), number)
 
 
-os.posix_fallocate = reserve_and_die
-sys.argv = ["dimred", "merge", sys.argv[2], "--out", sys.argv[3]]
+setattr(os, name, call_and_die)
+sys.argv = ["dimred", "merge", sys.argv[3], "--out", sys.argv[4]]
 app()

@@ -197,6 +197,7 @@ def test_what_is_refused(tmp_path: Path, make, said: str) -> None:
     ("name", "said"),
     [
         ("gone-*", "no such file or folder, and nothing matches it"),
+        ("gone**", "no such file or folder, and nothing matches it"),
         ("n" * 300, "n can't be read: File name too long."),
     ],
 )

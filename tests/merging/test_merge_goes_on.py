@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -44,12 +45,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(planted: Path) -> Non
     done = command(*arguments, "--out", out, "--json")
     assert done.returncode == 0, done.stderr
     assert out.read_bytes() == whole.read_bytes()
-
-    def content(path: Path) -> list[dict]:
-        lines = [json.loads(line) for line in (path / "scores.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-    assert content(scores.parent) == content(planted / "whole.safetensors.merge")
+    assert scores.read_bytes() == (planted / "whole.safetensors.merge" / "scores.jsonl").read_bytes()
     record, first = json.loads(done.stdout), json.loads((planted / "whole.safetensors.json").read_text())
     assert record.pop("command") == first.pop("command").replace(*(shlex.quote(str(path)) for path in (whole, out)))
     assert record == first
@@ -82,6 +78,14 @@ def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(planted: Path) -> None:
     assert dimred.merge(planted / "run", out, metric=score, minimize=True)["evaluations"] == 11 - left[0]
 
 
+def test_ctrl_c_before_the_first_score_names_no_budget(planted: Path) -> None:
+    def score(path: str) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(StoppedError, match=r"0 scores are in .*; the same command goes on$"):
+        dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
+
+
 def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
     """The metric's process is in a session of its own: it does not die of the same ctrl-C, and is ended with us."""
     out = planted / "x.safetensors"
@@ -99,21 +103,24 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "damage", "said"),
     [
-        ({"minimize": False, "maximize": True}, "of a merge with another better: 'lower', not 'higher'"),
-        ({"last": 5}, "of a merge with another digest of the checkpoints: '"),
-        ({}, "scores.jsonl is damaged (KeyError: 'average'); move it away"),
+        ({"minimize": False, "maximize": True}, (), "of a merge with another better: 'lower', not 'higher'"),
+        ({"last": 5}, (), "of a merge with another digest of the checkpoints: '"),
+        ({}, ('"average"', '"averages"'), "scores.jsonl is damaged (KeyError: 'average'); move it away"),
+        ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl is damaged (AttributeError: "),
     ],
 )
-def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(planted: Path, change: dict, said: str) -> None:
+def test_scores_of_another_merge_or_damaged_ones_are_not_mixed_in(
+    planted: Path, change: dict, damage: tuple[str, ...], said: str
+) -> None:
     out = planted / "x.safetensors"
     same = {"metric": score_zero, "minimize": True, "budget": 5}
     dimred.merge(planted / "run", out, **same)
     remove_result(out)
-    if not change:
+    if damage:
         scores = planted / "x.safetensors.merge" / "scores.jsonl"
-        scores.write_text(scores.read_text().replace('"average"', '"averages"', 1))
+        scores.write_text(re.sub(*damage, scores.read_text(), count=1))
     with pytest.raises(RunError) as refused:
         dimred.merge(planted / "run", out, **(same | change))
     assert said in str(refused.value)

@@ -38,6 +38,11 @@ def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arg
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_a_single_snapshot_there_is_no_smaller_number_to_ask_for(walk, tmp_path):
+    with pytest.raises(SeriesError, match=r"at least 2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"):
+        fit_basis(walk[0].select(last=1), 1, out=tmp_path / "a.npy")
+
+
 def test_another_network_is_refused(walk, tmp_path):
     layout = WeightLayout(("conv.weight", "other"), ((1, M // 3), (M - M // 3,)))
     with pytest.raises(CheckpointError, match="no parameter 'other'"):
@@ -84,8 +89,12 @@ def test_damage_inside_a_snapshot_is_found_or_skipped(tmp_path, how, words, capl
 def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp_path):
     snapshots = random_walk(4, 500)[[0, 1, 2, 3, 3, 2, 1]]
     series = write_series(tmp_path / "s", snapshots)
-    with pytest.raises(SeriesError, match="span only 3 directions"):
+    with pytest.raises(SeriesError, match=r"span only 3 directions .* Ask for n_components = 3 or fewer, or take more"):
         fit_basis(series, 5, out=tmp_path / "a.npy")
+    nothing = write_series(tmp_path / "s" / "zeros", np.zeros((3, 107), np.float32))
+    for kind in ("pca", "snapshots"):
+        with pytest.raises(SeriesError, match=r"span only 0 directions .*\. Take more and different snapshots\.$"):
+            fit_basis(nothing, 1, kind=kind, out=tmp_path / "a.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
