@@ -14,6 +14,7 @@ N_COMPONENTS = 32  # directions, where they are searched and no other number is 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
 _Channels = tuple[float, float, float]
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
+_N_COMPONENTS = AliasChoices("n_components", "n_component")  # the second is the published recipe's
 
 
 def _known_or_own(name: str) -> str:
@@ -209,7 +210,7 @@ class SearchOptions(Strict):
 
     rule: Literal["bfgs", "sgd"] = "bfgs"
     """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
-    n_components: Count | None = None
+    n_components: Annotated[Count | None, Field(validation_alias=_N_COMPONENTS)] = None
     """How many of the basis' leading directions to search in; all by default."""
     rho: OpenFraction = 0.55
     """Line search: what the step is multiplied with from one trial to the next."""
@@ -241,9 +242,7 @@ class SearchOptions(Strict):
 class SearchConfig(SearchOptions):
     """Search in the directions of stage 1's snapshots, with a quasi-Newton rule and a line search."""
 
-    n_components: Annotated[
-        int, Field(ge=1, default=N_COMPONENTS, validation_alias=AliasChoices("n_components", "n_component"))
-    ]
+    n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
     """Leading directions to search in, and those of a basis that is fitted for the search."""
     basis: Literal["pca", "snapshots"] = "pca"
     """What is fitted where PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""

@@ -92,7 +92,7 @@ OPTIONS = [
     ({"max_trials": 2.5}, "max_trials is 2.5; it must be a valid integer"),
     ({"rule": "adam"}, "rule is 'adam'; it must be 'bfgs' or 'sgd'"),
     ({"n_components": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
-    ({"n_component": 3}, "unknown key 'n_component'; did you mean 'n_components'?"),
+    ({"n_component": 9}, "n_components is 9; the basis has 4, so 1 to 4 are allowed"),
     ({"micro_batchsize": 3}, "unknown key 'micro_batchsize'; did you mean 'micro_batch_size'?"),
     ({"rho": True}, "rho is True; it must be a valid number"),
     ({"learning_rate": 0}, "learning_rate is 0; it must be greater than 0 or a valid tuple or callable"),
