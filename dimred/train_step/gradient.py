@@ -32,7 +32,7 @@ class BatchGradient(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         values, gradients = self.gradient(*inputs)
-        # A graph that touches each gradient, if only for a cast that does nothing, holds 3.5 times all of them more.
+        # A graph that touches each gradient, even for a cast that does nothing, takes 3.5 times their size in memory.
         if self.loss_scale is not None:
             gradients = self.loss_scale.unscaled(gradients)
         elif not self.all_float32:
