@@ -172,7 +172,7 @@ def run_app(
 
     Args:
         app: the commands.
-        tell_refusal: takes the text of an error that means bad input; returns whether somebody else will print it.
+        tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
     with Lines(to_stdout=to_stdout):

@@ -12,7 +12,7 @@ from typing import Any
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
-    The middle of a message longer than ``LONGEST`` characters is left out: it may quote what stands in a file.
+    The middle of a message longer than ``LONGEST`` characters is left out, as it may quote a file.
     """
 
     LONGEST = 4_000

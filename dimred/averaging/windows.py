@@ -157,7 +157,7 @@ def uniform_windows(n: int, *, shortest: int = 2, shortest_earlier: int = 5) -> 
 
 
 def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
-    """Measure a few windows of n checkpoints, from coarse to fine, so that the best of many is among them.
+    """Measure a few windows of n checkpoints, from coarse to fine, among which is one nearly as good as the best.
 
     The windows that end at the newest checkpoint come first: every second of the lengths 1, 2, 3, 5, 8, ... and n, and
     the two beside the best. Then the best length, or the longest that fits, is tried a quarter, a half and three

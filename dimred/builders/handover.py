@@ -76,7 +76,7 @@ def read_handover(
     """Read the handover from WEIGHTS and their run; ``optimizer`` and ``rate`` of the cooldown take precedence.
 
     Args:
-        cooldown: stage 2's section.
+        cooldown: section ``cooldown`` of stage 2.
         network: the network that has these weights.
         weights: WEIGHTS.
         arrays: content of that file.
@@ -132,7 +132,7 @@ def with_parts_of_stage_1(
     """Return the settings with the step's parts of the stage 1 that wrote WEIGHTS; all ranks call this.
 
     Args:
-        settings: stage 2's.
+        settings: configuration of stage 2.
         weights: WEIGHTS.
         ranks: rank 0 reads, and tells the others.
         resumed: folder of a stage 2 that is resumed; its configuration has the parts if stage 1's run is gone.
@@ -209,10 +209,10 @@ def build_cooldown_step(
     The optimizer, the loss scale and the EMA go on with their state from stage 1, where it has one.
 
     Args:
-        config: stage 2's, with the parts of stage 1.
+        config: configuration of stage 2, with the parts of stage 1.
         handover: what stage 1 hands over.
         network: the network, with the weights of stage 1.
-        steps_per_epoch: stage 2's.
+        steps_per_epoch: steps in an epoch of stage 2.
         ranks: rank 0 has the state.
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)

@@ -48,7 +48,7 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 
     """Make the learning rate of each update.
 
     Args:
-        schedule: stage 1's.
+        schedule: schedule of stage 1.
         steps_per_epoch: updates in an epoch.
         n_epochs: length of the run, which a constant rate must cover.
 

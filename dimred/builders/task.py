@@ -44,7 +44,7 @@ def build_splits(
     """Build this rank's part of some splits, and check that they fit the network.
 
     Args:
-        config: the stage's.
+        config: configuration of the stage.
         data: DATA, as the user typed it.
         splits: names of the splits to build.
         ranks: the ranks of the job.

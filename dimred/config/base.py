@@ -46,7 +46,7 @@ def _average_or_file(value: str) -> str:
 
 
 Own = Annotated[str, AfterValidator(_own)]
-"""Somebody's own function."""
+"""The name of a user's own function, ``package.module:factory``."""
 NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
 """A number of epochs, or a share of all of them."""
 Start = Annotated[str, AfterValidator(_average_or_file)]

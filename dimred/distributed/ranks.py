@@ -39,7 +39,7 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """A process that is alone: every value stays as it is.
+    """The ranks of a job of one process, in which every value stays as it is.
 
     Attributes:
         rank: number of this process, from 0.

@@ -21,7 +21,7 @@ RANK_LOG = "train.log"
 ENVIRONMENT_LOG = "env.log"
 SCHEDULER_LOG = "scheduler.log"
 
-# What may stand in a folder without being results of a run.
+# Files that a folder may hold without having results of a run.
 NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDULER_LOG})
 
 # Of stage 1.

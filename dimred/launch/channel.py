@@ -50,7 +50,7 @@ def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> b
 
 
 def tell_refusal(why: str) -> bool:
-    """Send the launcher the reason why this rank refuses to begin, so that it prints it once for all ranks.
+    """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
         Whether it was sent; if not, because there is no launcher or the rank has begun, the caller must print it.

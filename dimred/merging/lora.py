@@ -164,7 +164,7 @@ class LowRankMean:
             self.shapes[b] = (tensors[b].shape[0], rank, *tensors[b].shape[2:])
 
     def rank_of(self, rank: int) -> int:
-        """Return the rank of the mean of adapters of this rank."""
+        """Return the rank that the mean has where the adapters have ``rank``."""
         found = len(self._used) * rank
         return found if self._largest_rank is None else min(found, self._largest_rank)
 

@@ -213,7 +213,7 @@ def _averaged(run: StageOneRecord) -> str:
         gained = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
         rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gained])
     heading = ("after epoch", "snapshots averaged", "loss on val", "below the best before")
-    return details("The averaged weights, which end stage 1 if they gain no more", table(heading, rows)) if rows else ""
+    return details("The averaged weights, measured by stop: averaged", table(heading, rows)) if rows else ""
 
 
 def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:

@@ -129,7 +129,7 @@ class SearchState(NamedTuple):
     n_rejected_in_a_row: int = 0
 
     def after(self, is_progress: bool, **changes: Any) -> "SearchState":
-        """Return the state after one more step, with the fields ``changes``."""
+        """Return the state after one more step, with the fields in ``changes`` replaced."""
         in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 

@@ -41,7 +41,7 @@ class Place:
 
 
 class Observer:
-    """What a training does beside its steps: here nothing; a training overrides what it needs."""
+    """The hooks of a training beside its steps; here they do nothing, and a training overrides those it needs."""
 
     @property
     def has_ended(self) -> bool:

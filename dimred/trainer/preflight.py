@@ -274,7 +274,7 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
     """Return how many snapshots a whole stage 1 leaves.
 
     Args:
-        config: stage 1's.
+        config: configuration of stage 1.
         steps_per_epoch: limit on the snapshots of an epoch; None if not known.
     """
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)

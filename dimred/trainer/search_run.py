@@ -183,7 +183,7 @@ def build_search_run(
         found: the basis, or the snapshots to fit one on; on rank 0.
         search: the section ``search`` of the settings.
         whole: settings of the whole run, whose steps determine the rates; a fast dev run has shorter ``settings``.
-        steps_per_epoch: the whole run's.
+        steps_per_epoch: steps in an epoch of the whole run.
     """
 
     def fitted() -> SubspaceBasis | None:
