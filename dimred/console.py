@@ -59,7 +59,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with one line a row; only a terminal's width cuts it."""
+    """Print a table with one line for each row; only a terminal's width may cut it."""
     table = Table(*(Column(heading, no_wrap=True) for heading in headings), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -70,14 +70,14 @@ _LONGEST_SILENCE = 30.0  # seconds
 
 
 class Lines(logging.Handler):
-    """Shows log records as plain lines; on a full disk or without the terminal, lines are lost.
+    """A handler that shows log records as plain lines; on a full disk, or if the terminal is gone, lines are lost.
 
     A record below INFO says what the program is about to do. It is shown on standard error when nothing else was shown
     for 30 s, so that a long silence is explained and a short one is not broken.
 
     Args:
-        to_stdout: whether INFO goes to standard output, like the log of a training, or to standard error, beside what a
-            command gives. Warnings and errors go to standard error, with their level in front.
+        to_stdout: whether INFO goes to standard output, like the log of a training, or to standard error, apart from
+            what a command prints. Warnings and errors go to standard error, with their level in front.
     """
 
     def __init__(self, *, to_stdout: bool):
@@ -122,7 +122,7 @@ class Lines(logging.Handler):
 
 
 class LiveBar(Progress):
-    """A bar of steps, rate, status and time on a terminal, between ``start`` and ``stop``; nothing elsewhere."""
+    """A bar of steps, rate, status and time, shown between ``start`` and ``stop`` if there is a terminal."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -146,16 +146,16 @@ class LiveBar(Progress):
 
 
 class _Rate(ProgressColumn):
-    """Steps per second."""
+    """A column with the steps per second."""
 
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{task.speed:.1f}/s")
 
 
 def run_program(*programs: Callable[..., None], tell_refusal: Callable[[str], bool] = lambda why: False) -> None:
-    """Run a function, or the one of several that is named first, as a program that logs to standard output.
+    """Run a function as a program that logs to standard output, see ``run_app``.
 
-    See ``run_app``.
+    Of several functions, the command line's first word names the one to run.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     for program in programs:
@@ -172,7 +172,7 @@ def run_app(
 
     Args:
         app: the commands.
-        tell_refusal: takes the text of an error that means bad input; returns true if somebody else will print it.
+        tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
     with Lines(to_stdout=to_stdout):
@@ -180,7 +180,7 @@ def run_app(
 
 
 def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
-    """Run the commands, log an error, and return the exit status."""
+    """Run the commands, log any error, and return the exit status."""
     try:
         status = app(standalone_mode=False)
         return status if isinstance(status, int) else 0

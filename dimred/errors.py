@@ -12,7 +12,7 @@ from typing import Any
 class DimredError(Exception):
     """Base of all errors that dimred raises on purpose; programs print them without a traceback.
 
-    The middle of a message longer than ``LONGEST`` characters is left out: it may quote what stands in a file.
+    The middle of a message longer than ``LONGEST`` characters is left out, as it may quote a file.
     """
 
     LONGEST = 4_000
@@ -30,7 +30,7 @@ class ConfigError(DimredError, ValueError):
 
 
 class DataError(DimredError):
-    """A data folder is missing, empty, or not what it is said to be."""
+    """A data folder, dataset or label is missing, empty, or not what it must be."""
 
 
 class CheckpointError(DimredError):
@@ -38,11 +38,11 @@ class CheckpointError(DimredError):
 
 
 class SeriesError(DimredError):
-    """A series of snapshots can't be used as asked: there are too few, none, or they do not belong together."""
+    """A series of snapshots can't be used as asked: it has none or too few, or they do not belong together."""
 
 
 class BasisMismatchError(DimredError):
-    """A basis does not belong to the network, the layout, or the options it meets."""
+    """A basis does not fit the network, the layout, or the options that it is used with."""
 
 
 class RunError(DimredError):
@@ -60,7 +60,7 @@ class DivergedError(FaultError):
 
 
 class StoppedError(DimredError):
-    """SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129) ended a run; ``saved`` says what is kept."""
+    """A run was ended by SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129); ``saved`` says what is kept."""
 
     def __init__(self, number: int, saved: str = ""):
         name = {1: "SIGHUP", 2: "ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
@@ -74,11 +74,11 @@ class SearchError(DimredError):
 
 
 class NothingAcceptedError(SearchError):
-    """No step was accepted for too long."""
+    """No step of a search was accepted for too long."""
 
 
 class MissingPackageError(DimredError, ImportError):
-    """A package of the extra ``train`` is needed and not installed."""
+    """A package of the extra ``train`` is needed but not installed."""
 
     def __init__(self, package: str):
         super().__init__(
@@ -91,7 +91,7 @@ TRAINING_PACKAGES = ("mindspore", "scipy", "sklearn", "tensorboardX", "PIL")
 
 
 def missing_package(error: BaseException) -> MissingPackageError | None:
-    """Return our error for one that the absence of a package of the extra ``train`` caused; None for another error."""
+    """Return the error to show if a missing package of the extra ``train`` caused this one; otherwise None."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return MissingPackageError(name) if name in TRAINING_PACKAGES else None
 
@@ -118,14 +118,14 @@ def check_number(
     """Check that an option is a finite number in its range.
 
     Args:
-        name: of the option, as the user typed it.
-        value: of the option.
-        above, at_least: the lower limit; one of them.
-        whole: whether it must be a whole number.
+        name: the option, as the user typed it.
+        value: its value.
+        above, at_least: the lower limit; give one of them.
+        whole: whether the value must be a whole number.
         usual: end of the message, such as ``0.9 is usual``.
 
     Raises:
-        ConfigError: it is not; the message says what is allowed.
+        ConfigError: the value is not allowed; the message says what is.
     """
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if is_number and abs(value) < math.inf and (value > above if at_least is None else value >= at_least):

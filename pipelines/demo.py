@@ -1,4 +1,4 @@
-"""Both stages on the built-in digits beside plain training: a table, a sentence, a picture, and the page of the run.
+"""Run both stages on the built-in digits beside plain training: a table, a sentence, a picture, and the run's page.
 
 bash scripts/demo.sh --out demo_out --seed 1
 """
@@ -37,8 +37,8 @@ _DIMRED, _PROGRAM = Path(sys.executable).with_name("dimred"), (sys.executable, "
 
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for everything the demo writes.")] = Path("demo_out"),
-    seed: Annotated[int, typer.Option(min=0, help="Of data, weights and order.")] = 1,
-    epochs: Annotated[int, typer.Option(min=2, help="Of stage 1; the rest follows from it.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and order.")] = 1,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs of stage 1; the rest follows from it.")] = 12,
 ) -> None:
     """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
     total = epochs + load_config(StageTwoConfig, STAGE_2).with_epochs_after(epochs).n_epochs + _CHOOSING
@@ -53,9 +53,9 @@ def demo(
 
 
 def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
-    """Run both stages, and meanwhile plain training for as many passes and for twice as many.
+    """Run both stages, and at the same time plain training for as many passes and for twice as many.
 
-    Each is the command that a person would type.
+    Each is run by the command that a person would type.
     """
     beside, data = [], out / "data"
     for n_epochs in (total, 2 * total):
@@ -85,7 +85,7 @@ def _stage_1(
 
 
 def _start(running: ExitStack, command: Sequence[Any], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a command, which prints here or into a file; leaving ``running`` ends it, and waits until it has saved."""
+    """Start a command that prints here or into a file; when ``running`` closes, end it and wait until it has saved."""
     file = None if log is None else running.enter_context(log.open("a"))
     # In a session of its own: ctrl-C ends the demo alone.
     process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, start_new_session=True)

@@ -1,4 +1,4 @@
-"""What ``dimred bench`` and ``dimred doctor`` run on each rank.
+"""The program that ``dimred bench`` and ``dimred doctor`` run on each rank.
 
 python -m dimred.pipelines.machine bench DATA --config pipelines/configs/digits_anytime_1.yaml --out FOLDER
 """
@@ -32,7 +32,7 @@ _STEPS, _WARM_UP = 50, 10
 
 
 class _Timed(Observer):
-    """Stage 1's steps with the time when each read found so many done; their losses are read, and nothing else."""
+    """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
 
     def __init__(self) -> None:
         self.n_launched = 0
@@ -43,7 +43,7 @@ class _Timed(Observer):
         self.n_launched += 1
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> None:
-        """Read the loss, as a run does, and note the time."""
+        """Read the loss, and note the time and the steps launched by then."""
         float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
 
@@ -55,7 +55,7 @@ def bench(
     device_target: DeviceTarget = "CPU",
     overrides: Overrides = None,
 ) -> None:
-    """Compile the step, make 50 more, and print what they took as one JSON object."""
+    """Compile the step, time 50 more, and print the result as one JSON object."""
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)

@@ -1,7 +1,7 @@
 """Write the report of a run: ``dimred report``.
 
-Two things are in no file and are measured here: stage 1's last weights with re-estimated BatchNorm statistics, and the
-loss in the plane of the first two principal directions.
+Two things are not in any file and are measured here: stage 1's last weights with re-estimated BatchNorm statistics, and
+the loss in the plane of the first two principal directions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,10 +32,10 @@ from dimred.vectors.parameters import from_arrays
 def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     """Write the report of a finished stage 2 run, or of a stage 1 run so far.
 
-    A part that needs a file that is gone is left out, and the page says so.
+    A part whose files are gone is left out, and the page says so.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         out: a new folder, or one with an earlier report, which is replaced.
         grid: points along each side of the plane.
         n_batches: training batches on which the loss in the plane is evaluated.
@@ -44,7 +44,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         The page's path.
 
     Raises:
-        ConfigError: the run is not finished, or ``out`` holds something else.
+        ConfigError: stage 2 is not finished, stage 1 has no epoch yet, or ``out`` holds something else.
     """
     if not (folder / RESULT).exists() and (folder / STAGE_1_CHECKPOINTS).is_dir():
         stage_1 = read_stage_1(folder / STAGE_1_CHECKPOINTS)
@@ -66,7 +66,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
 
 
 def _measure_last(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> float | None:
-    """Measure stage 1's last weights, as stage 2 measured the network that it kept; None if a file of them is gone."""
+    """Measure stage 1's last weights as stage 2 measured the network it kept; None if data or weights are gone."""
     if {"data", "weights"} & {*run.gone}:
         return None
     source, split = run.result["sources"], settings.data.eval_split
@@ -127,10 +127,10 @@ def loss_in_plane(
     evaluation mode. Every call changes the network's weights and statistics.
 
     Args:
-        loss: inputs of a batch -> scalar mean loss.
-        batches: the same in every call.
-        origin: (M,).
-        directions: (2, M).
+        loss: network and loss in one cell; returns the scalar mean loss of a batch.
+        batches: the batches, the same in every call.
+        origin: the plane's origin, (M,).
+        directions: its directions, (2, M).
     """
     layout, parameters = WeightLayout.from_network(loss), loss.trainable_params()
     loss.set_train(False)
@@ -157,7 +157,7 @@ def plane_point(basis: SubspaceBasis, mean: np.ndarray, weights: np.ndarray) -> 
 
 
 def grid_around(points: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the column and the row coordinates, (n,) each, of a grid around points (m, 2), with a margin."""
+    """Return the coordinates, (n,) along each direction, of a grid around points (m, 2), with a margin."""
     low, high = points.min(0), points.max(0)
     wider = 0.15 * np.maximum(high - low, 1e-9 + 0.2 * np.max(high - low))
     first, second = (np.linspace(low[axis] - wider[axis], high[axis] + wider[axis], n) for axis in (0, 1))

@@ -48,7 +48,7 @@ def stage_1(
     if 0 < n_snapshots <= N_COMPONENTS:
         needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
         _log.info(f"this run keeps {n_snapshots} snapshots; {needed}")
-    # Somebody's own network may draw its weights from another generator.
+    # A user's own network may draw its weights from another generator.
     ranks.broadcast(list(network.get_parameters()))
     step = build_train_step(settings, network, images["train"].steps_per_epoch, ranks)
     if fast_dev_run:

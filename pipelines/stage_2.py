@@ -44,7 +44,7 @@ def stage_2(
 ) -> None:
     """Bring stage 1's training to its end, or search in the subspace of its snapshots; keep the best network.
 
-    Among what may be kept are averages of the snapshots; the split val chooses.
+    The split val chooses; averages of the snapshots are among the candidates.
     """
     place = checkpoint_place(weights)
     settings = load_config(StageTwoConfig, config, overrides or []).with_epochs_after(place and place.epoch)

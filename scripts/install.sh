@@ -15,8 +15,8 @@ find_python() {
     return 1
 }
 
-# Nothing happens where this pyproject.toml was installed before. The mark is written last, so that an install which was
-# interrupted is done again.
+# Do nothing if this pyproject.toml was installed before. The mark is written last, so that an interrupted installation
+# is done again.
 install() {
     local wanted mark=$REPOSITORY/.venv/.installed python
     wanted=$(cksum <"$REPOSITORY/pyproject.toml")

@@ -30,13 +30,13 @@ usage: bash run_stage_$1.sh $2 [options]
 $3
 
   --config FILE.yaml           default: pipelines/configs/imagenet_stage_$1.yaml
-  --set key=value              over the configuration; as often as you like
+  --set key=value              changes the configuration; may be repeated
   --devices N                  devices on all hosts together (8)
   --device-target Ascend|CPU   (Ascend)
   --rank-table FILE            ranks and devices as in this table; see dimred rank-table
   --out DIR                    where the folders device{rank}_stage_$1/ go (here)
-  --resume                     go on with what is in them
-  --stall-timeout SECONDS      end a job without progress for so long, and name the rank (1800; 0: never)
+  --resume                     continue the runs in them
+  --stall-timeout SECONDS      end a job that makes no progress for so long, and name the rank (1800; 0: never)
   --dry-run                    only print what each rank would run
   --nodes N --node-rank I --master-addr ADDRESS [--master-port P]
                                several hosts: the same command on each, with its own --node-rank

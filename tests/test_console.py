@@ -17,7 +17,7 @@ log = logging.getLogger("dimred.somewhere")
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run a program that raises an error; return its exit status, and what stands on standard error."""
+    """Run a program that raises an error; return its exit status, and what it printed on standard error."""
 
     def run(error: Exception, tell_refusal: Callable[[str], bool] = lambda why: False) -> tuple[int, str]:
         def program() -> None:

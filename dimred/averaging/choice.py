@@ -1,6 +1,6 @@
-"""Every choice between networks by a measured loss: the rule, and the candidates of a choice.
+"""The choice between networks by a measured loss: its rule, and its candidates.
 
-The rule is ``choose``. ``Selection`` measures candidates one by one, and tells and records them.
+The rule is ``choose``. ``Selection`` measures candidates one by one, logs them, and records them.
 """
 
 import logging
@@ -21,14 +21,14 @@ _TOLD = 5  # candidates in the log
 
 
 class Candidate(NamedTuple):
-    """A network that was measured.
+    """A measured network.
 
     Attributes:
-        name: for a reader.
-        effective_size: how many equal snapshots it is worth; 1 for weights as a step left them.
-        losses: on each held-out sample, (n,); or only their mean, (1,).
+        name: what a reader sees.
+        effective_size: how many equally weighted snapshots it is worth; 1 for the weights of a single step.
+        losses: loss of each held-out sample, (n,); or only their mean, (1,).
         metric: mean over the samples; None where it was not measured.
-        error: standard error of the mean loss, where the samples aren't known.
+        error: standard error of the mean loss, where the losses of the samples aren't known.
     """
 
     name: str
@@ -39,22 +39,22 @@ class Candidate(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The mean over the samples; infinite where it is not a number."""
+        """Return the mean over the samples; infinity if it is not finite."""
         mean = float(np.mean(self.losses, dtype=np.float64))
         return mean if math.isfinite(mean) else math.inf
 
     @property
     def standard_error(self) -> float:
-        """The standard error of the mean loss; 0 where it isn't known."""
+        """Return the standard error of the mean loss; 0 where it isn't known."""
         return standard_error(self.losses) if self.error is None else self.error
 
 
 class Behind(NamedTuple):
-    """How much higher the loss of one candidate is than that of another.
+    """The amount by which one candidate's loss exceeds another's.
 
     Attributes:
         loss: mean of the differences.
-        standard_error: of that mean.
+        standard_error: standard error of that mean.
     """
 
     loss: float
@@ -66,8 +66,8 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
 
-    Without losses of the same samples, the standard errors of the two means are added in squares. The standard error is
-    at least a millionth of the loss: a float32 network may be that far off itself.
+    Without losses of the same samples, the standard errors of the two means are combined in quadrature. The result is
+    at least a millionth of the loss, because a float32 network may be that far off itself.
     """
     least = _RESOLUTION * abs(other.loss)
     if len(candidate.losses) == len(other.losses) > 1:
@@ -78,7 +78,7 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """Choose by the one rule: the lowest loss; of equal ones the largest effective size, then the first.
+    """Choose the candidate with the lowest loss; of equal ones the largest effective size, then the first.
 
     ``tests/benchmarks/choice_study.md`` has the other rules that were compared, such as the largest average within one
     standard error of the lowest loss. Losses that differ by a millionth count as equal, as a float32 network may be
@@ -104,7 +104,7 @@ class Measured(NamedTuple):
     """Loss and metric of one network on ``val``.
 
     Attributes:
-        losses: on each sample, (n,).
+        losses: loss of each sample, (n,).
         metric: mean over the split; None where only the losses were asked for.
     """
 
@@ -113,16 +113,16 @@ class Measured(NamedTuple):
 
 
 class Selection:
-    """The candidates of a choice by their loss on ``val``.
+    """The candidates for one choice by the loss on ``val``.
 
     Args:
-        passes_each: forward passes over the training split that one measurement takes, for the cost; 0 if unknown.
-        metric: the name of the metric, for what is told.
+        passes_each: cost of one measurement, in forward passes over the training split; 0 if unknown.
+        metric: name of the metric, for the log.
 
     Attributes:
         candidates: in the order in which they were measured.
-        n_added: how many of them another selection has measured.
-        seconds: that measuring took.
+        n_added: how many of them were measured by another selection.
+        seconds: time spent on measuring.
     """
 
     def __init__(self, *, passes_each: float = 0.0, metric: str = "metric") -> None:
@@ -131,7 +131,7 @@ class Selection:
         self._passes_each, self._metric = passes_each, metric
 
     def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
-        """Add a candidate with what ``measure`` finds."""
+        """Measure a network by calling ``measure``, and add it as a candidate."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         started = time.perf_counter()
         self.candidates.append(Candidate(name, effective_size, *measure()))
@@ -139,7 +139,7 @@ class Selection:
         return self.candidates[-1]
 
     def add(self, name: str, measured: Candidate) -> None:
-        """Add a candidate of another selection under a name of its own."""
+        """Add a candidate of another selection under a new name."""
         self.candidates.append(measured._replace(name=name))
         self.n_added += 1
 
@@ -157,7 +157,7 @@ class Selection:
         return {f"{what}_candidates": self.records(), f"{what}_cost": self.cost(), f"{what}_seconds": self.seconds}
 
     def tell(self, what: str) -> None:
-        """Log what was chosen, by which rule, among which candidates, and what that cost."""
+        """Log the choice, its rule, the best of the candidates, and what measuring them cost."""
         chosen = choose(self.candidates).name
         _log.info(f"{what}: {_told(chosen)}, the lowest loss on 'val'")
         for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
@@ -174,7 +174,7 @@ class Selection:
         _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
 
     def cost(self) -> dict[str, float]:
-        """Return the number of networks measured, and the forward passes over the training split that this took."""
+        """Return the number of networks measured here, and its cost in forward passes over the training split."""
         n = len(self.candidates) - self.n_added
         return {"measured": n, "forward_passes": n * self._passes_each}
 

@@ -59,13 +59,13 @@ def stream_mean(
     Checkpoints are summed in order, so the result doesn't depend on threads or blocks.
 
     Args:
-        checkpoints: of one network.
+        checkpoints: N checkpoints of one network.
         coefficients: c, float64 (N,), with a sum that is not 0.
-        names: of the tensors.
+        names: the tensors to average.
         write: takes a block. The array is used again for the next one.
-        not_negative: names of tensors in which negative coefficients count as 0, so that a variance stays one.
-        refuse_not_finite: raise where a mean is not finite, unless the tensor is equal in all checkpoints: such a one,
-            for example an attention mask, is handed on as it is.
+        not_negative: names of tensors in which negative coefficients count as 0, so that no variance becomes negative.
+        refuse_not_finite: raise where a mean is not finite. A tensor that is equal in all checkpoints, such as an
+            attention mask, is passed on unchanged instead.
 
     Raises:
         CheckpointError: a file can't be read, or a mean is not finite.
@@ -101,7 +101,7 @@ def stream_mean(
 
 
 def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint]:
-    """Open files that hold the weights of ``layout``.
+    """Open checkpoint files, and check that each holds the weights of ``layout``.
 
     Raises:
         CheckpointError: a file can't be read, or does not fit.
@@ -113,7 +113,7 @@ def open_fitting(paths: Iterable[Path], layout: WeightLayout) -> list[Checkpoint
 
 
 def mean_vector(checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, layout: WeightLayout) -> np.ndarray:
-    """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which may not be finite.
+    """Compute the mean of the weights of ``layout`` as one vector, float32 (M,), which need not be finite.
 
     Raises:
         CheckpointError: a file can't be read.
@@ -152,7 +152,7 @@ _local = threading.local()
 
 
 def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
-    """Return memory of this thread, to be used again: fresh memory would cost a page fault every 4 KiB."""
+    """Return this thread's array of that name, allocated once: fresh memory would cost a page fault every 4 KiB."""
     kept = getattr(_local, name, None)
     if kept is None or kept.dtype != dtype or kept.size != size:
         kept = np.empty(size, dtype)
@@ -179,7 +179,7 @@ def _mean(block: _Block) -> np.ndarray:
 
 
 def _load(source: _Source, start: int, count: int) -> np.ndarray:
-    """Read entries of a tensor as floats into a buffer that the next call uses again."""
+    """Read entries of a tensor as floats, into a buffer that the next call overwrites."""
     tensor = source.tensor
     raw = buffer("raw", 8 * BLOCK, np.uint8)[: count * tensor.storage.itemsize]
     tensor.read_bytes(source.descriptor, start * tensor.storage.itemsize, raw)

@@ -20,17 +20,17 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     """Compute the coefficients c of a window of N checkpoints.
 
     Args:
-        profile: ``uniform``; ``linear``: falling to the oldest, N to 1; ``exponential=DECAY``: a moving average with
-            this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2;
-            ``merge-decay=SHAPE``: WSM's, for the decay ``linear``, ``cosine`` or ``1-sqrt``; or N numbers with commas
-            between.
-        steps: of the checkpoints, growing.
+        profile: ``uniform``; ``linear``: N for the newest down to 1 for the oldest; ``exponential=DECAY``: a moving
+            average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2;
+            ``merge-decay=SHAPE``: WSM's, for the decay ``linear``, ``cosine`` or ``1-sqrt``; or N numbers separated by
+            commas.
+        steps: the checkpoints' steps, increasing.
 
     Returns:
-        c, float64 (N,), of any sum.
+        c, float64 (N,); their sum may be anything.
 
     Raises:
-        ConfigError: no such profile, or a value that is not allowed.
+        ConfigError: the profile is unknown, or its value is not allowed.
     """
     name, _, value = profile.partition("=")
     n = len(steps)
@@ -119,14 +119,14 @@ class Window(NamedTuple):
         """Return how much each checkpoint of the series counts, float64 (N,).
 
         Args:
-            steps: of all checkpoints, oldest first.
+            steps: steps of all checkpoints of the series, oldest first.
         """
         found = np.zeros(len(steps))
         found[self.first : self.end] = profile_coefficients(self.profile, steps[self.first : self.end])
         return found
 
     def name(self, steps: Sequence[int]) -> str:
-        """Return its name for log and result; ``steps`` as for ``coefficients``."""
+        """Return the window's name for logs and results; ``steps`` as for ``coefficients``."""
         length = self.end - self.first
         if length == 1:
             return f"the snapshot of step {steps[self.first]}"
@@ -134,7 +134,7 @@ class Window(NamedTuple):
 
 
 def effective_size(coefficients: np.ndarray) -> float:
-    """Return how many equal snapshots the average is worth, sum(c)^2 / sum(c^2): its variance is as small (Kish, 1965).
+    """Return how many equally weighted snapshots have a mean of the same variance: sum(c)^2 / sum(c^2) (Kish, 1965).
 
     Args:
         coefficients: c, (N,).
@@ -143,29 +143,29 @@ def effective_size(coefficients: np.ndarray) -> float:
 
 
 def uniform_windows(n: int) -> list[Window]:
-    """List uniform windows of n checkpoints: of 1, 2, 3, 5, 8, ... and of all, which end at one of four places."""
+    """List uniform windows of n checkpoints, of lengths 1, 2, 3, 5, 8, ... and n, each ending at one of four places."""
     lengths = [*(length for length in _LENGTHS if length < n), n]
     ends = dict.fromkeys(n - back * n // _ENDS for back in range(_ENDS))
     return [Window(end - length, end) for end in ends for length in lengths if length <= end]
 
 
 def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
-    """Measure a few windows of n checkpoints, from coarse to fine, so that the best of many is among them.
+    """Measure a few windows of n checkpoints, from coarse to fine, among which is one nearly as good as the best.
 
     The windows that end at the newest checkpoint come first: every second of the lengths 1, 2, 3, 5, 8, ... and n, and
     the two beside the best. Then the best length, or the longest that fits, is tried a quarter, a half and three
-    quarters back, while that is better; and last a linear profile over twice the best window. That is about a third of
-    ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` has what it leaves out.
+    quarters back, for as long as that improves; and last a linear profile over twice the best window. These are about a
+    third of ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` says what that misses.
 
     Args:
         n: number of checkpoints.
-        loss: measures a window; called once for each, never for a length of 1 but that of the newest checkpoint.
+        loss: measures a window; called once for each. The newest checkpoint is the only window of length 1.
     """
     lengths = [*(length for length in _LENGTHS if length < n), n]
     found: dict[int, float] = {}
 
     def measure(places: Iterable[int]) -> int:
-        """Measure the lengths at these places in the list; return the place of the best length so far."""
+        """Measure the lengths at these places in ``lengths``; return the place of the best one so far."""
         for place in places:
             if 0 <= place < len(lengths) and place not in found:
                 found[place] = loss(Window(n - lengths[place], n))
@@ -189,7 +189,7 @@ def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
 def profiles_around(window: Window) -> list[Window]:
     """List other profiles of about the same effective size as a uniform window, with the same end.
 
-    They are linear over its length and over twice that, and moving averages from the first checkpoint on. A moving
+    These are linear ones over its length and twice that, and moving averages from the first checkpoint on. A moving
     average of span L has the decay (L - 1) / (L + 1), and then the effective size of a uniform window of L; the spans
     are half, all and twice the window's length.
     """
@@ -204,15 +204,15 @@ def profiles_around(window: Window) -> list[Window]:
 def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) -> list[int]:
     """Build the greedy soup of checkpoints (Wortsman et al., Model soups, 2022, recipe 1).
 
-    They are tried from the best to the worst, of equal ones the newer first. Each goes in if the mean with it is no
-    worse than without. ``loss`` is called 2 n - 1 times at most.
+    Checkpoints are tried from the best to the worst, and of equal ones the newer first. Each is added if the mean with
+    it is no worse than without. ``loss`` is called at most 2 n - 1 times.
 
     Args:
-        numbers: of the n checkpoints, oldest first.
-        loss: of the mean of some of them: lower is better; infinite where it failed.
+        numbers: the n checkpoints' numbers, oldest first.
+        loss: returns the loss of the mean of some of them, lower is better; infinity where it failed.
 
     Returns:
-        The numbers of those that went in, the best first; none if all failed.
+        The numbers of those added, the best first; empty if all failed.
     """
     alone = {number: loss([number]) for number in numbers}
     members: list[int] = []

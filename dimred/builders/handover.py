@@ -29,23 +29,23 @@ from dimred.vectors.parameters import check_arrays, from_arrays
 
 _log = logging.getLogger(__name__)
 
-_PARTS_STATE = ("ema.", "loss_scale.")  # begin the names of what the step's parts remember
+_PARTS_STATE = ("ema.", "loss_scale.")  # prefixes of the parameters that hold the state of a step's parts
 _USED_UP = 1e-3  # share of the peak below which nothing is left to cool down
 
 
 class Handover(NamedTuple):
-    """What a cooldown takes over from stage 1. The same on every rank, except for ``state``.
+    """What a cooldown takes over from stage 1; the same on every rank, except for ``state``.
 
     Attributes:
-        factor: of ``rate``, with which the cooldown begins.
-        schedule: ``linear`` or ``sqrt``, how the rate falls to 0.
-        optimizer: its settings.
-        rate: the one that stage 1 ended with.
-        updates: how many the optimizer has made; its bias correction and its rates go on from there.
-        taken_from: where that comes from, in words.
-        steps_per_epoch: of stage 1, for whose batches the rate is made; None where the settings give the rate.
-        state: arrays of the optimizer and of the step's parts, by name, on rank 0; None where they begin anew, and on
-            other ranks.
+        factor: the cooldown begins at ``factor * rate``.
+        schedule: how the rate falls to 0, ``linear`` or ``sqrt``.
+        optimizer: the optimizer's settings.
+        rate: learning rate that stage 1 ended with.
+        updates: updates that the optimizer has made; its bias correction and its rates go on from there.
+        taken_from: where optimizer and rate come from, in words.
+        steps_per_epoch: stage 1's, to notice batches of another size; None where the settings give the rate.
+        state: arrays of the optimizer and of the step's parts, by name, on rank 0; None on other ranks, and where the
+            state begins anew.
     """
 
     factor: float
@@ -76,15 +76,15 @@ def read_handover(
     """Read the handover from WEIGHTS and their run; ``optimizer`` and ``rate`` of the cooldown take precedence.
 
     Args:
-        cooldown: of stage 2.
-        network: whose weights they are.
+        cooldown: section ``cooldown`` of stage 2.
+        network: the network that has these weights.
         weights: WEIGHTS.
-        arrays: in that file.
+        arrays: content of that file.
 
     Raises:
-        ConfigError: WEIGHTS have no optimizer state; there is no stage 1 around them, and the settings do not say what
-            it would have said; or its schedule had brought the rate to nothing.
-        CheckpointError: the state is another network's.
+        ConfigError: WEIGHTS have no optimizer state; they are not in a stage 1 run, and the settings do not replace
+            what is missing; or stage 1's schedule had already brought the rate to nothing.
+        CheckpointError: the state belongs to another network.
     """
     typed, own = named_weights("WEIGHTS", weights), cooldown.optimizer
     if own is None and UPDATES not in arrays:
@@ -132,13 +132,13 @@ def with_parts_of_stage_1(
     """Return the settings with the step's parts of the stage 1 that wrote WEIGHTS; all ranks call this.
 
     Args:
-        settings: of stage 2.
+        settings: configuration of stage 2.
         weights: WEIGHTS.
-        ranks: rank 0 reads.
-        resumed: folder of a stage 2 that is resumed. It knows the parts where stage 1's run is gone.
+        ranks: rank 0 reads, and tells the others.
+        resumed: folder of a stage 2 that is resumed; its configuration has the parts if stage 1's run is gone.
 
     Raises:
-        ConfigError: on every rank, as ``with_parts_of``, or because the configuration can't be read.
+        ConfigError: on every rank, as ``with_parts_of``; or the configuration can't be read.
     """
     if settings.cooldown is None:
         return settings
@@ -157,7 +157,7 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
     """Check that WEIGHTS were trained with this loss, where that is known.
 
     Raises:
-        ConfigError: they were trained with another one.
+        ConfigError: WEIGHTS were trained with another loss.
     """
     stage_1 = read_stage_1_config(weights)
     if stage_1 is not None and stage_1.loss != settings.loss:
@@ -171,7 +171,7 @@ def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = No
     Args:
         stage_1: its configuration.
         weights: its full checkpoint.
-        n_updates: those that its optimizer has made, fewer than the steps where some were dropped; None for the steps.
+        n_updates: updates made, which are fewer than the steps if some were dropped; None: as many as steps.
 
     Raises:
         ConfigError: the name of WEIGHTS does not tell their epoch, or nothing is left of the rate.
@@ -204,15 +204,15 @@ def share_handover(found: Handover | None, ranks: Ranks) -> Handover | None:
 def build_cooldown_step(
     config: StageTwoConfig, handover: Handover, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE
 ) -> TrainStep:
-    """Build stage 2's step without a search: stage 1's step goes on, and its rate is brought to 0.
+    """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
 
-    The optimizer, the loss scale and the EMA have their state from stage 1, where it has one for them.
+    The optimizer, the loss scale and the EMA go on with their state from stage 1, where it has one.
 
     Args:
-        config: of stage 2, with the parts of stage 1.
-        handover: of stage 1.
-        network: with the weights of stage 1.
-        steps_per_epoch: of stage 2.
+        config: configuration of stage 2, with the parts of stage 1.
+        handover: what stage 1 hands over.
+        network: the network, with the weights of stage 1.
+        steps_per_epoch: steps in an epoch of stage 2.
         ranks: rank 0 has the state.
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
@@ -229,7 +229,7 @@ def build_cooldown_optimizer(
 ) -> nn.Optimizer:
     """Build stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0.
 
-    A warning says so where stage 1 made another number of steps in an epoch. Arguments as ``build_cooldown_step``.
+    Warn where stage 1 made another number of steps in an epoch. Arguments as for ``build_cooldown_step``.
     """
     before = handover.steps_per_epoch
     if ranks.rank == 0 and before not in (None, steps_per_epoch):

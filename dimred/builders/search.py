@@ -64,13 +64,13 @@ def build_search_step(
     """Build stage 2's step with a search.
 
     Args:
-        config: of stage 2.
-        search: its section. The rate of ``sgd`` stays, or falls linearly to 0 at the end.
-        handover: of stage 1, for a cooldown outside the subspace; None without a cooldown.
-        network: with the weights to begin from.
-        basis: of its trainable weights.
-        steps_per_epoch: of stage 2.
-        ranks: of the job.
+        config: configuration of stage 2.
+        search: its section ``search``. The rate of ``sgd`` is constant, or falls linearly to 0.
+        handover: what stage 1 hands over, for a cooldown outside the subspace; None without a cooldown.
+        network: the network, with the weights to begin from.
+        basis: a basis of its trainable weights.
+        steps_per_epoch: steps in an epoch of stage 2.
+        ranks: the ranks of the job.
     """
     optimizer = None
     if handover is not None:

@@ -35,7 +35,7 @@ def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
 
 
 def build_loss_scale(config: LossScaleConfig) -> StaticLossScale | None:
-    """Build the loss scale; None for none."""
+    """Build the loss scale; None if it is off."""
     if config.name == "none":
         return None
     if config.name == "static":
@@ -48,9 +48,9 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 
     """Make the learning rate of each update.
 
     Args:
-        schedule: of stage 1.
+        schedule: schedule of stage 1.
         steps_per_epoch: updates in an epoch.
-        n_epochs: of the run, which a constant rate must last for.
+        n_epochs: length of the run, which a constant rate must cover.
 
     Returns:
         (n_updates,) float32.
@@ -77,6 +77,6 @@ def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: 
 
 
 def join_step(config: StageConfig, network: nn.Cell, optimizer: nn.Optimizer, ranks: Ranks) -> TrainStep:
-    """Join loss, optimizer and parts to the step of either stage."""
+    """Join loss, optimizer and parts into a step, for either stage."""
     parts = build_parts(config, network)
     return TrainStep(build_loss(config, network), optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)

@@ -29,7 +29,7 @@ _MOST_UPSCALING = 2  # of an image's side, without a warning
 
 
 def build_network(config: StageConfig) -> nn.Cell:
-    """Build the network with fresh weights, in the precision that is configured."""
+    """Build the network with fresh weights, in the configured precision."""
     model = config.model
     if ":" in model.name:
         network = make_cell(model.name, model.n_classes)
@@ -44,15 +44,15 @@ def build_splits(
     """Build this rank's part of some splits, and check that they fit the network.
 
     Args:
-        config: of the stage.
-        data: as the user typed it.
-        splits: that are read.
-        ranks: of the job.
-        val_chooses: whether losses on ``val`` will choose between networks. A warning says where it is too small.
+        config: configuration of the stage.
+        data: DATA, as the user typed it.
+        splits: names of the splits to build.
+        ranks: the ranks of the job.
+        val_chooses: whether losses on ``val`` will choose between networks; a small one is then warned of.
 
     Raises:
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
-        ConfigError: there is no such dataset.
+        ConfigError: the dataset's factory can't be found.
     """
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
     if not is_own and not data.is_dir():
@@ -84,7 +84,7 @@ def _check_size_of_val(n_samples: int) -> None:
 
 
 def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
-    """Warn if images with a shorter side of so many pixels would be enlarged more than twofold."""
+    """Warn if images whose shorter side has ``side`` pixels would be enlarged more than twofold."""
     is_scaled = config.augmentation == "random_resized_crop" or config.resize
     if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
         _log.warning(
@@ -98,7 +98,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
 
     Raises:
-        ConfigError: ``sink`` on a device that has no queue; DataError: see ``ImageFolder`` and ``OwnDataset``.
+        ConfigError: ``sink`` is set on a device that has no queue.
+        DataError: as ``ImageFolder`` and ``OwnDataset``.
     """
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
@@ -111,10 +112,11 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
 
 
 def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
-    """Check, on every rank before anything else, that all were started alike, and that a batch can be filled.
+    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this first.
 
     Raises:
-        DimredError: the ranks differ; ConfigError: no batch.
+        DimredError: the ranks differ.
+        ConfigError: there are fewer images than a batch needs.
     """
     ranks.check_same("configuration", config.model_dump_json().encode())
     ranks.check_same("training images", f"{images.classes} {images.n_images}".encode())
@@ -175,19 +177,19 @@ def build_scores(config: StageConfig) -> Scores:
 
 
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
-    """Try loss and metric on the first batch of what they will be used on; nothing is changed.
+    """Try loss and metric on the first batch of each split that they will be used on; change nothing.
 
-    Every rank does so that has samples of both splits; see ``Ranks.run_on_rank_zero`` why not rank 0 alone. Nothing is
+    Every rank that has samples of both splits does so; ``Ranks.run_on_rank_zero`` says why not rank 0 alone. Nothing is
     tried where data, loss and metric are all built in.
 
     Args:
-        config: names them for the errors.
-        network: as it is.
-        scores: of ``build_scores``.
-        images: by split; ``train`` and the evaluation split.
+        config: names network, loss and metric in the errors.
+        network: the network in its present state.
+        scores: what ``build_scores`` made.
+        images: the splits by name: ``train`` and the evaluation split.
 
     Raises:
-        ConfigError: network, loss or metric fail, or do not give what they must.
+        ConfigError: network, loss or metric fails, or returns something else than it must.
         DataError: the built-in ones can't use the labels.
     """
     if config.data.dataset is None and config.loss is None and config.metric is None:

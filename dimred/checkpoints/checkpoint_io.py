@@ -1,7 +1,7 @@
 """Read and write checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
 
-MindSpore is not needed for either: nothing is unpickled, sizes are checked before memory is taken, no other file is
-touched, and what is written can be read with ``mindspore.load_checkpoint``.
+Neither needs MindSpore. Nothing is unpickled, sizes are checked before memory is taken, and no other file is touched.
+``mindspore.load_checkpoint`` can read what is written.
 """
 
 import os
@@ -43,8 +43,8 @@ def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[st
     """Locate each tensor of a checkpoint without loading the values.
 
     Args:
-        path: of the file.
-        verify: read a ``.ckpt`` file that carries a checksum, and compare it with that.
+        path: the file.
+        verify: read the whole of a ``.ckpt`` file that carries a checksum, and compare it with that.
 
     Returns:
         Name -> place.
@@ -140,7 +140,7 @@ class Checkpoint:
         return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
 
     def check_fit(self, layout: WeightLayout) -> None:
-        """Check that it holds the weights of a layout; CheckpointError if one is missing, reshaped or not of floats."""
+        """Check that it holds a layout's weights; CheckpointError if one is missing, reshaped or not of floats."""
         if misfit := layout.misfit(self.tensors):
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
         for name in layout.names:

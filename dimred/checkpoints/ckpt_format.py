@@ -41,7 +41,7 @@ _PIECE_BYTES = 512 << 20  # MindSpore splits longer tensors too: a protobuf mess
 
 
 class _Cursor:
-    """Reads numbers and short texts from a position of a file."""
+    """A reader of numbers and short texts, at a position in a file."""
 
     def __init__(self, file: BinaryIO, path: os.PathLike[str]) -> None:
         self._descriptor = file.fileno()

@@ -61,7 +61,7 @@ class WeightLayout:
         shapes: their shapes, one per name.
 
     Raises:
-        BasisMismatchError: no names, a name twice, or not one shape for each name.
+        BasisMismatchError: there are no names, a name occurs twice, or there is not one shape for each name.
     """
 
     names: tuple[str, ...]
@@ -218,7 +218,7 @@ def trainable_layout(index: Mapping[str, StoredTensor], path: str | os.PathLike[
 
     Args:
         index: name -> place of each tensor.
-        path: of the checkpoint, for the message.
+        path: the checkpoint's path, for the error.
 
     Returns:
         The layout of the weights, in the order of ``index``.

@@ -27,18 +27,18 @@ class _Row:
 
 
 class WeightMatrix:
-    """N snapshots of M weights, streamed: no more than two blocks of columns are in memory.
+    """N snapshots of M weights as a matrix that is streamed: at most two blocks of columns are in memory.
 
     A snapshot's tensors are stored uncompressed, so blocks are read directly from all files.
 
     Args:
         series: the snapshots; each becomes a row, oldest first.
-        layout: which parameters, in which order. Default: the series' own; for a folder without a manifest, what
-            ``trainable_layout`` takes for weights in the snapshot that has most of them.
+        layout: the parameters and their order. Default: the series' own; for a folder without a manifest, what
+            ``trainable_layout`` finds in the snapshot with the most weights.
         skip_bad: leave out snapshots that can't be used, with a warning in the log, instead of raising.
 
     Attributes:
-        layout: of every row.
+        layout: the layout of every row.
 
     Raises:
         CheckpointError: a snapshot is missing, truncated, damaged, lacks a parameter, or has one of another shape.
@@ -122,11 +122,11 @@ class WeightMatrix:
     def blocks(self, digests: Sequence["hashlib._Hash"] = ()) -> Iterator[tuple[int, np.ndarray]]:
         """Yield all columns as (first column, float32 (N, up to ``CHUNK``)) blocks.
 
-        The next block is read into a second buffer while the caller works on this one: a block is valid until the
+        The next block is read into a second buffer while the caller works on this one. A block is valid until the
         next one is asked for.
 
         Args:
-            digests: SHA-256 of each row, to which ``hash_columns`` adds a block before the next one is there.
+            digests: a SHA-256 for each row, to which ``hash_columns`` adds each block before the next is yielded.
         """
         n_rows, n_columns = self.shape
         buffers = [np.empty((n_rows, min(CHUNK, n_columns)), np.float32) for _ in range(2)]

@@ -74,15 +74,15 @@ def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
 def safetensors_header(
     path: Path, types: Mapping[str, tuple[np.dtype | str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, StoredTensor]]:
-    """Make the part of a file before the values.
+    """Make the header: everything in a file before the values.
 
     Args:
-        path: of the file.
+        path: the file to be written.
         types: name -> (type, shape) of each tensor.
-        metadata: texts, if any.
+        metadata: name -> text.
 
     Returns:
-        The bytes; and the place of each tensor, by name, in the file's order.
+        The bytes; and name -> place of each tensor, in the file's order.
     """
     empty = {name: StoredTensor(path, shape, dtype, ()) for name, (dtype, shape) in types.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}

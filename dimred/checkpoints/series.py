@@ -35,20 +35,20 @@ class SnapshotEntry:
 class CheckpointSeries:
     """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
 
-    Written by one process, which continues an existing series where it ended. ``CheckpointSeries.open`` reads one.
+    One process writes it, and continues an existing series where it ended. ``CheckpointSeries.open`` opens one to read.
 
     Args:
-        directory: the folder, made when missing.
+        directory: the folder, made if missing.
         keep: how many snapshots stay; None keeps all.
-        prefix: files are named ``{prefix}-{epoch}_{step}.ckpt``.
-        format: of the snapshots to come, ``ckpt`` or ``safetensors``, which ends their names, too.
+        prefix: files are named ``{prefix}-{epoch}_{step}.{format}``.
+        format: format of new snapshots, ``ckpt`` or ``safetensors``.
 
     Attributes:
         entries: the snapshots, oldest first.
-        layout: of every snapshot; None for a folder without a manifest.
+        layout: layout of every snapshot; None for a folder without a manifest.
 
     Raises:
-        ConfigError: ``keep`` is not a whole number above 0, ``prefix`` is no file name, or ``format`` is another.
+        ConfigError: ``keep`` is not a whole number above 0, ``prefix`` is not a file name, or ``format`` is unknown.
         SeriesError: the folder has a damaged manifest, or snapshots and no manifest.
     """
 
@@ -84,10 +84,10 @@ class CheckpointSeries:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
-        """Open the series in a folder for reading; without a manifest, files named ``name-epoch_step.ckpt``.
+        """Open the series in a folder for reading; without a manifest, the files named ``name-epoch_step.ckpt``.
 
         Raises:
-            SeriesError: no such folder, no snapshots in it, snapshots of several runs, or a damaged manifest.
+            SeriesError: the folder is missing, or has no snapshots, snapshots of several runs, or a damaged manifest.
         """
         folder = Path(directory)
         if not folder.is_dir():
@@ -125,12 +125,13 @@ class CheckpointSeries:
                 takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
             step: applied updates so far; greater than that of the last snapshot.
             epoch: the current epoch, for the file name.
-            step_in_epoch: for the file name instead of ``step``, as MindSpore counts.
+            step_in_epoch: replaces ``step`` in the file name, as MindSpore counts there.
 
         Raises:
             ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays.
             CheckpointError: a weight is not finite; nothing is written.
-            SeriesError: the series was opened for reading, the step is not later, or the weights have another layout.
+            SeriesError: the series was opened for reading, the step is not later, the weights have another layout, or
+                the file's name is taken.
         """
         self._check_writable()
         for name, number in (("step", step), ("epoch", epoch)):
@@ -160,7 +161,7 @@ class CheckpointSeries:
         return path
 
     def rewind(self, step: int) -> None:
-        """Remove the snapshots taken after ``step``, to continue training from there, and files of a killed writer.
+        """Remove the snapshots taken after ``step``, to continue training from there, and what a killed writer left.
 
         Raises:
             SeriesError: the series was opened for reading.
@@ -178,7 +179,7 @@ class CheckpointSeries:
         return [path for path, match in found if match and match["prefix"] == self.prefix]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
-        """Select, for reading, the last snapshots up to an epoch.
+        """Return the last snapshots up to an epoch as a series for reading.
 
         Raises:
             ConfigError: ``last`` is not a whole number above 0.
@@ -207,7 +208,7 @@ class CheckpointSeries:
         gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
         for name in gone:
-            with suppress(OSError):  # on a network disk; the new snapshot counts, and rewind removes the file later
+            with suppress(OSError):  # as on a network disk: the new snapshot matters more, and rewind removes the file
                 (self.directory / name).unlink(missing_ok=True)
 
 
@@ -270,8 +271,8 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
 def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     """Compute steps since the start of training from the (epoch, step) in each file name.
 
-    MindSpore counts steps within an epoch, other frameworks through all epochs. If the steps don't grow with the
-    epochs they are counted within, and the largest one is the length of an epoch.
+    MindSpore counts steps within an epoch, other frameworks through all epochs. Steps that don't grow with the epochs
+    are counted within them, and the largest one is then the length of an epoch.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):

@@ -1,4 +1,4 @@
-"""Read one tensor of a checkpoint file from the place of its bytes."""
+"""One tensor of a checkpoint file: where its bytes stand, and how they are read."""
 
 import math
 import os
@@ -21,7 +21,7 @@ TEXT = "text"  # MindSpore stores texts as UTF-32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file."""
+    """The place and type of a tensor in a file."""
 
     file: Path
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ class StoredTensor:
             done += length
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """List (offset in the file, number of bytes) of the tensor's ``count`` bytes from number ``first`` on."""
+        """Yield where the tensor's ``count`` bytes from number ``first`` on stand: (offset in the file, bytes)."""
         passed = 0
         for offset, length in self.pieces:
             low, high = max(first, passed), min(first + count, passed + length)
@@ -110,7 +110,7 @@ def tensor_of(
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an OSError inside the block into a CheckpointError that names ``path``, the file that is read."""
+    """Turn an OSError inside the block into a CheckpointError that names ``path``."""
     try:
         yield
     except FileNotFoundError:
@@ -131,7 +131,7 @@ def unknown_type(path: str | os.PathLike[str], name: str, dtype: object) -> Chec
 def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLike[str]) -> None:
     """Fill ``out`` (uint8) with the bytes of the file from ``offset`` on.
 
-    ``pread`` rather than a memory map: where a file shrinks meanwhile, ``pread`` gives an error, a map kills the
+    ``pread`` rather than a memory map: where a file shrinks meanwhile, ``pread`` gives an error, but a map kills the
     process by a signal.
 
     Raises:

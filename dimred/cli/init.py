@@ -1,4 +1,4 @@
-"""``dimred init`` and ``dimred data``: a configuration file that explains every key, and a data set, to begin with."""
+"""``dimred init`` and ``dimred data``: write a configuration file that explains every key, and a first data set."""
 
 import json
 import textwrap
@@ -111,7 +111,7 @@ def _plain_yaml(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()
 
 
-data = typer.Typer(help="Make a data set that needs no download, and check the images of any.", no_args_is_help=True)
+data = typer.Typer(help="Make a data set that needs no download, or check the images of any.", no_args_is_help=True)
 
 
 @data.command()

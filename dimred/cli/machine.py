@@ -1,4 +1,4 @@
-"""``dimred doctor``: whether this machine can train, and how to mend what is wrong; ``dimred bench``: how fast."""
+"""``dimred doctor`` checks whether this machine can train; ``dimred bench`` measures how fast."""
 
 import importlib.metadata
 import io
@@ -27,7 +27,7 @@ _NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
 
 
 class Finding(NamedTuple):
-    """One check: its name, what it found, and the remedy if that is wrong."""
+    """The result of one check: its name, what was found, and a remedy if that is wrong."""
 
     what: str
     found: str
@@ -43,7 +43,7 @@ def doctor(
 ) -> None:
     """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
 
-    Takes half a minute. Exit status 1 if something is wrong; the line says how to mend it. The checks for Ascend were
+    Takes half a minute. Exit status 1 if something is wrong; the line says how to fix it. The checks for Ascend were
     never run on a device.
 
     Example: dimred doctor --device-target Ascend --devices 8
@@ -56,7 +56,7 @@ def doctor(
             findings.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
             _show(findings[-1])
     n_wrong = sum(bool(finding.remedy) for finding in findings)
-    print(f"{n_wrong} of {len(findings)} need mending" if n_wrong else "all is well")
+    print(f"{n_wrong} of {len(findings)} need fixing" if n_wrong else "all is well")
     raise typer.Exit(int(n_wrong > 0))
 
 
@@ -150,13 +150,13 @@ def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int |
     except DimredError as error:
         return Finding(what, "failed", str(error))
     except OSError as error:
-        return Finding(what, f"failed: {describe_os_error(error)}", "mend the disk of this folder first")
+        return Finding(what, f"failed: {describe_os_error(error)}", "fix the disk of this folder first")
 
 
 def _last_line(
     program: str, arguments: list[str], devices: int, target: Literal["CPU", "Ascend"], port: int | None = None
 ) -> str:
-    """Run ``pipelines/machine.py`` through the launcher, in a temporary folder of this one; return its last line."""
+    """Run ``pipelines/machine.py`` through the launcher, in a temporary subfolder; return the last line it prints."""
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
@@ -182,7 +182,7 @@ def bench(
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Make 50 steps of stage 1 with your network, data and ranks, and print what they took as one row.
+    """Time 50 steps of stage 1 with your network, data and ranks, and print the result as one row.
 
     The first 10 of them warm up. A step includes the reading of its batch, but no evaluation and no snapshot. Nothing
     is kept.
@@ -208,7 +208,7 @@ def bench(
 
 
 def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
-    """Return the lines of a Markdown file with one more row in the table that has this head, which may be new."""
+    """Return a Markdown file's lines with one more row in the table with this head, which is added if missing."""
     if head[0] not in lines:
         return [*lines, *([""] if lines else []), *head, row]
     end = lines.index(head[0])

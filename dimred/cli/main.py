@@ -16,10 +16,10 @@ from dimred.console import run_app, show_tracebacks
 typer_app = typer.Typer(
     help="""Two-stage dimension-reduction training on MindSpore.
 
-    Stage 1 trains and keeps snapshots. Stage 2 makes the best network of them: by averages, a cooldown, or a search in
-    the directions that a PCA of them gives.
+    Stage 1 trains and keeps snapshots. Stage 2 makes the best network out of them: by averages, a cooldown, or a search
+    in the directions that their PCA gives.
 
-    Exit status: 0 done; 1 a check said no (doctor, show --checkpoint, data check), or an error that nobody foresaw; 2
+    Exit status: 0 done; 1 a check failed (doctor, show --checkpoint, data check), or an unforeseen error; 2
     wrong input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143
     SIGTERM). train ends with the status of the first rank that failed.
 

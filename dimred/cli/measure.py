@@ -31,8 +31,8 @@ def evaluate(
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
     They are re-estimated on training batches; reestimate_batches says on how many. A merge of snapshots has no
-    statistics, and gets them here. --json prints accuracies as fractions. A warning says so where WEIGHTS are in
-    the folder of a run in which the same split chose.
+    statistics, and gets them here. --json prints accuracies as fractions. A warning is shown if the same split chose in
+    the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
     """
@@ -104,9 +104,9 @@ def compare(
 ) -> None:
     """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
 
-    The missing controls are trained here. The val split chooses, the test split reports, BatchNorm is re-estimated in
-    every row. With a search in the configuration there is a row for it, and the others get as many passes. A call that
-    was cut off is continued by the same call. Prints a table, or with --json the contents of OUT/compare.json;
+    Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
+    re-estimated in every row. A search in the configuration gets a row of its own, and the others as many passes. The
+    same call continues one that was cut off. It prints a table, or with --json the contents of OUT/compare.json;
     OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
@@ -136,15 +136,15 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the page, may have an earlier one; default RUN/report."),
+        typer.Option(help="Folder for the page; an earlier report in it is replaced. Default: RUN/report."),
     ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
     batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
 
-    It has curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
-    stage 1, finished or not, it has the curves, and the spectrum of the snapshots.
+    It shows curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
+    stage 1, finished or not, it shows the curves and the spectrum of the snapshots.
 
     Example: dimred report device0_stage_2
     """

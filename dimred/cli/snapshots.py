@@ -1,4 +1,4 @@
-"""``dimred pca``, ``show`` and ``merge``: what is made of checkpoints without MindSpore, a basis or one network."""
+"""``dimred pca``, ``show`` and ``merge``: make a basis or one network out of checkpoints, without MindSpore."""
 
 import json
 import logging
@@ -42,13 +42,13 @@ def pca(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace another basis in --out, which is kept else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another basis in --out; kept by default.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only print the memory and disk that it will take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
 
-    An existing result is kept unless --force.
+    An existing basis is kept unless --force is given.
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
@@ -192,7 +192,7 @@ def merge(
         str | None,
         typer.Option(
             help="Without a metric: uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=cosine or 1-sqrt, or "
-            "coefficients with commas between. [default: uniform]"
+            "coefficients separated by commas. [default: uniform]"
         ),
     ] = None,
     dtype: Annotated[
@@ -217,17 +217,17 @@ def merge(
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="Most evaluations on the split search; default: all candidates are scored.")
+        int | None, typer.Option(help="Limit on evaluations on the split search; default: all candidates are scored.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one evaluation.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Average checkpoints, or choose the best of many averages by a metric of your own.
 
-    Works on checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and writes their own layout. A call
-    that was stopped is gone on with by the same call. BatchNorm statistics need to be re-estimated: the metric's file
-    may have a function reestimate(candidate) for it; for MindSpore, dimred eval does it. The mean of LoRA adapters is
-    that of what they add to the network.
+    It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and writes their own layout. To
+    continue a call that was stopped, repeat it. BatchNorm statistics must be re-estimated: the metric's file may define
+    a function reestimate(candidate) for that; for MindSpore, dimred eval does it. LoRA adapters are averaged by what
+    they add to the network.
 
     Example: dimred merge RUN --last 5 --out avg.safetensors
 

@@ -68,7 +68,7 @@ def train(
     """Run a stage on one device or many, on one host or several.
 
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
-    or searches in the subspace of the snapshots beside WEIGHTS. It keeps the network that the val split prefers.
+    or searches in the subspace of the snapshots beside them. It keeps the network with the lowest loss on val.
 
     Example: dimred train stage-1 ./digits --config digits --device-target CPU --devices 1
 
@@ -117,7 +117,7 @@ def train(
 
 
 def _try_out(job: Any, stall_timeout: float) -> int:
-    """Launch a ``Job`` in a folder that goes afterwards, on the disk that the run would use; say that it worked."""
+    """Launch a ``Job`` in a folder on the disk that the run would use, remove the folder, and say that it worked."""
     from dimred.launch.launcher import launch
 
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
@@ -166,7 +166,7 @@ def check_table(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
 ) -> None:
-    """List everything that is wrong with a rank table; exit status 0 if it can be used.
+    """List the devices of a rank table, or everything that is wrong with it; exit status 0 if it can be used.
 
     Example: dimred rank-table check rank_tables/rank_table_8pcs.json
     """

@@ -50,7 +50,7 @@ def compare(
 
     Args:
         data: folder with train/, val/ and test/; ``{seed}`` in it stands for a run's seed.
-        runs: folders of stage 1 runs, one a seed.
+        runs: folders of stage 1 runs, one for each seed.
         config: stage 2's YAML file, or the name of a recipe.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
         methods: names from ``METHODS``; all of them by default.
@@ -130,7 +130,7 @@ def _jobs(
 
 
 def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> None:
-    """Run these methods, and write a row, ``METHOD.json``, for each."""
+    """Run the missing methods, and write a row, ``METHOD.json``, for each."""
     set_up(seed)
     comparison = begin()
     for method in missing:
@@ -180,7 +180,7 @@ def _check_comparable(
 
 
 def _claim_folder(out: Path, two: StageTwoConfig) -> None:
-    """Make the folder of a comparison, or check that an earlier one was made with the same configuration."""
+    """Make the folder of a comparison, or check that the one in it was made with the same configuration."""
     if (out / CONFIG).exists():
         if load_config(StageTwoConfig, out / CONFIG) != two:
             raise ConfigError(

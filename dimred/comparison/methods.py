@@ -1,4 +1,4 @@
-"""The methods of a comparison: the network that each makes from one stage 1."""
+"""The methods of a comparison; each makes a network from the same stage 1."""
 
 import json
 import logging
@@ -52,12 +52,11 @@ class Made(NamedTuple):
 
     Attributes:
         network: checkpoint with parameters and statistics.
-        passes: forward and backward passes of the training that led to it, stage 1's included, and a third of the
-            forward passes that chose it, in epochs of ordinary training; whole trainings that ``val`` did not choose
-            are not counted.
-        seconds: time after stage 1, with choices and with trainings that were not chosen.
+        passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training. A forward pass
+            for a choice counts a third; whole trainings that ``val`` did not choose are not counted.
+        seconds: time after stage 1, including choices and trainings that were not chosen.
         chosen: what ``val`` chose, in words; empty if there was nothing to choose.
-        choice: the same as a number, if other seeds are to use it too.
+        choice: the chosen rate, if other seeds are to use it too.
     """
 
     network: str
@@ -68,7 +67,7 @@ class Made(NamedTuple):
 
 
 class Comparison:
-    """One stage 1, taken as ended at one epoch, and the methods that start there.
+    """One stage 1, taken to end at a given epoch, and the methods that start there.
 
     A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
 
@@ -78,7 +77,7 @@ class Comparison:
         one: its configuration.
         two: stage 2's; network, seed and loss must be stage 1's.
         at: the epoch.
-        folder: of the rows and runs.
+        folder: folder for the rows and runs.
 
     Raises:
         ConfigError: stage 1 has no full checkpoint of that epoch, or had other data.
@@ -102,7 +101,7 @@ class Comparison:
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
-        """Measure a checkpoint on ``val`` and ``test``: the metric before, metric and loss after re-estimation."""
+        """Measure a checkpoint on ``val`` and ``test``: the metric before re-estimation, metric and loss after it."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         found: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
         self.on.reestimate()
@@ -125,7 +124,7 @@ class Comparison:
         return Made(str(found), self.spent + choosing_passes(result, "start", "average"), seconds, chosen)
 
     def stage_2(self) -> Made:
-        """Run stage 2 without a search; if one is configured, for as many passes, with stage 1's batches."""
+        """Run stage 2 without a search; if one is configured, for as many passes as it took, with stage 1's batches."""
         changes: dict[str, Any] = {"keep_best": True}
         if self.two.search is not None:
             searched = self._result("search")
@@ -144,7 +143,7 @@ class Comparison:
         return self._run_stage_2("search", self.two)
 
     def plain_for_total(self) -> Made:
-        """Train from the beginning with a linear schedule made for as many passes as stage 2 ends after, rounded up.
+        """Train from the beginning with a linear schedule made for the passes of both stages, rounded up.
 
         ``val`` chooses the peak on the first seed that is compared at this epoch; the others use it too.
 
@@ -162,10 +161,10 @@ class Comparison:
         return self._best_training("plain_for_total", "plain training", self.one.schedule.peak, train)
 
     def schedule_free(self) -> Made:
-        """Train from the beginning with schedule-free SGD for as many passes as stage 2 ends after, rounded up.
+        """Train from the beginning with schedule-free SGD for the passes of both stages, rounded up.
 
-        Its rate is chosen as the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r, which
-        moves the weights as far in the long run. Its averaged point is the network.
+        Its rate is chosen like the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r: with
+        that rate the weights move as far in the long run. Its averaged point is the network.
 
         Raises:
             FaultError: the training failed with each of the rates.
@@ -200,7 +199,7 @@ class Comparison:
         return tried[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best)
 
     def _total(self) -> int:
-        """Return the passes that stage 2 ends after, stage 1 and choosing included, rounded up."""
+        """Return the passes of both stages, choices included, rounded up."""
         passes = passes_of(self._result("stage_2" if self.two.search is None else "search"))
         return math.ceil(self.spent + passes - 1e-9)
 
@@ -226,10 +225,10 @@ class Comparison:
     def _run_program(
         self, name: str, program: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]
     ) -> None:
-        """Run a program of ``dimred.pipelines`` in a folder of its own, its log beside it, or resume its run there.
+        """Run a program of ``dimred.pipelines`` in a folder of its own, with its log beside it, or resume it there.
 
         Raises:
-            FaultError: it failed.
+            FaultError: the program failed.
         """
         config, log, out = (self.folder / f"{name}{ending}" for ending in (".yaml", ".log", ""))
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -242,7 +241,7 @@ class Comparison:
             raise FaultError(f"{what} ended with status {status}; {log} says why")
 
     def _result(self, name: str) -> dict[str, Any]:
-        """Read the ``result.json`` of a stage 2 that was run here."""
+        """Read the ``result.json`` of a stage 2 that this comparison ran."""
         return read_checksummed(self.folder / name / RESULT)
 
 
@@ -263,7 +262,7 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
 
 
 def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
-    """Compute how many ranks trained a stage 1: the fewest with which an epoch has its number of steps.
+    """Compute how many ranks trained a stage 1: the smallest number that gives its steps per epoch.
 
     Raises:
         ConfigError: no number gives these steps, so the run had other data.
@@ -280,13 +279,13 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
 
 
 def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
-    """Return the options with which one process takes the batches of several ranks as micro-batches."""
+    """Return the options that make one process take the batches of several ranks as micro-batches."""
     sink = stage.data.sink and n_ranks == 1
     return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
 
 
 def _run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command that prints into a file, and return its status; a stop signal lets it save first."""
+    """Run a command with its output in a log file, and return its status; on a stop signal, let it save first."""
     with (
         log.open("a") as file,
         subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,

@@ -1,4 +1,4 @@
-"""Sum up a comparison: from the files of the single rows to one JSON, tables, and a page."""
+"""Sum up a comparison: turn the files of its rows into one JSON object, tables, and a page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -36,8 +36,8 @@ def collect(folder: Path) -> dict[str, Any]:
     Returns:
         ``seeds``; ``at``, the epochs at which stage 1 ends; ``metric``, its name; ``batch_norm``, whether the network
         has any; ``rows``; and ``runs``, the files' contents. There is a row for each method and each of ``at``, with
-        the mean of ``passes`` and ``seconds`` (see ``Made``) and each score's ``mean`` and ``spread`` over the seeds:
-        the standard deviation, None for one seed.
+        the mean of ``passes`` and ``seconds`` (see ``Made``), and the ``mean`` and ``spread`` of each score over the
+        seeds. The spread is the standard deviation, None for one seed.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -75,7 +75,7 @@ def plain_title(method: str) -> str:
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
-    """Return the rows of one epoch of stage 1."""
+    """Return the rows in which stage 1 ends at epoch ``at``."""
     return [row for row in summary["rows"] if row["at"] == at]
 
 
@@ -87,7 +87,7 @@ def best_row(rows: Iterable[Row], split: str, metric: str) -> Row:
 
 
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
-    """Group the rows by title, each group in the order of its passes."""
+    """Group the rows by method title, and sort each group by passes."""
     found: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
         found.setdefault(plain_title(row["method"]), []).append(row)
@@ -101,7 +101,7 @@ def headings(metric: str) -> list[str]:
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
-    """Write the rows of a table; the best mean on test is bold (``**``), and rows of fewer seeds are marked."""
+    """Write the cells of each row; the best mean on test is bold (``**``), and rows of fewer seeds are marked."""
     best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
@@ -113,7 +113,7 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]
 
 
 def score_text(score: dict[str, float | None], metric: str) -> str:
-    """Write mean and spread, without the unit."""
+    """Write a score's mean and spread, without the unit."""
     mean, spread = (
         None if value is None else metric_text(metric, value).removesuffix(" %") for value in score.values()
     )
@@ -132,7 +132,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
-    """Write ``compare.html`` of a summary (see ``collect``) and its pictures into a folder; return its path."""
+    """Write a summary (see ``collect``) as ``compare.html``, with pictures, into a folder; return the page's path."""
     page = Page(out, PAGE)
     at, n_seeds, metric = summary["at"], len(summary["seeds"]), summary["metric"]
     last = rows_at(summary, at[-1])
@@ -171,7 +171,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
-    """Write which method ``val`` prefers after the longest stage 1, its gains over others, and its cost."""
+    """Write which method ``val`` chooses after the longest stage 1, its gains over others, and its cost."""
     at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), summary["metric"]
     rows = {row["method"]: row for row in rows_at(summary, at)}
     chosen, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))

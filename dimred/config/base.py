@@ -1,4 +1,4 @@
-"""The base of every section of a configuration, types with a range, and what is said of a wrong key or value."""
+"""The base of every section of a configuration, types with a range, and messages about wrong keys and values."""
 
 import difflib
 import re
@@ -46,15 +46,15 @@ def _average_or_file(value: str) -> str:
 
 
 Own = Annotated[str, AfterValidator(_own)]
-"""Somebody's own function."""
+"""The name of a user's own function, ``package.module:factory``."""
 NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
 """A number of epochs, or a share of all of them."""
 Start = Annotated[str, AfterValidator(_average_or_file)]
-"""Weights to begin with: a word, or a checkpoint's path."""
+"""The weights to begin with: a word, or a checkpoint's path."""
 
 
 class Strict(BaseModel):
-    """Base of every part of a configuration: frozen, and unknown keys are refused."""
+    """Base of every part of a configuration: frozen, without unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, loc_by_alias=False
@@ -67,7 +67,7 @@ class Strict(BaseModel):
         Args:
             values: key -> value.
             exact: also refuse values of another type, such as the text "0.5"; a YAML file may give a number as text.
-            other_keys: keys that the caller takes itself, to be suggested in place of an unknown one.
+            other_keys: keys that the caller handles itself; they may be suggested in place of an unknown one.
 
         Raises:
             ConfigError: names each key that is unknown or whose value is not allowed, and says what is allowed.
@@ -84,9 +84,9 @@ class Strict(BaseModel):
 
 
 def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
-    """Return the beginning of a problem's line, and what is allowed, if the line does not say so itself.
+    """Return the beginning of a problem's line, and what is allowed unless the line already says so.
 
-    They are in our words where pydantic's are about its own types.
+    Where pydantic speaks of its own types, the words are ours.
     """
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
@@ -112,7 +112,7 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
 
 
 def unknown_key(typed: str, keys: Sequence[str]) -> str:
-    """Say what to write in place of an unknown key: a similar one, here or in another section, or else all."""
+    """Suggest what to write in place of an unknown key: a similar one, here or in another section, or list all."""
     section, _, last = typed[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:
@@ -129,13 +129,13 @@ def unknown_key(typed: str, keys: Sequence[str]) -> str:
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of the keys below this one, or None if it has none."""
+    """Return the model of the section that a key holds, or None if it holds a value."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield every dotted key of a model."""
+    """Yield the dotted name of every key of a model."""
     for name, field in model.model_fields.items():
         yield prefix + name
         section = _section(field)

@@ -1,4 +1,4 @@
-"""A configuration from a YAML file and overrides, and back into a file."""
+"""Load a configuration from a YAML file and overrides, and write it back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Raises:
-        ConfigError: names every key that is unknown or has a value that is not allowed, or says that the file or a key
-            is the other stage's.
+        ConfigError: a key is unknown or its value is not allowed (all of them are named), or the file or a key is the
+            other stage's.
     """
     path = config_file(stage, path)
     values = _read(path)
@@ -42,7 +42,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
-    """Load the configuration of whichever stage the file is for; stage 2's where it could be either."""
+    """Load a configuration of either stage; one that could be of both is taken as stage 2's."""
     path = config_file(StageTwoConfig, path)
     values = _read(path)
     return _overridden(_stage_of(values) or StageTwoConfig, values, overrides)
@@ -58,7 +58,7 @@ def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read the keys in a file."""
+    """Read the keys and values in a file."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
@@ -74,15 +74,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
-    """Return the stage that alone has some of these keys, or None where neither or both have."""
+    """Return the stage that these keys belong to; None if no key tells, or they belong to both."""
     found = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
     return found[0] if len(found) == 1 else None
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:
-    """Find the file that ``path`` means: itself, or this stage's file of a recipe of that name.
+    """Find the file that ``path`` means: the file itself, or this stage's file of the recipe of that name.
 
-    A name that says no more than the task is the recipe without a horizon.
+    The name of a task alone, such as ``digits``, means its recipe without a horizon.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -98,7 +98,7 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
 
 
 def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the options with which stage 2 goes on after a stage 1 with this file and these ``key=value``.
+    """Return stage 2's command-line options after a stage 1 with this file and these ``key=value`` overrides.
 
     ``--config`` is a recipe's name, or the file beside stage 1's.
     """

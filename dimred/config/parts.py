@@ -1,4 +1,4 @@
-"""The sections of a stage's configuration: network, data, the parts of a step, schedule, search, what is saved."""
+"""The sections of a stage's configuration: network, data, the parts of a step, schedule, search, checkpoints."""
 
 import re
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class ModelConfig(Strict):
 
     @property
     def file_prefix(self) -> str:
-        """The prefix of its checkpoints' names; the last part of ``package.module:factory``."""
+        """Return the prefix of its checkpoints' names: for ``package.module:factory`` the last part."""
         return self.name.rpartition(":")[2]
 
 
@@ -45,11 +45,11 @@ class DataConfig(Strict):
     dataset: Own | None = None
     """Your own data by package.module:factory, see ``dimred.data.own_dataset``; null for class folders of images."""
     image_size: Count = 224
-    """Height and width of what the network sees, pixels."""
+    """Height and width of the network's input, in pixels."""
     batch_size: Count = 256
     """Images in a batch, on each device."""
     augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
-    """What is done to training images; random_resized_crop flips them too."""
+    """Augmentation of training images; random_resized_crop flips them too."""
     resize: bool = True
     """Resize and centre-crop images outside training; off for images that have image_size."""
     mean: _Channels = (123.675, 116.28, 103.53)
@@ -61,7 +61,7 @@ class DataConfig(Strict):
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     damaged: Literal["stop", "replace"] = "stop"
-    """An image that can't be decoded: stop, or replace it by another (dimred data check counts them)."""
+    """What to do if an image can't be decoded: stop, or replace it by another (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"
     """The split on which the metric is reported."""
 
@@ -72,47 +72,47 @@ class PrecisionConfig(Strict):
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
     """O0 float32; O1 convolutions, dense and recurrent layers in half precision; O2 all but normalisation; O3 all."""
     dtype: Literal["float16", "bfloat16"] = "float16"
-    """Half precision's type; bfloat16 only where the device has it."""
+    """The type of half precision; bfloat16 only where the device has it."""
     keep_batch_norm: bool | None = None
     """Whether BatchNorm stays float32 in O2 and O3; null for yes in O2, no in O3."""
     casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
-    """Pattern of a cell's name in the network to the type it computes in, whatever the level says."""
+    """Pattern of a cell's name in the network -> the type that it computes in, whatever the level says."""
     jit_level: Literal["O0", "O1", "O2"] | None = None
-    """Ascend: how far graphs are compiled. O0 launches kernel by kernel and compiles fastest; O1 fuses kernels, too; O2
-    sinks whole graphs to the device: the fastest steps, the longest compile, and no shape may change. null for
+    """Ascend: how far graphs are compiled. O0 launches kernel by kernel and compiles fastest; O1 also fuses kernels; O2
+    sinks whole graphs to the device: the fastest steps, the longest compilation, and no shape may change. null for
     MindSpore's choice for the device. Not run on a device yet."""
     hf32: bool | None = None
     """Ascend: compute float32 convolutions and matrix products in HF32, which keeps 11 bits of a mantissa: faster, less
-    exact. false for none; null for CANN's choice: in convolutions only. Not run on a device yet."""
+    exact. false for neither; null for CANN's choice, which is convolutions only. Not run on a device yet."""
 
 
 class ProfileConfig(Strict):
     """Record some steps with MindSpore's profiler into profile/ of each rank's folder, for MindStudio Insight. The
-    steps recorded are slower, and the run waits after them until the record is evaluated. null for no profile."""
+    recorded steps are slower, and the run waits after them until the record is evaluated. null for no profile."""
 
     first_step: Annotated[int, Field(ge=2)] = 10
     """The first step recorded, counted from where the process begins; step 1 compiles."""
     steps: Count = 5
-    """How many are recorded; each takes megabytes of disk on a device."""
+    """Number of recorded steps; each takes megabytes of disk on a device."""
 
 
 class LossScaleConfig(Strict):
     """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
-    """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a row of good steps."""
+    """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a run of good steps."""
     scale: Annotated[float, Field(gt=0, lt=2.0**126)] | None = None
-    """The scale, of dynamic the first one; 1024 and 65536 if null."""
+    """The scale, or for dynamic the first one; if null, 1024 (static) or 65536 (dynamic)."""
     drop_overflow: bool = True
-    """Of static: drop a step whose gradient is not finite; false applies whatever comes."""
+    """For static: drop a step whose gradient is not finite; false applies every gradient."""
     factor: Annotated[float, Field(gt=1)] = 2.0
-    """Of dynamic: by what it shrinks and grows."""
+    """For dynamic: the factor by which the scale shrinks and grows."""
     window: Count = 2000
-    """Of dynamic: good steps in a row before it grows."""
+    """For dynamic: good steps in a row before the scale grows."""
     smallest: Positive = 1.0
-    """Of dynamic: lower bound."""
+    """For dynamic: lower bound of the scale."""
     largest: Positive = 2.0**24
-    """Of dynamic: upper bound."""
+    """For dynamic: upper bound of the scale."""
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> "LossScaleConfig":
@@ -126,44 +126,44 @@ class LossScaleConfig(Strict):
 
 
 class ClippingConfig(Strict):
-    """Gradients that are too long are shortened, see ``dimred.train_step.clipping``."""
+    """Bound on the gradient's norm, see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
-    """Longest global norm; null for no bound."""
+    """Largest global norm; longer gradients are scaled down to it. null for no bound."""
 
 
 class EmaConfig(Strict):
     """An average of weights and BatchNorm statistics, evaluated beside the raw ones, see ``dimred.train_step.ema``."""
 
     decay: Fraction | None = None
-    """Share of the average that stays at each applied step, such as 0.999; null for no average."""
+    """Share of the average that is kept at each applied step, such as 0.999; null for no average."""
     ramp: bool = True
-    """The decay ramps up as 1 - exp(-t / 2000), so that early weights go sooner."""
+    """Ramp the decay up as 1 - exp(-t / 2000), so that early weights are forgotten sooner."""
 
 
 class ScheduleConfig(Strict):
-    """Learning rate: 0 to ``peak`` in the warm-up, then by name."""
+    """Learning rate: from 0 to ``peak`` in the warm-up, then as ``name`` says."""
 
     name: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """After the warm-up: linear or cosine to 0 at total_epochs, step down at milestones, or constant without end."""
+    """After the warm-up: linear or cosine to 0 at total_epochs, steps down at milestones, or constant without end."""
     peak: Positive = 0.8
     """The largest learning rate."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     """Epochs from 0 to the peak."""
     total_epochs: Count = 90
-    """The epoch at whose end the schedule ends; a run may stop before. Without meaning for a constant rate."""
+    """The epoch at whose end the schedule ends; a run may stop earlier. A constant rate ignores it."""
     milestones: tuple[Count, ...] = ()
-    """Of step: the epochs after which the rate falls."""
+    """For step: the epochs after which the rate falls."""
     step_factor: OpenFraction = 0.1
-    """Of step: what the rate is multiplied with at each milestone."""
+    """For step: the factor by which the rate falls at each milestone."""
 
     @property
     def last_epoch(self) -> int | None:
-        """The epoch after which no rate is left; None for a constant rate, which has no end."""
+        """Return the epoch at whose end the schedule ends; None for a constant rate, which has no end."""
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """Return how many epochs the rates are made for: the schedule's own, or the run's at a constant rate."""
+        """Return how many epochs to make rates for: the schedule's length, or the run's if the rate is constant."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 
@@ -173,19 +173,19 @@ class OptimizerConfig(Strict):
     name: Literal["momentum", "sgd", "adamw", "schedule_free"] = "momentum"
     """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction; schedule_free needs no stage 2."""
     momentum: Fraction | None = None
-    """Of momentum (0.9 if null) and sgd (0 if null)."""
+    """For momentum (0.9 if null) and sgd (0 if null)."""
     nesterov: bool | None = None
-    """Of sgd: Nesterov's momentum."""
+    """For sgd: whether to use Nesterov's momentum."""
     beta1: Fraction | None = None
-    """Of adamw: decay of the first moment; 0.9 if null."""
+    """For adamw: decay of the first moment; 0.9 if null."""
     beta2: Fraction | None = None
-    """Of adamw: decay of the second moment; 0.999 if null."""
+    """For adamw: decay of the second moment; 0.999 if null."""
     eps: Positive | None = None
-    """Of adamw: added to the root of the second moment; 0.000001 if null."""
+    """For adamw: added to the root of the second moment; 0.000001 if null."""
     beta: OpenFraction | None = None
-    """Of schedule_free: share of the averaged point where gradients are taken; 0.9 if null."""
+    """For schedule_free: weight of the averaged point in the one where gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4
-    """Weight decay of every parameter that no_decay doesn't spare."""
+    """Weight decay of every parameter that no_decay doesn't exempt."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
     """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
 
@@ -200,9 +200,9 @@ class CooldownConfig(Strict):
     schedule: Literal["linear", "sqrt"] = "linear"
     """How the rate falls to 0, as 1 - x or as 1 - sqrt(x)."""
     rate: Positive | None = None
-    """In place of the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
+    """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
     optimizer: OptimizerConfig | None = None
-    """In place of stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
+    """Replaces stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
 
 
 class SearchOptions(Strict):
@@ -213,7 +213,7 @@ class SearchOptions(Strict):
     n_components: Annotated[Count | None, Field(validation_alias=_N_COMPONENTS)] = None
     """How many of the basis' leading directions to search in; all by default."""
     rho: OpenFraction = 0.55
-    """Line search: what the step is multiplied with from one trial to the next."""
+    """Line search: factor by which the step shrinks from one trial to the next."""
     sigma: OpenFraction = 0.4
     """Line search: share of the expected decrease that a trial must reach."""
     max_trials: Count = 10
@@ -221,12 +221,12 @@ class SearchOptions(Strict):
     max_rejected_steps: Count = 100
     """Steps in a row without an accepted trial, after which the search ends."""
     gamma: Fraction = 0.9
-    """Momentum of the step outside the subspace, where no optimizer makes it."""
+    """Momentum of the step outside the subspace, unless an optimizer makes it."""
     alpha: NotNegative = 0.001
-    """Size of the step outside the subspace, where no optimizer makes it; 0 for none."""
+    """Size of the step outside the subspace, unless an optimizer makes it; 0 for none."""
     learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
-    """Learning rate of sgd: a number, one for each accepted step (the last one stays), or a function of the number of
-    accepted steps so far."""
+    """Learning rate of sgd: a number, a list with one for each accepted step (the last one stays), or a function of the
+    number of accepted steps so far."""
     momentum: Fraction = 0.9
     """Momentum of sgd."""
 
@@ -245,26 +245,26 @@ class SearchConfig(SearchOptions):
     n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
     """Leading directions to search in, and those of a basis that is fitted for the search."""
     basis: Literal["pca", "snapshots"] = "pca"
-    """What is fitted where PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
+    """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
     split: Literal["train", "val"] = "train"
     """The split that gives directions and line-search losses."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"
-    """Of the learning rate: linear to 0 at the end, or constant."""
+    """How the rate of sgd changes: linear to 0 at the end, or constant."""
 
 
 class CheckpointConfig(Strict):
     """Full checkpoints: weights, statistics, optimizer state."""
 
     every_epochs: Count = 10
-    """Epochs from one full checkpoint to the next; the last epoch has one always."""
+    """Epochs from one full checkpoint to the next; the last epoch always has one."""
     keep: Count = 10
     """How many of the newest stay."""
 
 
 class StopConfig(Strict):
-    """Stage 1 ends by itself when the average of its snapshots gains no more on the val split."""
+    """End stage 1 when the average of its snapshots no longer improves on the val split."""
 
     name: Literal["averaged"] = "averaged"
     """What is watched: averaged, the mean of the newer half of the snapshots, with BatchNorm re-estimated."""
@@ -278,11 +278,11 @@ class SnapshotConfig(Strict):
     """The rolling series for PCA: trainable weights only."""
 
     per_epoch: Count = 1
-    """Snapshots taken in each epoch, at equal distances."""
+    """Snapshots taken in each epoch, evenly spaced."""
     first_epoch: Count = 1
-    """The first epoch that gives snapshots; earlier ones hold weights from far away."""
+    """The first epoch in which snapshots are taken; earlier weights are too far away."""
     keep: Count = 40
     """How many of the newest stay; 32 directions need 33."""
     format: Literal["ckpt", "safetensors"] = "ckpt"
-    """Of their files. ckpt carries a checksum that every reader compares; safetensors is read by other frameworks, too,
-    and a byte that a disk has changed is noticed by a PCA alone."""
+    """Format of their files. ckpt carries a checksum that every reader compares. Other frameworks read safetensors too,
+    but there only a PCA notices a byte that a disk has changed."""

@@ -51,33 +51,33 @@ class StageConfig(Strict):
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
     metric: Own | None = None
-    """What is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
+    """The metric that is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
-    """Ascend, several ranks: numbers of the gradients after which a fused all-reduce ends; () fuses none."""
+    """Ascend, several ranks: the numbers of the gradients that end a fused all-reduce; () fuses none."""
     deterministic: bool = False
-    """Ascend: kernels and collectives that give the same bits in every run, and cost time; not run on a device yet."""
+    """Ascend: use slower kernels and collectives that give the same bits in every run; not run on a device yet."""
     profile: ProfileConfig | None = None
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
-    """Steps from one state for --resume to the next; each epoch ends with one anyway. null: no others."""
+    """Steps from one state for --resume to the next; each epoch ends with one anyway. null for these alone."""
     read_every: Count = 10
-    """Steps from one read of the device to the next, for losses and for what ends a job of several ranks: so many steps
-    after a fault or a signal on one of them, at most, all save the state before it. The launcher grants 60 s from a
-    signal to the end; with steps of seconds read more often. A search reads in each step."""
+    """Steps from one read of the device to the next, for losses and for the votes of several ranks: after a fault or a
+    signal on one rank, it takes at most so many steps until all save the state from before it. The launcher waits 60 s
+    after a signal, so read more often if steps take seconds. A search reads in each step."""
     precision: PrecisionConfig = PrecisionConfig()
     loss_scale: LossScaleConfig = LossScaleConfig()
     clipping: ClippingConfig = ClippingConfig()
     ema: EmaConfig = EmaConfig()
     reestimate_batch_norm: bool = True
-    """Measure with re-estimated BatchNorm statistics too, at each evaluation. It costs a second pass over
-    data.eval_split and the forward passes of reestimate_batches; training does not change. No BatchNorm, no cost."""
+    """Measure with re-estimated BatchNorm statistics too, at each evaluation; training does not change. It costs a
+    second pass over data.eval_split and the forward passes of reestimate_batches; without BatchNorm, nothing."""
     reestimate_batches: Count = 50
-    """Training batches of each rank for that."""
+    """Training batches of each rank that BatchNorm statistics are re-estimated on."""
 
     @property
     def uses_val(self) -> bool:
-        """Whether the split val takes part in the training or in a choice."""
+        """Return whether the split ``val`` takes part in the training or in a choice."""
         raise NotImplementedError
 
     @property
@@ -87,12 +87,12 @@ class StageConfig(Strict):
 
     @property
     def splits(self) -> list[str]:
-        """The splits that a run reads."""
+        """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.trained_split, self.data.eval_split} | ({"val"} if self.uses_val else set()))
 
     @property
     def eval_split_warning(self) -> str | None:
-        """A warning for readers of the reported figure if its split also chose; otherwise None."""
+        """Return a warning about the reported figure if its split also chooses; otherwise None."""
         if self.data.eval_split != "val" or not self.uses_val:
             return None
         return (
@@ -102,7 +102,7 @@ class StageConfig(Strict):
 
     @property
     def metric_name(self) -> str:
-        """The metric's name in results and logs; the last part of ``package.module:factory``."""
+        """Return the metric's name in results and logs: for ``package.module:factory`` the last part."""
         return "accuracy" if self.metric is None else re.split("[:.]", self.metric)[-1]
 
     @model_validator(mode="after")
@@ -118,7 +118,7 @@ class StageOneConfig(StageConfig):
     """Stage 1: ordinary training that keeps a series of snapshots."""
 
     epochs: Count = 70
-    """Where the run stops; the schedule may be longer."""
+    """The epoch after which the run ends; the schedule may be longer."""
     evaluate_every: Count = 1
     """Epochs from one evaluation to the next."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -126,22 +126,22 @@ class StageOneConfig(StageConfig):
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
     stop: StopConfig | None = None
-    """End stage 1 before epochs when its averaged weights gain no more: averaged, or a section; null for never."""
+    """End stage 1 before epochs if its averaged weights stop improving: averaged, or a section; null for never."""
 
     @field_validator("stop", mode="before")
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
-        """``stop: averaged`` for a section with that name."""
+        """Take ``stop: averaged`` as a section with that name."""
         return {"name": value} if isinstance(value, str) else value
 
     @property
     def n_epochs(self) -> int:
-        """``epochs``, by the name that both stages share."""
+        """Return ``epochs``, by the name that both stages share."""
         return self.epochs
 
     @property
     def uses_val(self) -> bool:
-        """Whether val decides when the run ends."""
+        """Return whether ``val`` decides when the run ends."""
         return self.stop is not None
 
     @model_validator(mode="after")
@@ -169,7 +169,7 @@ class StageOneConfig(StageConfig):
 
 
 class StageTwoConfig(StageConfig):
-    """Stage 2. By default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
+    """Stage 2: by default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
 
     NEW_KEYS: ClassVar[Mapping[str, str]] = {
         "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
@@ -181,18 +181,20 @@ class StageTwoConfig(StageConfig):
     """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
     cooldown: CooldownConfig | None = CooldownConfig()
     search: SearchConfig | None = None
-    """Search in the directions of stage 1's snapshots too, within each step: a section with the keys below, which the
-    search has by default; null for no search."""
+    """Also search in the directions of stage 1's snapshots, in each step: a section with the keys below, each of which
+    has a default; null for no search."""
     start: Start = "last"
-    """Where stage 2 begins: last (WEIGHTS as they are), best (on the val split, of last and averages of the snapshots
-    over many windows and profiles), with a search the mean of its snapshots, or a checkpoint's path."""
+    """Where stage 2 begins: last (WEIGHTS as they are), best (the best on the val split of last and of averages of the
+    snapshots over several windows and profiles), mean (with a search: the mean of its snapshots), or a checkpoint's
+    path."""
     keep_best: bool = True
-    """Keep the best of the start, the epochs and their mean on the val split, not the last; of a cooldown the start,
-    the last epoch, the mean and averages of the snapshots. The best has the lowest loss, that which was trained."""
+    """Keep the best on the val split, not the last: with a search, of the start, the epochs and their mean; with a
+    cooldown, of the start, the last epoch, the mean of the epochs and averages of the snapshots. The best has the
+    lowest of the loss that is trained."""
 
     @property
     def uses_val(self) -> bool:
-        """Whether val chooses the start or the network that is kept, or is searched on."""
+        """Return whether ``val`` chooses the start or the result, or is searched on."""
         return self.keep_best or self.start == "best" or self.trained_split == "val"
 
     @property
@@ -215,27 +217,27 @@ class StageTwoConfig(StageConfig):
 
     @property
     def n_epochs(self) -> int:
-        """``epochs`` as a number, which it is once ``with_epochs_after`` has seen stage 1."""
+        """Return ``epochs`` as a number; a share must have been resolved by ``with_epochs_after``."""
         return int(self.epochs)
 
     @property
     def starts_from_file(self) -> bool:
-        """Whether ``start`` is a checkpoint's path."""
+        """Return whether ``start`` is a checkpoint's path."""
         return self.start not in STARTS
 
     @property
     def adds_average(self) -> bool:
-        """Whether the best average of the snapshots is a candidate of ``keep_best`` beside the start."""
+        """Return whether the best average of the snapshots is a candidate of ``keep_best``, beside the start."""
         return self.keep_best and self.cooldown is not None and self.start != "best"
 
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
         """Return a copy with ``epochs`` as a number: for a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
 
         Args:
-            stage_1_epochs: None where that is not known.
+            stage_1_epochs: epochs that stage 1 has trained; None if not known.
 
         Raises:
-            ConfigError: it is not known, or 0, and ``epochs`` is a share.
+            ConfigError: ``epochs`` is a share, and ``stage_1_epochs`` is 0 or not known.
         """
         if isinstance(self.epochs, int):
             return self
@@ -253,12 +255,12 @@ class StageTwoConfig(StageConfig):
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
 
     def with_parts_of(self, stage_1: Mapping[str, Any]) -> "StageTwoConfig":
-        """Return a copy with stage 1's batches and parts of the step, except those that are set here.
+        """Return a copy with stage 1's batch size and parts of the step, except those that are set here.
 
-        A cooldown goes on with them, because stage 1's rate is made for them. Without one stage 2 has its own.
+        A cooldown goes on with them, because stage 1's rate was made for them. Without one, stage 2 has its own.
 
         Args:
-            stage_1: of ``parts_of``.
+            stage_1: what ``parts_of`` returned for stage 1.
 
         Raises:
             ConfigError: they don't go with another option.

@@ -1,4 +1,4 @@
-"""The batches of an epoch: their samples, their order, the share of a rank, and reading again after a fault."""
+"""The batches of an epoch: samples, order, each rank's share, and reading again after a fault."""
 
 import logging
 import re
@@ -36,8 +36,8 @@ _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOT
 def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
     """Return the numbers of this rank's images of one epoch, int64 (n,), in order; the remainder is dropped.
 
-    Each global batch is R ``batch_size`` consecutive images of a permutation of all, which depends on seed and epoch
-    only; rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
+    A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
+    rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_images)
     n_batches = n_images // (batch_size * group_size)
@@ -46,12 +46,12 @@ def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int
 
 
 def steps_in_epoch(n_images: int, batch_size: int, group_size: int, accumulation: int) -> int:
-    """Return ceil(floor(n_images / (batch_size group_size)) / accumulation): images that fill no batch are dropped."""
+    """Return ceil(floor(n_images / (batch_size group_size)) / accumulation); images that fill no batch are dropped."""
     return -(-(n_images // (batch_size * group_size)) // accumulation)
 
 
 class GivenOrder(dataset.Sampler):
-    """A sampler of the samples with these numbers, in this order."""
+    """A sampler that takes the samples with these numbers, in this order."""
 
     def __init__(self, order: np.ndarray):
         super().__init__(len(order))
@@ -63,7 +63,7 @@ class GivenOrder(dataset.Sampler):
 
 @dataclass(kw_only=True, eq=False)
 class Batches:
-    """One split of the data as batches of (inputs, labels). A subclass says how samples are read."""
+    """One split of the data as batches of (inputs, labels); a subclass says how samples are read."""
 
     batch_size: int  # samples in a batch of one rank
     workers: int = 1  # threads that read
@@ -80,12 +80,12 @@ class Batches:
         return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
-        """Return this rank's samples in a step of a training epoch, from 1; the last may have fewer micro-batches."""
+        """Return how many samples this rank has in a training step, from 1; the epoch's last step may have fewer."""
         rows, in_epoch = self.accumulation * self.batch_size, self.n_images // self.group_size
         return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
 
     def training_epoch(self, seed: int, epoch: int) -> "Readable":
-        """Return this rank's augmented batches of an epoch, in its order for ``seed``, without a remainder."""
+        """Return this rank's augmented batches of an epoch, in the order of ``epoch_order``, without a remainder."""
         order = epoch_order(self.n_images, seed, epoch, self.batch_size, self.rank, self.group_size)
         samples = self._training_samples(order, seed, epoch)
         if self.accumulation == 1:
@@ -105,14 +105,14 @@ class Batches:
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return the first samples of the split, as many as so many training steps take, and two at least."""
+        """Return a copy with the first samples of the split: enough for ``n_steps`` training steps, at least two."""
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         return part
 
     @property
     def size_in_words(self) -> str:
-        """The number of samples, and of classes where they are known."""
+        """Return the number of samples, and of classes where they are known, in words."""
         return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
 
     def digest(self) -> str:
@@ -130,8 +130,9 @@ class Readable:
     """The batches of a MindSpore dataset, with errors that name the file that can't be read.
 
     Args:
-        batches: all of one shape if ``sink`` is set; None for none, because MindSpore has no empty sampler.
-        sink: on Ascend, batches come from MindSpore's queue on the device, which is filled ahead of the steps.
+        batches: the dataset; its batches have one shape if ``sink`` is set. None for no batches, because MindSpore has
+            no empty sampler.
+        sink: take batches from MindSpore's queue on an Ascend device, which is filled ahead of the steps.
     """
 
     def __init__(self, batches: Any, sink: bool = False):
@@ -180,15 +181,15 @@ def _in_words(text: str) -> str:
 def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = time.sleep) -> Iterator[Any]:
     """Yield the batches of an epoch or an evaluation.
 
-    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made anew and read again;
-    batches that were yielded are read and passed over, so that the rest is augmented as if nothing had happened.
+    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made anew and read again.
+    Batches that were yielded already are read and skipped, so that the rest is augmented as if nothing had happened.
 
     Args:
-        make: gives the same epoch each time.
+        make: makes the same epoch each time.
         wait: sleeps for a number of seconds.
 
     Raises:
-        DataError: reading failed again and again; names the file.
+        DataError: an image can't be decoded, or reading still fails after three pauses; names the file.
     """
     done = 0
     for pause in (*_WAITS_SECONDS, None):

@@ -30,18 +30,18 @@ class ImageFolder(Batches):
 
     Args:
         folder: ``DATA/<split>``.
-        image_size: height and width of the images that leave, in pixels.
-        mean: of the three channels, on the 0 to 255 scale; images leave as (x - mean) / std.
+        image_size: height and width of the images in a batch, in pixels.
+        mean: mean of the three channels, on the 0 to 255 scale; an image x becomes (x - mean) / std.
         std: standard deviation of the three channels, on the same scale.
-        augmentation: in training: ``random_resized_crop`` (with horizontal flip, as on ImageNet), ``pad_crop`` (pad by
-            2, crop at random) or ``none``.
+        augmentation: of training images: ``random_resized_crop`` (with horizontal flip, as on ImageNet), ``pad_crop``
+            (pad by 2, crop at random) or ``none``.
         resize: whether images are resized and centre-cropped outside training; off if all have ``image_size``.
-        damaged: what to do with an image that can't be decoded: ``stop``, or ``replace`` it by another one of the
-            batch's images. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
+        damaged: what to do with an image that can't be decoded: ``stop``, or ``replace`` it by another image of the
+            batch. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
         options: see ``Batches``.
 
     Raises:
-        DataError: see ``read_image_tree``.
+        DataError: as ``read_image_tree``.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -107,7 +107,7 @@ class ImageFolder(Batches):
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """Return ``root/split``; for ``val`` also ``root/validation_preprocess``, as ImageNet's is often called."""
+    """Return ``root/split``; for ``val`` also ``root/validation_preprocess``, a frequent name in copies of ImageNet."""
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
@@ -116,12 +116,12 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
     """Check that all splits of ``root`` have the same classes, and that these fit the network.
 
     Args:
-        root: as the user typed it.
+        root: DATA, as the user typed it.
         classes: split -> names of its class folders.
         n_classes: outputs of the network.
 
     Raises:
-        DataError: names the first split that does not fit.
+        DataError: a split has other classes, or there are more classes than outputs.
     """
     first, *others = classes
     for split in others:
@@ -149,8 +149,8 @@ def read_image_tree(folder: Path) -> tuple[list[str], int, list[str]]:
     """Count the images of a split.
 
     Returns:
-        The names of the class folders, sorted; the number of images in all of them; the suffixes of their names,
-        sorted, in the case that they have.
+        The names of the class folders, sorted; the number of images in all of them; the suffixes of the images' names,
+        as they are written, sorted.
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.
@@ -177,6 +177,6 @@ def _images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _suffix(name: str) -> str:
-    """Return what ``Path(name).suffix`` is, in a tenth of the time: ImageNet has 1.3 million names."""
+    """Return ``Path(name).suffix`` in a tenth of its time: ImageNet has 1.3 million names."""
     stem, dot, ending = name.rpartition(".")
     return dot + ending if stem else ""

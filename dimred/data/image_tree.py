@@ -1,4 +1,4 @@
-"""Image trees on disk, ``DATA/<split>/<class>/<image>``: checking and writing any, and the built-in digits.
+"""Image trees on disk, ``DATA/<split>/<class>/<image>``: check one, write one, and write the built-in digits.
 
 The digits are a small, hard, real task without a download. scikit-learn's 1,797 scans of 8 x 8 pixels (UCI optical
 recognition of handwritten digits) are split *by scan* first, so that no scan has variants in two splits. Each variant
@@ -52,18 +52,19 @@ def _kind(path: Path) -> str:
 
 
 def write_image_tree(out: Path, images: Iterable[tuple[str, str, str, np.ndarray]]) -> dict[str, int]:
-    """Write PNG files ``out/<split>/<class>/<name>.png``, all of them or, after an error, none.
+    """Write PNG files ``out/<split>/<class>/<name>.png``: all of them or, after an error, none.
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        images: (split, class, name, pixels) each; pixels (height, width) or (height, width, 3), on the 0 to 255 scale,
-            are rounded and clipped.
+        images: tuples (split, class, name, pixels). Pixels, (height, width) or (height, width, 3) on the 0 to 255
+            scale, are rounded and clipped.
 
     Returns:
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already; ConfigError: it can't be written.
+        DataError: ``out`` holds something already.
+        ConfigError: ``out`` can't be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"OUT is {str(out)!r}, which exists already; name a new folder, or remove that one first")
@@ -88,7 +89,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        seed: of the split, the shifts and the noise.
+        seed: determines the split, the shifts and the noise.
         noise: standard deviation of the pixel noise, as a share of the scan's full intensity.
         label_noise: share of the *training* images that go to a class drawn at random; val and test stay clean.
 
@@ -96,7 +97,8 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
         The number of images in each split.
 
     Raises:
-        DataError: ``out`` holds something already; ConfigError: it can't be written. Nothing is left behind.
+        DataError: ``out`` holds something already.
+        ConfigError: ``out`` can't be written; nothing is left behind.
     """
     return write_image_tree(out, _images(seed, noise, label_noise))
 

@@ -1,4 +1,4 @@
-"""Somebody's own data: a function of theirs gives the samples, dimred orders, batches and shares them out."""
+"""A user's own data: their function gives the samples; dimred orders, batches and shares them out."""
 
 import hashlib
 import inspect
@@ -20,21 +20,21 @@ Factory = Callable[..., Source]
 
 
 class OwnDataset(Batches):
-    """One split of somebody's own data as batches of its inputs and, last, the labels.
+    """One split of a user's own data as batches of its inputs and, last, the labels.
 
-    Labels that are whole numbers, of any shape, leave as int32; other numbers leave as float32.
+    Labels that are whole numbers, of any shape, become int32; other numbers become float32.
 
     Args:
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
-            epoch with another seed, for the augmentation, and gives the same number each time; otherwise with None.
-            One with a parameter ``epoch`` is told the number of the epoch, too, so that each can read other samples:
-            1, 2, ... in stage 1, 1,000,001, ... in stage 2; or None.
-        data: as the user typed it.
-        split: its name.
+            epoch with another seed, for the augmentation, and must return as many samples each time; otherwise with
+            None. If it has a parameter ``epoch``, it also gets the number of the epoch, so that each can read other
+            samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside training.
+        data: DATA, as the user typed it.
+        split: name of the split.
         options: see ``Batches``.
 
     Raises:
-        DataError: the factory fails, gives no samples of two parts or more, or labels that are no numbers.
+        DataError: the factory fails, its samples have fewer than two parts, or a label is not a number.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
@@ -54,10 +54,10 @@ class OwnDataset(Batches):
             )
 
     def check_classes(self, n_classes: int) -> None:
-        """Refuse labels, by the first sample, that a classifier can't learn or be measured on.
+        """Check by the first sample that a classifier can be trained on these labels, or measured.
 
         Raises:
-            DataError: they are neither whole numbers nor, in ``train``, one probability for each class.
+            DataError: the label is neither of whole numbers nor, in ``train``, one probability for each class.
         """
         label = self._first_label
         if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
@@ -83,7 +83,7 @@ class OwnDataset(Batches):
         return found.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        with _told(f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "mend the function"):
+        with _told(f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "fix the function"):
             told = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
             return self._factory(self._data, self._split, seed, **told)
 
@@ -108,7 +108,7 @@ class OwnDataset(Batches):
 
 @contextmanager
 def _told(what: str, remedy: str) -> Iterator[None]:
-    """Turn any error of somebody else's code inside the block into a DataError."""
+    """Turn any error of the user's code inside the block into a DataError."""
     try:
         yield
     except Exception as error:

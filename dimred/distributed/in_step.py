@@ -5,15 +5,15 @@ from itertools import accumulate
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-_SMALL = 2**14  # numbers; to copy as many takes less than an all-reduce of its own
+_SMALL = 2**14  # numbers; copying so many is faster than an all-reduce of its own
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class AllReduce(nn.Cell):
-    """Sums of tensors over all ranks, times ``share``, as a tuple; graph mode may fuse the all-reduces.
+    """A cell that sums tensors over all ranks, multiplies by ``share``, and returns a tuple.
 
-    The small ones travel as one vector. On CPU nothing is fused, and an all-reduce of one number takes as long as one
-    of thousands.
+    Small tensors travel as one vector: on CPU, where nothing is fused, an all-reduce of one number takes as long as one
+    of thousands. Elsewhere graph mode may fuse the all-reduces.
     """
 
     def __init__(self, share: float):
@@ -35,9 +35,9 @@ class AllReduce(nn.Cell):
 
 
 class Ballot:
-    """A rank's vote on the steps, and what has become of them: a step is made only where every rank goes on.
+    """A rank's votes on the next steps, and their outcome: a step is made only if every rank votes for it.
 
-    The step takes ``tally`` = (leave, made) and gives the next one, from the vote v_r of each rank r::
+    The step takes ``tally`` = (leave, made) and returns the next one, from the vote v_r of each rank r::
 
         leave <- 1 if sum_r max(leave, v_r) > 0 else 0;   made <- made + 1 - leave
 
@@ -66,7 +66,7 @@ def _nothing() -> Tensor:
 
 
 def _small(value: Tensor) -> Tensor:
-    """Return a small tensor as a vector; of a large one its first number, which nobody reads."""
+    """Return a small tensor as a vector; of a large one only the first number, which nobody reads."""
     return value.reshape((-1,))[: _size_if_small(value)]
 
 

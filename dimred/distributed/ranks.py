@@ -39,7 +39,7 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """One process alone: every value stays as it is.
+    """The ranks of a job of one process, in which every value stays as it is.
 
     Attributes:
         rank: number of this process, from 0.
@@ -55,7 +55,7 @@ class Ranks:
         return self.rank == 0
 
     def mean(self) -> nn.Cell | None:
-        """Return a cell from float32 tensors to the tuple of their means over all ranks; None for one process."""
+        """Return a cell that maps float32 tensors to a tuple of their means over all ranks; None for one process."""
         return None
 
     def ballot(self) -> Ballot | None:
@@ -81,23 +81,23 @@ class Ranks:
             The result on rank 0, None elsewhere.
 
         Raises:
-            DimredError: on the other ranks, with the reason for the failure; a FaultError if a file or a disk failed.
-                Rank 0 raises what ``work`` raised.
+            DimredError: ``work`` failed. Rank 0 raises its error; the others get the reason, in a FaultError if a file
+                or a disk failed.
         """
         return work()
 
     def run_together(self, work: Callable[[], Result]) -> Result:
-        """Run ``work`` on every rank; where it fails on one, all of them raise, and none waits for that one.
+        """Run ``work`` on every rank; if it fails on one, all of them raise, so that none waits for that one.
 
         ``work`` may not call a collective.
 
         Raises:
-            DimredError: what ``work`` raised; on the ranks where it did not fail, see ``first_fault``.
+            DimredError: what ``work`` raised here, or else the error of ``first_fault``.
         """
         return work()
 
     def first_fault(self, fault: BaseException | None) -> DimredError | None:
-        """Return an error with the fault of the first rank that has one; None, on every rank, if none has.
+        """Return, on every rank, an error with the fault of the first rank that has one; None if none has.
 
         A fault of the data is a DataError on every rank, one of a file or a disk is a FaultError, and any other a
         DimredError.
@@ -123,9 +123,9 @@ class Ranks:
     def agree(self, intent: Intent) -> Intent:
         """Return the highest intent of any rank, the same on each, by one all-reduce of three numbers.
 
-        Every rank asks, also one that has just failed. So all of them leave a loop at the same place, and none waits in
-        a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote that travels
-        inside a step.
+        Every rank must call this, even one that has just failed. Then all of them leave a loop at the same place, and
+        none waits in a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote
+        that travels inside a step.
         """
         return intent
 
@@ -138,10 +138,10 @@ class Ranks:
         return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Refuse ``content`` that is not the same on all ranks: the sum of equal digests is R times each.
+        """Check that ``content`` is the same on all ranks: then the sum of its digests is R times each.
 
         Raises:
-            DimredError: on every rank, if any differs.
+            DimredError: on every rank, if the content of any differs.
         """
         digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
         if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
@@ -151,7 +151,7 @@ class Ranks:
 
 
 class Group(Ranks):
-    """Several processes, each of which calls the same methods in the same order; see ``Ranks`` for the methods."""
+    """One of several processes, which all call the same methods in the same order; see ``Ranks`` for the methods."""
 
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
@@ -177,7 +177,7 @@ class Group(Ranks):
         self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """Set float parameters to rank 0's values: all others add zeros, so no bit changes."""
+        """Set float parameters to rank 0's values: all others add zeros, so the values do not change."""
         flat = _flat(parameters)
         self._put_sum(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
 
@@ -201,7 +201,7 @@ class Group(Ranks):
         return cast(Result, result)
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
-        """Run ``work`` in a thread of rank 0; the ranks meet in turns, which end when it is done."""
+        """Run ``work`` in a thread of rank 0; the ranks meet in short turns until it is done."""
         outcome: Future[Result] = Future()
 
         def attempt() -> None:
@@ -234,7 +234,7 @@ ALONE = Ranks()
 
 
 def _as_ours(fault: BaseException) -> DimredError:
-    """Return a fault as the error that the other ranks are told."""
+    """Convert a fault to the error that the other ranks get."""
     if isinstance(fault, OSError):
         return FaultError(describe_os_error(fault))
     return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
@@ -251,7 +251,7 @@ def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
     """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
 
     The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
-    longest has ``ceil(M / R)``. Any M and any R go together; with R > M some ranks own nothing.
+    longest has ``ceil(M / R)``. Any M and R are allowed; with R > M some ranks own nothing.
     """
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)
 
@@ -260,15 +260,15 @@ def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
     """Read rank 0's file on every rank; all of them call this.
 
     Args:
-        found: on rank 0 what it has read, with the file as ``path``, None if it has nothing; None on the other ranks.
-        ranks: of the job.
+        found: on rank 0 what it has read, an object with the file as ``path``, or None; on the other ranks None.
+        ranks: the ranks of the job.
         read: reads the content of a file; called on the other ranks with rank 0's path.
 
     Returns:
         The content on every rank, or None on every rank.
 
     Raises:
-        DimredError: on every rank, if one of them can't read the file, or has another file under that path.
+        DimredError: on every rank, if one of them can't read the file or has a different one under that path.
     """
     if ranks.group_size == 1:
         return found
@@ -289,7 +289,7 @@ def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
 
 
 def _sample(path: Path) -> bytes:
-    """Return a digest of the file's length and of blocks all over it."""
+    """Return a digest of a file's length and of blocks spread over it."""
     length = path.stat().st_size
     digest = hashlib.sha256(str(length).encode())
     with path.open("rb") as file:

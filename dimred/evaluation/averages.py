@@ -1,4 +1,4 @@
-"""Averages of saved weights: candidates on every rank, and the choice of the best one on ``val``."""
+"""Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 
 
 class Files(NamedTuple):
-    """Files of weights that are not a ``CheckpointSeries``: their steps, growing, and their paths."""
+    """Files of weights that are not a ``CheckpointSeries``: their steps, increasing, and their paths."""
 
     steps: Sequence[int]
     paths: Sequence[Path]
@@ -29,15 +29,15 @@ class SnapshotAverages:
     """Averages of saved weights, on every rank.
 
     Args:
-        saved: the files, on rank 0, which reads them; None on other ranks, and where there are no files.
-        layout: of the weights.
-        ranks: all of them call the methods.
+        saved: the files, on rank 0, which reads them; None on other ranks, and if there are no files.
+        layout: layout of the weights.
+        ranks: the ranks of the job, which all call the methods.
 
     Attributes:
-        steps: of the files, oldest first, on every rank.
+        steps: steps of the files, oldest first, on every rank.
 
     Raises:
-        CheckpointError: a file can't be read, or does not fit the layout; a DimredError on the other ranks.
+        CheckpointError: a file can't be read, or does not fit the layout; on the other ranks it is a DimredError.
     """
 
     def __init__(self, saved: CheckpointSeries | Files | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
@@ -52,7 +52,7 @@ class SnapshotAverages:
         """Compute the average over a window, float32 (M,).
 
         Raises:
-            CheckpointError: a file changed or can't be read; a DimredError on the other ranks.
+            CheckpointError: a file changed or can't be read; on the other ranks it is a DimredError.
         """
         coefficients = window.coefficients(self.steps)
         found = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
@@ -61,13 +61,13 @@ class SnapshotAverages:
     def measure(
         self, window: Window, selection: Selection, on_val_of: Callable[[np.ndarray], Measured], name: str = ""
     ) -> Candidate:
-        """Make the average over a window a candidate.
+        """Measure the average over a window, and add it to a selection as a candidate.
 
         Args:
-            window: of the files.
+            window: a window of the files.
             selection: gets the candidate.
             on_val_of: weights (M,) -> loss and metric on ``val``.
-            name: of the candidate; by default its profile and steps.
+            name: the candidate's name; by default the window's.
         """
         name = name or window.name(self.steps)
         self._windows[name] = window
@@ -80,7 +80,7 @@ class SnapshotAverages:
 
 
 def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
-    """Return rank 0's vector (M,), on every rank."""
+    """Return rank 0's vector (M,) on every rank."""
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 
@@ -89,7 +89,7 @@ class ChosenWeights(NamedTuple):
 
     Attributes:
         weights: (M,) float32.
-        candidate: as it was measured.
+        candidate: the chosen candidate, with its measurements.
         selection: all candidates.
     """
 
@@ -111,7 +111,7 @@ def choose_average(
     Kaddour, 2022). Which is better depends on the task.
 
     Args:
-        averages: of the snapshots.
+        averages: averages of the snapshots.
         on_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are not
             finite are not measured and never chosen.
         last: the last weights, (M,) float32.
@@ -144,26 +144,26 @@ def choose_start(
     losses: Callable[[], np.ndarray],
     reestimate: Callable[[], object] = lambda: None,
 ) -> ChosenWeights:
-    """Put the average of snapshots that a held-out loss chooses into a network, as stage 2's ``start: best`` does.
+    """Choose an average of snapshots by a held-out loss and put it into the network, like stage 2's ``start: best``.
 
     The candidates are windows and profiles of the snapshots, and the network as it is (``last``). The lowest mean loss
-    is taken. Give the loss that was trained: a network that was trained with smoothed labels is underconfident, and
-    plain cross entropy then prefers averages for their calibration.
+    wins. Give the loss that was trained: a network that was trained with smoothed labels is underconfident, and plain
+    cross entropy then prefers averages for their calibration.
 
     Args:
         network: changed in place.
-        snapshots: of its trainable weights.
-        losses: measures the network as it is, in evaluation mode: one loss for each held-out sample, (n,), of the same
-            samples each time. Weights that are not finite are not measured and never chosen.
-        reestimate: called before each measurement; gives the network BatchNorm statistics that belong to its weights,
+        snapshots: snapshots of its trainable weights.
+        losses: measures the network in its present state, in evaluation mode: one loss for each held-out sample, (n,),
+            of the same samples each time. Weights that are not finite are not measured and never chosen.
+        reestimate: called before each measurement, to give the network BatchNorm statistics that belong to its weights,
             such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
 
     Returns:
         The weights, the candidate's name and loss, and all candidates.
 
     Raises:
-        ConfigError: ``losses`` gives something else. After any error the network is as it was.
-        CheckpointError: a snapshot can't be read, or is of another network.
+        ConfigError: ``losses`` returns something else. After any error the network is as it was before.
+        CheckpointError: a snapshot can't be read, or belongs to another network.
         FaultError: no loss is finite.
     """
     layout, trainable = WeightLayout.from_network(network), network.trainable_params()

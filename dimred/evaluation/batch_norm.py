@@ -21,19 +21,19 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     """Set every BatchNorm's moving mean and variance to the plain average over some training batches.
 
     For each batch the statistics start from 0, so that one forward pass leaves a known share of the batch's own; the
-    average over batches is taken in float64. Where a pass runs a layer n times, each of which moves the statistics by
-    u, that share is 1 - (1 - u)^n; a second pass over the first batch, from another start, tells n. The result does
-    not depend on the statistics from before. Every other cell is in evaluation mode, where the statistics are used, so
-    that nothing is dropped (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance
+    average over batches is taken in float64. If a pass runs a layer n times, and each time moves the statistics by u,
+    that share is 1 - (1 - u)^n; a second pass over the first batch, from another start, reveals n. The result does not
+    depend on the earlier statistics. All other cells are in evaluation mode, so that nothing is dropped, as when the
+    statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance
     Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
     ``momentum=1``), or that no pass runs, keeps them.
 
     Args:
-        network: changed in place; its training mode is put back afterwards.
+        network: changed in place; its training mode is restored afterwards.
         batches: tuples of the inputs and, last, the labels.
 
     Returns:
-        The number of batches used; none in a network without BatchNorm.
+        The number of batches used; 0 for a network without BatchNorm.
 
     Raises:
         ConfigError: there were no batches, or a BatchNorm is one of ``mint``.
@@ -45,12 +45,12 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
     before = [value.asnumpy().copy() for value in moving]
     totals = [np.zeros(value.shape) for value in moving]
-    shares: list[float] = []  # of the batch in what a pass leaves of each of them
+    shares: list[float] = []  # for each of them, the batch's share in the value after a pass
     n_batches = 0
     with evaluating(network):
         for layer in layers:
             layer.set_train(True)
-        network.phase = "train_statistics"  # a graph of its own: those of training and of evaluation are other ones
+        network.phase = "train_statistics"  # a graph of its own, neither that of training nor that of evaluation
         for *inputs, _ in batches:
             left = _pass_from(0.0, network, inputs, moving)
             if not shares:
@@ -70,7 +70,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
 def _pass_from(
     start: float, network: nn.Cell, inputs: Sequence[Tensor], moving: Sequence[Parameter]
 ) -> list[np.ndarray]:
-    """Set all statistics to ``start``, run a forward pass, and return what it leaves of them."""
+    """Set all statistics to ``start``, run a forward pass, and return the statistics after it."""
     for value in moving:
         put_array(value, np.full(value.shape, start))
     network(*inputs)
@@ -78,7 +78,7 @@ def _pass_from(
 
 
 def _share(move: float, kept: float) -> float:
-    """Return 1 - (1 - move)^n, where (1 - move)^n of the start was kept; 0 for a layer that did not run."""
+    """Return 1 - (1 - move)^n for the n with which (1 - move)^n is nearest to ``kept``; 0 if the layer did not run."""
     log_kept_each = math.log1p(-min(move, 1 - 1e-9))
     n_runs = round(math.log(max(kept, 1e-9)) / log_kept_each) if math.isfinite(kept) else 1
     return -math.expm1(n_runs * log_kept_each)

@@ -28,10 +28,10 @@ _KEPT_BYTES = 1 << 28  # of the batches of one purpose
 
 
 class _Kept:
-    """Batches that are the same each time; if they are small they are read once and kept in memory.
+    """Batches that are the same each time; if they are small, they are read once and kept in memory.
 
     Args:
-        read: reads them.
+        read: reads the batches.
         at_batch: called for each batch.
     """
 
@@ -52,20 +52,20 @@ class _Kept:
 
 
 class OnSplits:
-    """Measurements of a network with its current weights.
+    """Measurements of a network with its current weights on the splits of its data.
 
     Args:
-        network: inputs -> outputs.
-        images: by split; ``train`` for ``reestimate``.
-        scores: what it is measured by.
-        seed: of the order of the training images.
-        n_batches: training batches, of all ranks each, that statistics are re-estimated on.
+        network: maps inputs to outputs.
+        images: the splits by name; ``reestimate`` needs ``train``.
+        scores: loss and metric to measure by.
+        seed: determines the order of the training images.
+        n_batches: how many training batches of each rank statistics are re-estimated on.
         ranks: all of them call the methods, each with its share of the images; a method that fails on one fails on all.
-        at_batch: called for each batch of a pass, for whoever watches over long ones.
+        at_batch: called for each batch of a pass, as a sign of life.
 
     Attributes:
-        network: as given.
-        layout: of its trainable weights.
+        network: the network as given.
+        layout: layout of its trainable weights.
         has_batch_norm: whether there is anything to re-estimate.
     """
 
@@ -92,7 +92,7 @@ class OnSplits:
 
     @property
     def passes_each(self) -> float:
-        """Forward passes over the training split that it takes to measure weights on ``val``, BatchNorm included."""
+        """Return the cost of measuring weights on ``val``, BatchNorm included, in passes over the training split."""
         samples = self._images["val"].n_images
         if self.has_batch_norm:
             samples += (self._n_batches + 1) * self._images["train"].batch_size * self._ranks.group_size

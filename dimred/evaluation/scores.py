@@ -1,8 +1,8 @@
-"""Means of any loss or metric over all items of all ranks; and the built-in ones, of a classifier.
+"""Means of any loss or metric over all items of all ranks; and the built-in loss and metric of a classifier.
 
-The built-in ones are of logits (n, n_classes) for n labels, or (n, n_classes, ...) for labels (n, ...), such as one for
-each place of a text, and give a number for each label. Labels of ``IGNORED`` are left out, as MindSpore's cross entropy
-does.
+The built-in ones take logits (n, n_classes) for n labels, or (n, n_classes, ...) for labels (n, ...), such as one for
+each place of a text, and give a number for each label. Labels equal to ``IGNORED`` are left out, as in MindSpore's
+cross entropy.
 """
 
 import math
@@ -31,8 +31,8 @@ class Scores(NamedTuple):
     """The loss and the metric that measure a network.
 
     Attributes:
-        loss: the lowest is the best; chooses on ``val``.
-        metric: what is reported.
+        loss: the loss by which ``val`` chooses; lower is better.
+        metric: the metric that is reported.
     """
 
     loss: Score
@@ -43,7 +43,7 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return whether the class with the highest logit is the label, (n, ...); and which labels count.
 
     Raises:
-        DataError: the labels are no classes, or not one for each of the network's decisions.
+        DataError: the labels are not classes of the network, or their shape does not fit the logits.
     """
     labels = _classes(logits, labels)
     return ops.equal(ops.argmax(logits, 1).astype(ms.int32), labels), ops.not_equal(labels, IGNORED)
@@ -52,9 +52,8 @@ def is_correct(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Return the cross entropy of each label, (n, ...); and which labels count.
 
-    With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it tells
-    two networks apart that accuracy can't: a label counts by how sure the network was, not only by whether it crossed a
-    border.
+    With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it can
+    distinguish two networks where accuracy can't, because it counts how sure the network was, not only which class won.
 
     Raises:
         DataError: as ``is_correct``.
@@ -97,7 +96,7 @@ Found = list[tuple[np.ndarray, np.ndarray]]
 
 
 def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[Found]:
-    """Evaluate each score on the batches in one pass; the mode of each cell is put back afterwards."""
+    """Evaluate each score on the batches in one pass; the mode of each cell is restored afterwards."""
     found: list[Found] = [[] for _ in scores]
     with evaluating(network):
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
@@ -108,10 +107,10 @@ def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[Found]
 
 
 def mean_of_items(found: Found, ranks: Ranks = ALONE) -> float:
-    """Compute the mean over every item that counts, of all ranks, whose shares of the data may differ.
+    """Compute the mean over all items that count, of all ranks, whose shares of the data may differ in size.
 
     Raises:
-        DataError: none counts.
+        DataError: no item counts.
     """
     total = sum((np.array([sums.sum(), counts.sum()]) for sums, counts in found), np.zeros(2))
     score, n_items = ranks.sum(total)
@@ -119,10 +118,10 @@ def mean_of_items(found: Found, ranks: Ranks = ALONE) -> float:
 
 
 def means_of_samples(found: Found, ranks: Ranks = ALONE) -> np.ndarray:
-    """Compute the score of each sample, float32 (n,): those of all ranks, in the same order on each.
+    """Compute the score of each sample of all ranks, float32 (n,), in the same order on each rank.
 
-    It is the sum over the sample's items, divided by the mean number of items of a sample. So the mean over the samples
-    is the mean over the items, and the samples are what is independent of each other.
+    A sample's score is the sum over its items, divided by the mean number of items in a sample. So the mean over the
+    samples is the mean over the items, while the samples remain independent of each other.
 
     Raises:
         DataError: no item counts.
@@ -149,14 +148,14 @@ def sums_and_counts(found: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarra
     """Sum the items of each sample that count, and count them.
 
     Args:
-        found: what a score gave for a batch.
-        outputs, labels: what it was called with.
+        found: what a score returned for a batch.
+        outputs, labels: what the score was called with.
 
     Returns:
         Sums and counts, float64 (n,) each, for the n samples of the batch.
 
     Raises:
-        ConfigError: that is not one value for each item, see ``misfit``.
+        ConfigError: there is not one value for each item, see ``misfit``.
     """
     values, counted = found if isinstance(found, tuple) else (found, True)
     values, counted = np.broadcast_arrays(on_host(values), on_host(counted) != 0)
@@ -167,14 +166,14 @@ def sums_and_counts(found: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarra
 
 
 def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
-    """Say why values of this shape are not one for each item of a batch, (n, ...); None if they may be.
+    """Explain why values of this shape can't be one for each item of a batch, (n, ...); None if they can.
 
-    Outputs (n, 1) and labels (n,) broadcast to (n, n): every output is compared with every label, and the mean of that
-    means nothing. Such values are more than the outputs and more than the labels.
+    Outputs (n, 1) and labels (n,) broadcast to (n, n): every output is compared with every label, and the mean is
+    meaningless. Such values are noticed because they outnumber both the outputs and the labels.
 
     Args:
-        shape: of what a loss or a metric gave.
-        outputs: of the network, a Tensor or several.
+        shape: shape of what a loss or a metric returned.
+        outputs: the network's outputs, a Tensor or several.
         labels: (n, ...).
     """
     if not shape:

@@ -26,7 +26,7 @@ _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open ``path`` for an atomic write: others see the old content until the new one is complete.
+    """Open ``path`` for an atomic write: others see the old content until the new content is complete.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
     without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
@@ -49,7 +49,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
 
     Raises:
-        OSError: the folder exists, or the one it is to be in does not, is not writable, or is full.
+        OSError: the folder exists, or its parent does not, is not writable, or is full.
     """
     target = Path(path)
     with _temporary_name(target) as temporary:
@@ -60,7 +60,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def _temporary_name(target: Path) -> Iterator[Path]:
-    """Yield an unused name beside the target; after an error, remove what has that name.
+    """Yield an unused path beside the target; after an error, remove what was made there.
 
     The name has the host and process, for ``remove_leftovers``. It does not have the target's name, which may already
     be as long as the file system allows.
@@ -112,7 +112,7 @@ def flush_to_disk(descriptor: int, path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is that of an unfinished file or folder."""
+    """Return whether a name is the temporary name of an unfinished file or folder."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
@@ -150,17 +150,17 @@ LOCK = ".lock"
 
 
 class FolderLock:
-    """A lock on a folder, ``folder/.lock``, held as long as the block lasts; a missing folder is made.
+    """A lock on a folder, ``folder/.lock``, held inside the block; a missing folder is made.
 
     The kernel holds it (``flock``) and releases it with the process, so a crash leaves nothing to clean up. The file
-    only has a note of who holds it.
+    only notes who holds the lock.
 
     Args:
-        folder: to lock.
+        folder: the folder to lock.
         what: the argument and its value, for the message: ``--out is '/a/b'``.
 
     Raises:
-        RunError: another process holds the lock; says which, and what is locked.
+        RunError: another process holds the lock; the message names it.
         OSError: the folder can't be made or written to.
     """
 
@@ -212,7 +212,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
 
 stop_waiting = threading.Event()
-"""Set where the program was told to end: then ``retry`` waits no longer. Process-wide, because rank 0 of several writes
+"""Set when the program is told to end; then ``retry`` no longer waits. Process-wide, because rank 0 of several writes
 its files in a thread, which receives no signals."""
 
 
@@ -229,7 +229,7 @@ def retry(action: Callable[[], _Result]) -> _Result:
         What ``action`` returned.
 
     Raises:
-        OSError: one that will not pass, or the last one.
+        OSError: an error that will not pass, or that of the last attempt.
     """
     pauses, said_ago = iter(_WAITS_SECONDS), _SECONDS_BETWEEN_LINES
     while True:

@@ -28,11 +28,11 @@ def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) 
 
 
 def read_checksummed(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of ``write_checksummed``, and return its content.
+    """Read the content of a file that ``write_checksummed`` wrote.
 
     Raises:
-        ValueError: it is not JSON, has no checksum, was changed, or is too large.
-        OSError: it can't be read.
+        ValueError: the file is not JSON, has no checksum, was changed, or is too large.
+        OSError: the file can't be read.
     """
     with Path(path).open("rb") as file:
         raw = file.read(_LARGEST + 1)

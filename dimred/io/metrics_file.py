@@ -1,6 +1,6 @@
 """Read ``metrics.jsonl``, one JSON object a line, and format metrics.
 
-An ``accuracy`` is a fraction, shown in percent; any other metric is shown as it is.
+An ``accuracy`` is a fraction, and shown in percent; any other metric is shown as it is.
 """
 
 import json
@@ -35,7 +35,7 @@ ACCURACY = "accuracy"
 
 
 def metric_text(name: str, value: float, decimals: int = 2) -> str:
-    """Format a metric's value: accuracy in percent with these ``decimals``, others with four digits."""
+    """Format a metric's value: accuracy in percent with ``decimals`` decimals, others with four digits."""
     return f"{100 * value:.{decimals}f} %" if name == ACCURACY else f"{value:.4g}"
 
 

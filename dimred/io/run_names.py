@@ -21,7 +21,7 @@ RANK_LOG = "train.log"
 ENVIRONMENT_LOG = "env.log"
 SCHEDULER_LOG = "scheduler.log"
 
-# What may stand in a folder without being results of a run.
+# Files that a folder may hold without having results of a run.
 NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDULER_LOG})
 
 # Of stage 1.
@@ -62,7 +62,7 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Begin a message about a checkpoint argument: its name, value, and kind if its folder tells it."""
+    """Write the beginning of a message about a checkpoint argument: its name, its value, and its kind if known."""
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
@@ -72,7 +72,7 @@ def named_weights(argument: str, path: Path) -> str:
 
 
 def full_checkpoint_beside(weights: Path) -> str:
-    """Return the full checkpoint to suggest in place of these weights."""
+    """Return the path of the full checkpoint to suggest in place of these weights."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
     found = {} if folder is None else full_checkpoints(folder)
     others = {epoch: path for epoch, path in found.items() if path != weights}
@@ -80,6 +80,6 @@ def full_checkpoint_beside(weights: Path) -> str:
 
 
 def snapshots_below(folder: Path) -> str:
-    """Return the end of a message about a run's folder, with the place of its snapshots; empty for other folders."""
+    """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders."""
     place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
     return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""

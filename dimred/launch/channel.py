@@ -1,4 +1,4 @@
-"""A rank's reports to its launcher over a socket pair, the detection of a stall from them, and the signals that end it.
+"""A rank's reports to its launcher over a socket pair, the detection of a stall from them, and stop signals.
 
 Each packet is a JSON list: ["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
@@ -29,7 +29,7 @@ _LONGEST_TURN_SECONDS = 10.0  # between two questions to a StallDetector, unless
 
 
 def _connect() -> socket.socket | None:
-    """Take this process's end of the pair, and hide it from programs that this process starts."""
+    """Take over this process's end of the pair, and hide it from programs that it starts."""
     if (number := os.environ.pop(LAUNCHER, None)) is None:
         return None
     launcher = socket.socket(fileno=int(number))
@@ -42,7 +42,7 @@ _told: set[str] = set()  # kinds of messages sent so far
 
 
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
-    """Send a message without waiting; return whether it was sent, which it is not if the launcher reads nothing."""
+    """Send a message, by default without waiting; return whether it was sent."""
     _told.add(kind)
     with suppress(OSError):  # if the launcher is gone, this rank is about to end
         return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
@@ -50,16 +50,16 @@ def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> b
 
 
 def tell_refusal(why: str) -> bool:
-    """Send the launcher the reason why this rank refuses to begin, to print it once for all ranks.
+    """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
-        False if the caller has to print it: there is no launcher, or the rank has begun.
+        Whether it was sent; if not, because there is no launcher or the rank has begun, the caller must print it.
     """
     return not _told and _tell("refused", why[:_LONGEST_REASON], flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
-    """Report what this rank starts doing for a step, so that the launcher can name a rank that stalls."""
+    """Report what this rank begins to do in a step, so that the launcher can name a rank that stalls."""
     _tell("at", doing, step)
 
 
@@ -70,7 +70,7 @@ def tell_alive() -> None:
 
 
 class _SignsOfLife(logging.Handler):
-    """Reports activity with every log record, such as one of a run that waits for room on a full disk."""
+    """A handler that reports activity with every log record, such as one of a run that waits on a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report activity."""
@@ -87,9 +87,9 @@ class StageBar:
     Without a terminal, the progress is logged at level DEBUG.
 
     Args:
-        name: of the stage.
+        name: the stage's name.
         total: number of steps.
-        done: steps that earlier runs have done.
+        done: steps made before this run was resumed.
     """
 
     def __init__(self, name: str, total: int, done: int):
@@ -124,18 +124,18 @@ class StageBar:
 
 
 class Stall(NamedTuple):
-    """A job that stands still."""
+    """A job that makes no progress."""
 
     rank: int  # the lowest of the ranks that the others wait for
     words: str  # description for an error message
 
 
 class StallDetector:
-    """Detects a stall from the reports of this host's ranks.
+    """A detector of stalls from the reports of this host's ranks.
 
-    The ranks of data-parallel training meet in every step, so when one stands still, all soon do. The rank at the
-    smallest step is the straggler; one that never reported has not reached its first step. If all are equally far, they
-    wait for a rank of another host, or for each other.
+    The ranks of data-parallel training meet in every step, so when one stalls, all soon do. The rank at the smallest
+    step is the straggler; one that never reported has not reached its first step. If all are equally far, they wait for
+    a rank of another host, or for each other.
 
     Args:
         ranks: numbers of this node's ranks.
@@ -150,7 +150,7 @@ class StallDetector:
         self._last = self._asked = now()
 
     def heard(self, rank: int, doing: str, step: int) -> None:
-        """Record what a rank starts doing for a step: first reading, then computing, then anything else."""
+        """Record what a rank begins to do in a step; the order is reading, computing, anything else."""
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
         self.alive()
@@ -160,7 +160,7 @@ class StallDetector:
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
-        """Return the stall if all ranks have been silent for too long since the first report, else None.
+        """Return the stall if all ranks have been silent for too long after the first report, else None.
 
         Call it several times a second: a pause of more than 10 s means that the launcher itself was suspended, and
         does not count.
@@ -189,14 +189,14 @@ def _named(ranks: list[int]) -> str:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return SIGTERM, SIGINT, and SIGHUP unless that is ignored, as by ``nohup``."""
+    """Return the signals that stop a run: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as by ``nohup``."""
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call ``handler`` for each of these signals inside the block, and afterwards the handlers from before again."""
+    """Handle the stop signals by ``handler`` inside the block, and restore the earlier handlers afterwards."""
     before = {number: signal.signal(number, handler) for number in stop_signals()}
     try:
         yield
@@ -206,10 +206,10 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 class StopSignals:
-    """Raises ``StoppedError`` for these signals inside ``with``; inside ``held`` the first one is only noted.
+    """A context that raises ``StoppedError`` for the stop signals; inside ``held`` the first one is only noted.
 
-    Under a launcher further ones change nothing: if Slurm or systemd signals every process of a job, the launcher
-    passes on what this process has got already. The launcher ends a rank that takes too long.
+    Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
+    passes on what this process has already received. The launcher ends a rank that takes too long.
 
     Attributes:
         received: number of the first signal, or None.
@@ -230,7 +230,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Only note the first signal inside the block, in ``received``; raise for a second one, and after the block."""
+        """Hold the first signal back until the end of the block; a second one raises at once."""
         self._held = True
         try:
             yield
@@ -240,7 +240,7 @@ class StopSignals:
             raise StoppedError(self.received)
 
     def reinstall(self) -> None:
-        """Put the handlers back, because MindSpore takes ctrl-C for itself when it compiles or begins an epoch."""
+        """Install the handlers again, because MindSpore replaces ctrl-C's when it compiles or begins an epoch."""
         for number in stop_signals():
             signal.signal(number, self._handle)
 

@@ -18,7 +18,7 @@ _LOOPBACK = "127.0.0.1"
 _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
-OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # what it gets in addition to Job.environment
+OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
 ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
@@ -27,7 +27,7 @@ class Job:
     """One program on several ranks; see ``make_job``."""
 
     program: str  # module that each rank runs with ``arguments`` and ``--out FOLDER``
-    stage: str  # ending of the ranks' folders, out/device{rank}_{stage}
+    stage: str  # suffix of the ranks' folders, out/device{rank}_{stage}
     arguments: tuple[str, ...]
     out: Path
     devices: int  # number of ranks on all hosts together, R
@@ -37,7 +37,7 @@ class Job:
     master_port: int
     device_target: Literal["CPU", "Ascend"]
     rank_table: Path | None = None
-    table: tuple[Device, ...] = ()  # its rows by rank; empty without one
+    table: tuple[Device, ...] = ()  # the rank table's rows by rank; empty without one
 
     @property
     def local_ranks(self) -> range:
@@ -68,7 +68,7 @@ class Job:
         return [sys.executable, "-c", _SCHEDULER, str(self.out)]
 
     def environment(self) -> dict[str, str]:
-        """Return what every process of the job gets in addition to the launcher's environment."""
+        """Return the variables that every process of the job gets in addition to the launcher's environment."""
         given = os.environ
         path = f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}"
         mine = {"PATH": path, "PYTHONUNBUFFERED": "1", "GLOG_v": given.get("GLOG_v", "3")}
@@ -93,7 +93,7 @@ class Job:
         return mine
 
     def rank_environment(self, rank: int) -> dict[str, str]:
-        """Return what one rank gets in addition to ``environment``."""
+        """Return the variables that one rank gets in addition to ``environment``."""
         device = self.table[rank].device_id if self.table else rank - self.local_ranks[0]
         mine = {"RANK_ID": str(rank), "RANK_SIZE": str(self.devices), "DEVICE_ID": str(device)}
         return mine | ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank)} if self.joins_ranks else {})
@@ -115,9 +115,9 @@ class Job:
         """Check what can be known before any rank is started.
 
         Raises:
-            MissingPackageError: there is no MindSpore.
-            ConfigError: the devices or CANN's module are missing, a port is taken, or without ``resume`` a folder
-                holds earlier results.
+            MissingPackageError: MindSpore is not installed.
+            ConfigError: the devices or CANN's module ``hccl`` are missing, the port can't be used, or a folder holds
+                earlier results and ``resume`` is not set.
         """
         if find_spec("mindspore") is None:
             raise MissingPackageError("mindspore")
@@ -156,8 +156,8 @@ def make_job(
 ) -> Job:
     """Make a job from the options of a command; None stands for an option that was not given.
 
-    A rank table gives the devices, hosts and host 0's address; without it there are 8 devices on one host. One host
-    uses any free port; several have to agree on one, by default 8118.
+    A rank table gives the devices, the hosts and host 0's address; without it there are by default 8 devices on one
+    host. One host uses any free port; several have to agree on one, by default 8118.
 
     Raises:
         ConfigError: a number is out of range, the rank table is wrong or contradicts an option, or several hosts lack

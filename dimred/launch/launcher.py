@@ -49,8 +49,8 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
 
     Returns:
-        0, or the status of a job that a signal stopped: 128 + signal, or the status that all of its ranks ended with if
-        that says more.
+        0; for a job that a signal stopped 128 + signal, or another status if all ranks that did not end by SIGTERM
+        ended with it.
 
     Raises:
         ConfigError: there are earlier results, or the devices are missing; nothing was started.
@@ -71,7 +71,7 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
 
 
 class _Watch:
-    """The processes of one job on this host, and what is known of them."""
+    """The processes of one job on this host, and what is known about them."""
 
     def __init__(self, job: Job, stall_timeout_seconds: float):
         self._job, self._first = job, job.local_ranks[0]
@@ -90,7 +90,7 @@ class _Watch:
         self._bar = LiveBar()
 
     def run(self) -> int:
-        """Start the processes and wait for them; none is left, however this ends."""
+        """Start the processes and wait for them; however this ends, none is left running."""
         with handled(self._note_signal):
             try:
                 self._start()
@@ -141,7 +141,7 @@ class _Watch:
         return self._scheduler.status() is not None
 
     def _turn(self) -> None:
-        """Handle the ranks' messages and ends, pass on signals, show rank 0's log, and look for a failure."""
+        """Handle messages and exits of ranks, pass on signals, show the first rank's log, and look for a failure."""
         running = [number for number in self._ranks if number not in self._statuses]
         wait([self._ranks[number].fileno() for number in running if self._ranks[number].is_open], _WAIT_SECONDS)
         for number in running:
@@ -158,7 +158,7 @@ class _Watch:
         self._failure = self._failure or self._look_for_a_failure()
 
     def _take(self, rank: int, message: Any) -> None:
-        """Take a message of a rank."""
+        """Handle a message from a rank."""
         match message:
             case ["at", doing, step]:
                 self._stalls.heard(rank, doing, step)
@@ -206,7 +206,7 @@ class _Watch:
         self._signals.append(number)
 
     def _pass_signals_on(self) -> None:
-        """Let the ranks save at the first SIGTERM, ctrl-C or SIGHUP; end them at the second."""
+        """Make the ranks save at the first SIGTERM, ctrl-C or SIGHUP; end them at the second."""
         if len(self._signals) > 1:
             self._stop_deadline = 0.0
         if not self._signals or self._stopped_by is not None:
@@ -230,7 +230,7 @@ def _name(number: int) -> str:
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
-    """Log time, command and the environment variables that matter to a run; others may hold secrets."""
+    """Log time, command and the environment variables that matter to a run, not others, which may hold secrets."""
     shown = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_SHOWN))
     with log.open("a", encoding="utf-8") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)

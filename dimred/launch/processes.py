@@ -107,15 +107,15 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Wait up to 10 s for the end of a killed process, whose disk may hang; close the socket."""
+        """Wait up to 10 s for a killed process, whose disk may hang, to end; close the socket."""
         self.status(_SECONDS_TO_DIE)
         self._socket.close()
 
 
 def show(text: str, stream: TextIO) -> None:
-    """Write a text at once, and give up a stream that nobody reads any more.
+    """Write a text without buffering; if nobody reads the stream any more, discard it and all that follows.
 
-    Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks are still to save.
+    Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks still have to save.
     """
     try:
         stream.write(text)
@@ -126,10 +126,10 @@ def show(text: str, stream: TextIO) -> None:
 
 
 class LogTail:
-    """What another process appends to a log from now on; the file need not exist yet.
+    """The text that another process appends to a log from now on; the file need not exist yet.
 
     Attributes:
-        path: of the log.
+        path: path of the log.
     """
 
     def __init__(self, path: Path):
@@ -137,10 +137,10 @@ class LogTail:
         self._start = self._position = path.stat().st_size if path.exists() else 0
 
     def show(self, *, to_the_end: bool = False) -> None:
-        """Copy new lines to standard output, but for INFO and WARNING lines of MindSpore's own code.
+        """Copy new lines to standard output, except INFO and WARNING lines of MindSpore's own code.
 
         Args:
-            to_the_end: also a last line that is not complete.
+            to_the_end: whether to include a last line that is not complete.
         """
         try:
             with self.path.open("rb") as file:
@@ -168,7 +168,7 @@ def make_folders(job: Job) -> list[Path]:
     """Make the folders of this host's ranks, and return the new ones.
 
     Raises:
-        ConfigError: that is not possible; none is left.
+        ConfigError: a folder can't be made; new ones are removed again.
     """
     folders = [job.folder(rank) for rank in job.local_ranks]
     new = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]

@@ -33,7 +33,7 @@ class _Table(BaseModel, coerce_numbers_to_str=True):
 
 
 class Device(NamedTuple):
-    """A device of a table."""
+    """A device of a rank table."""
 
     rank: int  # over all servers, from 0
     server_id: str  # address of its server
@@ -70,8 +70,8 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
     """Read the devices of a table, by rank.
 
     Args:
-        path: of the JSON file.
-        n_devices: how many there must be (``--devices``); None for any number.
+        path: the JSON file.
+        n_devices: how many devices there must be (``--devices``); None for any number.
 
     Raises:
         ConfigError: lists everything that is wrong with the table.
@@ -104,7 +104,7 @@ def _devices(content: Any, refusal: str, n_devices: int | None = None) -> list[D
 
 
 def _in_words(problem: Any) -> str:
-    """Describe what is wrong with the form of a table."""
+    """Describe one thing that is wrong with the form of a table."""
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f"the field {where!r} is missing"

@@ -27,7 +27,7 @@ _NO_ERROR = (
     "the metric gives one number, so a difference can't be told from chance; let it return one number for each sample, "
     "or (number, standard error)"
 )
-_FAILURES = 3  # if so many of the first candidates fail, it is no accident
+_FAILURES = 3  # if the first three candidates all fail, the metric is at fault
 
 
 class BudgetSpentError(Exception):
@@ -39,7 +39,7 @@ class Average(NamedTuple):
 
     Attributes:
         kind: ``window``, ``profile`` or ``soup``.
-        name: for a reader.
+        name: what a reader sees.
         coefficients: c, one for each checkpoint.
     """
 
@@ -49,7 +49,7 @@ class Average(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An evaluation of an average on a split; either ``score`` or the reason why it ``failed`` is None."""
+    """An evaluation of an average on a split; ``score`` is None if it failed, otherwise ``failed``, the reason."""
 
     average: Average
     split: str
@@ -62,15 +62,15 @@ class Scores:
     """The scores of one merge.
 
     Args:
-        path: of the file.
-        about: what is scored and how; must be the same when a later call goes on.
+        path: the file that keeps them.
+        about: what is scored and how; must be the same when a later call continues the merge.
         evaluate: scores an average on a split, with or without re-estimated statistics.
         better: ``lower`` or ``higher``.
-        budget: most evaluations on ``search``; None for no limit.
+        budget: limit on evaluations on ``search``; None for no limit.
 
     Raises:
-        RunError: the file is damaged, or of another merge.
-        OSError: it can't be written.
+        RunError: the file is damaged, or belongs to another merge.
+        OSError: the file can't be written.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class Scores:
         return len(self._asked)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Score an average on a split, unless it has been; a failure is a trial too.
+        """Return the trial of an average on a split, and make it if there is none; a failure is a trial too.
 
         Raises:
-            BudgetSpentError: it would be one too many on ``search``.
+            BudgetSpentError: the budget allows no further evaluation on ``search``.
             SearchError: the first trials all failed; their file is removed, so that the next call begins anew.
             CheckpointError: the average can't be made.
             OSError: the disk is full, or fails.
@@ -169,12 +169,12 @@ def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> 
     """Score on ``search``: uniform windows, profiles around the best of them, and with splits a greedy soup.
 
     Args:
-        scores: of the averages.
-        steps: of the checkpoints, oldest first.
-        has_splits: whether the metric tells splits apart, so that a soup can be judged on another one.
+        scores: the scores, which get new ones.
+        steps: steps of the checkpoints, oldest first.
+        has_splits: whether the metric takes a split, so that a soup can be judged on another one.
 
     Returns:
-        Why it ended.
+        The reason why scoring ended, in words.
     """
     try:
         windows = uniform_windows(len(steps))
@@ -194,7 +194,7 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
 
 
 def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
-    """Score the greedy soup of all checkpoints, or of 16 evenly spread ones with the newest."""
+    """Score the greedy soup of all checkpoints, or of 16 evenly spaced ones, the newest included."""
     n = len(steps)
 
     def loss(numbers: Sequence[int]) -> float:
@@ -216,7 +216,7 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
         The average to keep; those to show beside it; and the reason for the choice.
 
     Raises:
-        SearchError: the metric failed on every one of them.
+        SearchError: the metric failed on all of them.
     """
     searched = [average for average, _ in scores.scored("search")]
     plain = [average for average in searched if average.kind != "soup"][:_FINALISTS]

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
-_OF_FOLDERS = ("model", "adapter_model")  # the names of files whose folder tells which they are
+_OF_FOLDERS = ("model", "adapter_model")  # names that say nothing about a file; its folder's name does
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _CONVERT = (
     'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
@@ -46,12 +46,12 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         order: by ``step``, the number in the name of the file or folder; by ``name``; or by ``mtime``.
 
     Returns:
-        At least two, the oldest first.
+        At least two checkpoints, the oldest first.
 
     Raises:
-        ConfigError: nothing is there, or the names don't tell the order.
-        SeriesError: there is only one.
-        CheckpointError: a file can't be read, is damaged, a pickle, or of another network than the last.
+        ConfigError: there is no checkpoint, or the names don't tell the order.
+        SeriesError: there is only one checkpoint.
+        CheckpointError: a file can't be read, is damaged or a pickle, or differs from the last in its network.
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
@@ -95,13 +95,13 @@ def select(
     """Select checkpoints by their steps.
 
     Args:
-        checkpoints: in order.
-        last: how many to keep of the others, the newest; None for all.
-        from_step, to_step: first and last step to keep; None for the first or last there is.
+        checkpoints: the checkpoints, oldest first.
+        last: keep only the newest so many of those between the steps; None for all.
+        from_step, to_step: first and last step to keep; None for no limit.
 
     Raises:
         ConfigError: ``last`` is below 1.
-        SeriesError: none is left.
+        SeriesError: no checkpoint is left.
     """
     if last is not None and last < 1:
         raise ConfigError(f"--last is {last}; give a whole number of at least 1")
@@ -134,7 +134,7 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
 
 
 def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
-    """Check that tensors without a mean are equal in all checkpoints, because they are copied from one of them.
+    """Check that integer tensors are equal in all checkpoints: they have no mean, and are copied from one of them.
 
     Raises:
         CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
@@ -149,7 +149,7 @@ def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def label(checkpoint: Checkpoint) -> str:
-    """Return a short name of a checkpoint: that of its file, or of its folder."""
+    """Return a short name for a checkpoint: its file's, or its folder's."""
     return checkpoint.path.parent.name if checkpoint.path.stem in _OF_FOLDERS else checkpoint.path.name
 
 
@@ -159,7 +159,7 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 
 
 def _matches(source: str) -> list[Path]:
-    """Return the path, or what the glob matches; ConfigError if that is nothing."""
+    """Return the path, or the paths that it matches as a glob; ConfigError if there are none."""
     path = Path(source)
     found = [path] if path.exists() else []
     with suppress(ValueError):  # of a "**" beside other letters
@@ -170,7 +170,7 @@ def _matches(source: str) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """List the checkpoints in a folder: numbered folders, or else files; results of merges are left out."""
+    """List the checkpoints in a folder: numbered folders or, if there are none, files; omit results of merges."""
     if where := snapshots_below(folder):
         raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, the folder of a run{where}")
     visible = (path for path in folder.iterdir() if not path.name.startswith("."))
@@ -197,7 +197,7 @@ def read_one(path: Path) -> Checkpoint:
     """Open a checkpoint: a file, a folder with one, or shards; its step is left at 0.
 
     Raises:
-        CheckpointError: it is damaged, a pickle, or not one checkpoint.
+        CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.
     """
     main = path
     if path.is_dir():

@@ -1,12 +1,12 @@
-"""LoRA adapters: the mean of what they add to the network, s B A, as one adapter.
+"""LoRA adapters: average what they add to the network, s B A, and write it as one adapter.
 
 With s = alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski, 2023, arXiv 2312.03732), the mean of N adapters is
 
     sum(c_i s B_i A_i) / sum(c_i) = s' [B_1 ... B_N] [f_1 A_1; ...; f_N A_N]
 
-an adapter of rank N r. The mean of the B times the mean of the A is another matrix. The common part of the f_i goes
-into s', by the new alpha, so that equal coefficients leave every factor as it is. A smaller rank takes the largest
-singular values of the sum; QR decompositions of both sides reduce it to a matrix of N r x N r first.
+which is an adapter of rank N r. (The mean of the B times the mean of the A is another matrix.) The common part of the
+f_i goes into s', by the new alpha, so that equal coefficients leave every factor unchanged. For a smaller rank the
+largest singular values of the sum are kept; QR decompositions of both sides first reduce it to an N r x N r matrix.
 """
 
 import json
@@ -42,7 +42,7 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """Read the configuration beside an adapter's weights; None if there is none.
 
     Raises:
-        CheckpointError: it can't be read, or has no rank and alpha.
+        CheckpointError: the configuration can't be read, or lacks a valid rank or alpha.
     """
     path = checkpoint.files[0].with_name(CONFIG)
     if not path.is_file():
@@ -65,10 +65,10 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 
 def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
-    """Check that checkpoints hold no LoRA factors, or are adapters whose mean is that of their products.
+    """Check that checkpoints are free of LoRA factors, or are adapters whose products can be averaged.
 
     Raises:
-        CheckpointError: they have no mean; the message says why.
+        CheckpointError: they can't be averaged; the message says why.
     """
     configs = [adapter_config(checkpoint) for checkpoint in checkpoints]
     for checkpoint, config in zip(checkpoints, configs, strict=True):
@@ -111,12 +111,12 @@ def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
 
 
 def _comparable(value: object) -> object:
-    """Return a value in which the order of a list, and how nothing is written, make no difference."""
+    """Return a form of a value in which lists are sorted, and empty values are None, to compare two of them."""
     return sorted(value, key=str) if isinstance(value, list) else value or None
 
 
 def factors_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """List the pairs of factors, name of A, (r, ...) -> name of B, (n, r) or (n, r, 1, 1)."""
+    """Pair the factors: name of A, with shape (r, ...), -> name of B, with shape (n, r) or (n, r, 1, 1)."""
     pairs, tensors = {}, checkpoint.tensors
     for name in filter(_A.search, tensors):
         partner = _A.sub(r"lora_\1B", name)
@@ -131,13 +131,13 @@ class LowRankMean:
     """The mean of adapters as one adapter.
 
     Args:
-        checkpoints: of ``check_adapters``.
-        coefficients: c, float64 (N,), with a sum that is not 0; adapters with 0 don't count.
-        largest_rank: of the result; None for no limit.
+        checkpoints: adapters that passed ``check_adapters``.
+        coefficients: c, float64 (N,), with a sum that is not 0; adapters with 0 are left out.
+        largest_rank: largest rank of the result; None for no limit.
 
     Attributes:
-        config: of the result.
-        shapes: of its factors, by name.
+        config: configuration of the result.
+        shapes: name -> shape of each of its factors.
         lost: what the limit cost, as a share of the norm of what the mean adds to all modules; 0 until ``factors`` has
             ended.
     """
@@ -167,12 +167,12 @@ class LowRankMean:
             self.shapes[b] = (tensors[b].shape[0], rank, *tensors[b].shape[2:])
 
     def rank_of(self, rank: int) -> int:
-        """Return the rank of the mean of adapters with a rank."""
+        """Return the rank that the mean has where the adapters have ``rank``."""
         found = len(self._used) * rank
         return found if self._largest_rank is None else min(found, self._largest_rank)
 
     def _growth_of(self, rank: int) -> float:
-        """Return how much the new rank divides more by than the old one, N or sqrt(N) without a limit."""
+        """Return the ratio of the new divisor in s to the old one: without a limit N, or sqrt(N) for rsLoRA."""
         return (self.rank_of(rank) / rank) ** self._power
 
     def _alpha_of(self, factor: str) -> float:
@@ -186,7 +186,7 @@ class LowRankMean:
         """Yield each factor, name and float64 values, module by module.
 
         Raises:
-            CheckpointError: a file can't be read, or holds what is not finite.
+            CheckpointError: a file can't be read, or holds a number that is not finite.
         """
         kept = missing = 0.0
         for a, b in self._pairs.items():
@@ -222,12 +222,12 @@ def _read(checkpoint: Checkpoint, name: str) -> np.ndarray:
 
 
 def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the factors of the matrix of a rank that is nearest to up down, and the singular values left out.
+    """Return the factors of the matrix nearest to ``up down`` with a given rank, and the singular values left out.
 
     Args:
         up: (n, K).
         down: (K, m).
-        rank: of the result, below K; where n or m is smaller, zeros fill the factors up.
+        rank: rank of the result, below K; if n or m is smaller, the factors are padded with zeros.
     """
     (left, upper), (right, lower) = np.linalg.qr(up), np.linalg.qr(down.T)
     u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
@@ -239,12 +239,12 @@ def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray,
 
 
 def _whole(number: float) -> float | int:
-    """Return an int where a number is whole, as the configuration had it."""
+    """Return a whole number as an int, as configurations have it."""
     return int(number) if number == int(number) else number
 
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
-    """Write the result's configuration, as PEFT does, unless it is that of the input, which was copied."""
+    """Write the result's configuration as PEFT does, unless it equals the copied one of the input."""
     path = folder / CONFIG
     if mean.config != json.loads(path.read_bytes()):
         path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

@@ -1,7 +1,7 @@
 """``dimred.merge``: an average of the checkpoints of a training run, given by a profile or chosen by a metric.
 
-Candidates are scored on the split ``search``, the best few again on ``select``, where one is chosen, and that one on
-``test``.
+A metric scores all candidates on the split ``search``, and the best few on ``select``, which decides; the chosen one is
+also scored on ``test``.
 """
 
 import contextlib
@@ -48,38 +48,38 @@ def merge(
     rest: str | Path | None = None,
     lora_rank: int | None = None,
 ) -> dict[str, Any]:
-    """Average checkpoints: by a profile, or by the one of many averages that scores best by a metric.
+    """Average checkpoints by a profile, or choose the one of many averages that a metric scores best.
 
-    The result has the format and layout of the checkpoints; of LoRA adapters it is an adapter, the mean of what they
+    The result has the format and layout of the checkpoints. For LoRA adapters it is an adapter, the mean of what they
     add to the network. Its record is ``OUT.json``, and ``README.md`` in a folder; with a metric, all scores are in the
-    folder ``OUT.merge``. A call that was stopped or killed is continued by the same call.
+    folder ``OUT.merge``. To continue a call that was stopped or killed, repeat it.
 
     Args:
         checkpoints: a folder, or files, folders of shards, globs.
         out: the file, or for shards the folder, to write; must not exist.
         metric: ``FILE.py:NAME``; or a function, which runs in this process, without a timeout. See ``FunctionMetric``.
-        metric_command: a command instead; see ``command_metric``.
+        metric_command: a command instead of ``metric``; see ``command_metric``.
         minimize, maximize: whether a lower or a higher score is better.
-        budget: most evaluations on ``search``; by default all candidates are scored.
-        timeout: seconds for one evaluation.
+        budget: limit on evaluations on ``search``; by default all candidates are scored.
+        timeout: limit on one evaluation, in seconds.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
         last: take only the newest so many checkpoints.
-        from_step, to_step: take only those from a step to a step, both included.
-        order: ``step``, ``name`` or ``mtime``.
-        dtype: of the weights written, such as ``float32``; default the checkpoints' own.
+        from_step, to_step: take only checkpoints between these steps, both included.
+        order: what to sort the checkpoints by: ``step``, ``name`` or ``mtime``.
+        dtype: type of the weights written, such as ``float32``; default the checkpoints' own.
         rest: the checkpoint to copy all else from; default the last one.
         lora_rank: largest rank of the mean of LoRA adapters; default no limit, so that the mean is exact.
 
     Returns:
-        The record.
+        The record, see ``record_of``; with a metric also what was kept, why, and the scores.
 
     Raises:
         ConfigError: an argument is not allowed.
-        CheckpointError: a checkpoint is damaged, or of another network.
-        SeriesError: with a metric, fewer than two checkpoints are left.
+        CheckpointError: a checkpoint is damaged, or belongs to another network.
+        SeriesError: too few checkpoints are left.
         SearchError: the metric fails on every candidate.
         FaultError: a file can't be written.
-        StoppedError: ctrl-C.
+        StoppedError: the user pressed ctrl-C.
     """
     checkpoints = listed(checkpoints)
     command = _command(locals())
@@ -128,6 +128,7 @@ def merge(
         held.callback(remove, candidate)
 
         def make(coefficients: np.ndarray) -> dict[str, Any]:
+            """Write an average to ``candidate``, and return entries to add to the record."""
             remove(candidate)
             return write_network(chosen, coefficients, candidate, template, dtype, lora_rank=lora_rank)
 
@@ -177,7 +178,7 @@ def merge(
 
 
 def _command(arguments: Mapping[str, Any]) -> str:
-    """Return the command that makes the same call as ``merge`` with these arguments."""
+    """Return the command line for a call of ``merge`` with these arguments."""
     words = ["dimred", "merge", *arguments["checkpoints"]]
     for name, parameter in list(inspect.signature(merge).parameters.items())[1:]:
         if (value := arguments[name]) != parameter.default:
@@ -193,7 +194,7 @@ def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def _identity(metric: str | Callable[..., Any]) -> str:
-    """Identify a metric: the command, the file's name and digest, or the function's name."""
+    """Return a text that identifies a metric: the command, the file's name and digest, or the function's name."""
     if not isinstance(metric, str):
         return getattr(metric, "__qualname__", repr(metric))
     path = Path(metric.rpartition(":")[0])

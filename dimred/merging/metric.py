@@ -1,7 +1,7 @@
 """The user's metric: a function of this process; or a function of a file, or a command, in a process of its own.
 
-``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]`` is that process: it loads NAME of the file SOURCE, or takes
-the command SOURCE, and answers questions in JSON over a socket.
+``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]`` is that process: it loads NAME from the file SOURCE, or
+takes the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ _LONGEST_POLL_SECONDS = 2e6  # the kernel counts milliseconds in 31 bits
 
 
 class MetricError(DimredError):
-    """One evaluation failed; the merge goes on without it."""
+    """An evaluation failed; the merge goes on without it."""
 
 
 class Score(NamedTuple):
-    """What a metric returned for one candidate.
+    """A metric's result for one candidate.
 
     Attributes:
         value: the score.
-        error: its standard error; None if the metric gives none.
+        error: its standard error; None if it isn't known.
         samples: one number for each sample, with ``value`` as mean; None if the metric gives one number.
     """
 
@@ -53,16 +53,19 @@ class Score(NamedTuple):
 
 
 class FunctionMetric:
-    """A Python function: ``score(candidate)`` or ``score(candidate, split)``, of a path.
+    """A metric that is a Python function, ``score(candidate)`` or ``score(candidate, split)``.
 
-    A function whose first parameter is called ``tensors`` gets name -> array instead of the path. It returns a number;
-    a tuple (number, standard error); or a list of one number a sample. The splits are ``search``, ``select``, ``test``.
+    The candidate is a path; if the parameter is called ``tensors``, the function gets name -> array instead. It returns
+    a number, a tuple (number, standard error), or a list with one number for each sample. The splits are ``search``,
+    ``select`` and ``test``.
 
-    ``hook``, ``reestimate(candidate)``, returns name -> array of new statistics, which are written into the candidate.
+    Args:
+        function: the function.
+        hook: ``reestimate(candidate)``; returns name -> array of new statistics, which are written into the candidate.
 
     Attributes:
-        has_splits: whether it takes the split.
-        reestimates: whether it has the hook.
+        has_splits: whether the function takes the split.
+        reestimates: whether there is a hook.
     """
 
     def __init__(self, function: Callable[..., Any], hook: Callable[[str], Any] | None = None) -> None:
@@ -72,13 +75,13 @@ class FunctionMetric:
         self.has_splits, self.reestimates = "split" in names, hook is not None
 
     def reestimate(self, candidate: Path) -> None:
-        """Write the hook's statistics into the checkpoint; MetricError if the hook failed."""
+        """Write the hook's statistics into the checkpoint; MetricError if the hook fails."""
         with _failures():
             if self._hook is not None:
                 put_statistics(candidate, self._hook(str(candidate)))
 
     def score(self, candidate: Path, split: str) -> Score:
-        """Score the checkpoint at ``candidate`` on a split; MetricError if the function failed or gave no number."""
+        """Score the checkpoint at ``candidate`` on a split; MetricError if the function fails or returns no number."""
         with _failures():
             argument: Any = str(candidate)
             if self._takes_tensors:
@@ -88,7 +91,7 @@ class FunctionMetric:
 
 
 def command_metric(command: str) -> FunctionMetric:
-    """Make a metric of a command whose last line of output is the score.
+    """Make a metric from a command whose last line of output is the score.
 
     Args:
         command: ``{}`` in it is replaced by the candidate's path, and ``{split}`` by the split.
@@ -110,16 +113,16 @@ def command_metric(command: str) -> FunctionMetric:
 
 
 class ProcessMetric:
-    """A metric in a process that may fail, hang or die, and is then started again.
+    """A metric in a process of its own, which may fail, hang or die, and is then started again.
 
     Args:
         option: ``--metric`` or ``--metric-command``.
-        source: ``FILE.py:NAME``, whose hook is the file's function ``reestimate``, if it has one; or the command.
-        timeout_seconds: for one evaluation; a process that takes longer is ended.
+        source: ``FILE.py:NAME``, where a function ``reestimate`` in the file is the hook; or the command.
+        timeout_seconds: limit on one evaluation; a process that takes longer is ended.
         log: file for what the process prints.
 
     Raises:
-        ConfigError: there is no such file, no such function in it, or no place for the candidate in the command.
+        ConfigError: the file or its function does not exist or can't be loaded, or the command has no ``{}``.
     """
 
     def __init__(self, option: str, source: str, timeout_seconds: float, log: Path) -> None:
@@ -141,16 +144,16 @@ class ProcessMetric:
             raise ConfigError(f"{option} is {source!r}, which can't be used: {error} (see {log})") from None
 
     def reestimate(self, candidate: Path) -> None:
-        """Do as ``FunctionMetric``; MetricError also if the process hangs or dies."""
+        """Re-estimate like ``FunctionMetric``; MetricError also if the process hangs or dies."""
         self._ask(str(candidate), None)
 
     def score(self, candidate: Path, split: str) -> Score:
-        """Score as ``FunctionMetric``; MetricError also if the process hangs or dies."""
+        """Score like ``FunctionMetric``; MetricError also if the process hangs or dies."""
         value, error, samples = self._ask(str(candidate), split)
         return Score(value, error, samples and tuple(samples))
 
     def close(self) -> None:
-        """End the process, and all it started."""
+        """End the process, and all that it started."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -196,7 +199,7 @@ class ProcessMetric:
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Turn any error of the user's code into a MetricError; its traceback goes to the code's own output."""
+    """Turn any error of the user's code into a MetricError, and print its traceback."""
     try:
         yield
     except MetricError:

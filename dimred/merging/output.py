@@ -35,7 +35,7 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
     """Check that ``out`` can hold a network like ``template`` with this dtype.
 
     Raises:
-        ConfigError: it can't; the message says why.
+        ConfigError: ``out`` or ``dtype`` does not fit; the message says why.
     """
     suffix = template.files[0].suffix
     if dtype is not None and dtype not in DTYPES:
@@ -60,20 +60,22 @@ def write_network(
     *,
     lora_rank: int | None = None,
 ) -> dict[str, str]:
-    """Write the template's entries, with sum(c_i x_i) / sum(c_i) in place of its weights; for LoRA, of their products.
+    """Write the template's entries, with the mean sum(c_i x_i) / sum(c_i) in place of its weights.
+
+    For LoRA adapters it is the mean of their products, see ``LowRankMean``.
 
     After an error a part of the result may be there.
 
     Args:
-        checkpoints: of one network.
+        checkpoints: checkpoints of one network.
         coefficients: c, float64 (N,).
         out: a new file; or a new folder, which gets the template's shards, index, configuration and tokenizer.
         template: has every weight of ``checkpoints``; usually the last of them.
-        dtype: of the weights; default the template's.
-        lora_rank: largest rank of the result of adapters; default no limit.
+        dtype: type of the weights; default the template's.
+        lora_rank: largest rank of a mean of adapters; default no limit.
 
     Returns:
-        What there is to add to the record.
+        Entries to add to the record.
 
     Raises:
         OSError: the disk is full, or fails.
@@ -135,7 +137,7 @@ def write_network(
 
 
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Read the metadata of a ``.safetensors`` file, or the texts of a ``.ckpt`` file to write as metadata."""
+    """Read the texts to write as metadata: a ``.safetensors`` file's own, or the texts of a ``.ckpt`` file."""
     if path.suffix == ".safetensors":
         with reading(path), safe_open(path, "numpy") as opened:
             return dict(opened.metadata() or {})
@@ -163,7 +165,7 @@ def _copy_companions(template: Checkpoint, folder: Path) -> None:
 
 
 def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
-    """Copy an input; a read error names its ``path``."""
+    """Copy an input file; a read error names its ``path``."""
     while True:
         with reading(path):
             piece = source.read(_COPY_BYTES)
@@ -207,7 +209,7 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         statistics: name -> array.
 
     Raises:
-        ConfigError: they are not statistics of this network, or not finite.
+        ConfigError: ``statistics`` holds something else than finite statistics of this network.
     """
     checkpoint = read_one(candidate)
     if not isinstance(statistics, Mapping) or not {*statistics} <= {*checkpoint.statistics}:

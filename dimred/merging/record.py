@@ -1,4 +1,4 @@
-"""What a result was made from: its record, ``OUT.json``, and for people tables, sentences and a folder's model card."""
+"""What a result was made from: its record, ``OUT.json``, and for readers tables, sentences and a model card."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ def work_folder(out: Path) -> Path:
 
 @contextmanager
 def name_faults(out: Path) -> Iterator[None]:
-    """Turn an error of the disk inside the block into a FaultError that names ``out``, as the user typed it."""
+    """Turn an OSError inside the block into a FaultError that names ``out``, as the user typed it."""
     try:
         yield
     except OSError as error:
@@ -77,12 +77,12 @@ def record_of(
     """Describe what a result was made from.
 
     Args:
-        checkpoints: in order.
-        coefficients: float64 (N,), with any sum.
+        checkpoints: the checkpoints, oldest first.
+        coefficients: float64 (N,), with any sum that is not 0.
         template: the checkpoint that all else was copied from.
-        order: what the checkpoints were ordered by.
-        dtype: of the weights, as the user gave it.
-        command: that makes it again.
+        order: what the checkpoints were sorted by.
+        dtype: type of the weights, as the user gave it.
+        command: the command that makes the result again.
 
     Raises:
         CheckpointError: a checkpoint can't be read.
@@ -164,7 +164,7 @@ def score_text(score: Sequence[float | None] | None) -> str:
 
 
 def sentences_of(record: Mapping[str, Any]) -> list[str]:
-    """List what is to be said of a merge: how the coefficients came about, LoRA, and BatchNorm."""
+    """Describe a merge in sentences: how the coefficients were found, LoRA, and BatchNorm."""
     how = f"Profile: {record.get('profile')}."
     if "table" in record:
         how = f"Kept {record['kept']['name']}: {record['why']}. {record['evaluations']} evaluations; {record['ended']}."
@@ -173,7 +173,7 @@ def sentences_of(record: Mapping[str, Any]) -> list[str]:
 
 
 def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
-    """Write the model card of an output folder; that of the last input is in ``README.input.md`` beside it."""
+    """Write the model card of an output folder; the last input's card is ``README.input.md`` beside it."""
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(folder), sort_keys=False, allow_unicode=True)}---",
         f"# {title}",
@@ -192,7 +192,7 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:
-    """Make the metadata that hubs read, with what the last input's card says that is as true of the average."""
+    """Make the metadata that hubs read, including the entries of the last input's card that hold for the average."""
     found: dict[str, Any] = {}
     if (folder / CONFIG).exists():
         found["library_name"] = "peft"

@@ -1,4 +1,4 @@
-"""Somebody's own network, data, loss or metric, by the name ``package.module:factory``."""
+"""Find a user's own network, data, loss or metric by its name, ``package.module:factory``."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ from dimred.errors import ConfigError, shown
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     """Import the function that ``package.module:factory`` names; the working folder is searched too.
 
-    ``key`` is what the configuration calls it, for the error.
+    ``key`` is the configuration's key for it, which the error names.
 
     Raises:
         ConfigError: the module can't be imported, or has no such function.
@@ -43,7 +43,7 @@ def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any)
     """Call the function that ``package.module:factory`` names, and return its result.
 
     Raises:
-        ConfigError: see ``load_factory``; or it fails.
+        ConfigError: as ``load_factory``, or the function fails.
     """
     factory = load_factory(name, key)
     try:
@@ -56,7 +56,7 @@ def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) ->
     """Return the network, or another cell, that a factory makes.
 
     Raises:
-        ConfigError: see ``call_factory``; or it returns something else.
+        ConfigError: as ``call_factory``, or the function returns something else.
     """
     cell = call_factory(name, *arguments, key=key, **options)
     if not isinstance(cell, nn.Cell):

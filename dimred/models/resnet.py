@@ -46,7 +46,7 @@ class _Block(nn.Cell):
 
 
 class BasicBlock(_Block):
-    """Two 3 x 3 convolutions around a shortcut (the paper's figure 5, left)."""
+    """A block of two 3 x 3 convolutions and a shortcut (the paper's figure 5, left)."""
 
     def _layers(self, n_in: int, width: int, stride: int) -> list[nn.Cell]:
         first = [_convolution(n_in, width, 3, stride), _batch_norm(width), nn.ReLU()]
@@ -54,7 +54,7 @@ class BasicBlock(_Block):
 
 
 class Bottleneck(_Block):
-    """1 x 1 down, 3 x 3, 1 x 1 up by four, around a shortcut (the paper's figure 5, right)."""
+    """A block of convolutions 1 x 1, 3 x 3, and 1 x 1 to four times the width, and a shortcut (figure 5, right)."""
 
     expansion = 4
 
@@ -66,7 +66,9 @@ class Bottleneck(_Block):
 
 
 class ResNet(nn.Cell):
-    """A stem, stages of residual blocks that halve the resolution, global average pooling, a dense classifier.
+    """A residual network: stem, stages of blocks, global average pooling, dense classifier.
+
+    Each stage but the first halves the resolution.
 
     Args:
         block: ``BasicBlock`` or ``Bottleneck``.
@@ -109,15 +111,15 @@ _ARCHITECTURES: dict[str, tuple[type[_Block], tuple[int, ...], tuple[int, ...], 
 
 
 def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") -> ResNet:
-    """Make a residual network by name, with fresh initial weights drawn from ``mindspore.set_seed``.
+    """Make a residual network by name, with fresh initial weights, which ``mindspore.set_seed`` determines.
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
         n_classes: outputs; at least 2.
-        initialisation: of the convolutions, see ``initialise``.
+        initialisation: name of the convolutions' initialisation, see ``initialise``.
 
     Raises:
-        ConfigError: fewer than 2 classes.
+        ConfigError: ``n_classes`` is below 2.
     """
     if n_classes < 2:
         raise ConfigError(f"n_classes is {n_classes}; a classifier needs at least 2")
@@ -134,9 +136,9 @@ _CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
 
 
 def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
-    """Draw new initial weights: convolutions by name, dense layers from a truncated normal, biases zero.
+    """Draw new initial weights: convolutions as ``convolution`` says, dense layers from a truncated normal, biases 0.
 
-    BatchNorm keeps gamma 1 and beta 0. The draw follows ``mindspore.set_seed``.
+    BatchNorm keeps gamma 1 and beta 0. ``mindspore.set_seed`` determines the draw.
 
     Args:
         network: changed in place.
@@ -156,5 +158,5 @@ def _draw(parameter: ms.Parameter, initializer: init.Initializer) -> None:
 
 
 def _truncated_normal(sigma: float) -> init.Initializer:
-    """Return a normal that is drawn again beyond two standard deviations; MindSpore's own bounds are absolute."""
+    """Return a normal truncated at two standard deviations; the bounds of MindSpore's initializer are absolute."""
     return init.TruncatedNormal(sigma=sigma, mean=0.0, a=-2 * sigma, b=2 * sigma)

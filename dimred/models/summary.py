@@ -15,19 +15,19 @@ Shape = tuple[int, ...]
 
 
 class Layer(NamedTuple):
-    """One cell without cells below it, in the order of the forward pass."""
+    """A cell without cells below it, and what it does in a forward pass."""
 
     name: str  # in the network
     kind: str  # its class
     input_shape: Shape  # of its first input
     output_shape: Shape
-    n_parameters: int  # numbers that train; a layer used twice counts them once
+    n_parameters: int  # trainable numbers; a layer used twice counts them once
     n_other: int  # numbers that don't train, such as BatchNorm's statistics
     flops: int  # multiplications and additions of one forward pass; 0 for what only moves or compares numbers
 
 
 class Summary(NamedTuple):
-    """A network at one input size."""
+    """The layers and totals of a network at one input size."""
 
     layers: list[Layer]  # in the order they ran
     input_shape: Shape  # of the batch
@@ -40,7 +40,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
     A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
-    this. The network takes one input, ``input_shape`` with the batch included; the mode of each cell is put back.
+    this. The network takes one input; ``input_shape`` includes the batch. The mode of each cell is restored.
 
     Raises:
         ConfigError: the network can't take such an input.
@@ -70,7 +70,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
 
 
 def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
-    """Return a forward hook that appends to ``layers`` and counts no parameter in ``counted`` again."""
+    """Return a forward hook that appends a layer to ``layers``, and counts no parameter twice (see ``counted``)."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
@@ -82,7 +82,7 @@ def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[...
 
 
 def _sizes(parameters: Iterable[ms.Parameter]) -> tuple[int, int]:
-    """Count trainable and other parameters."""
+    """Count the numbers in trainable and in other parameters."""
     sizes = [(parameter.size, parameter.requires_grad) for parameter in parameters]
     return sum(size for size, trains in sizes if trains), sum(size for size, trains in sizes if not trains)
 

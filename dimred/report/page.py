@@ -17,7 +17,7 @@ _TEMPLATE = ("page.html", "style.css")
 
 
 class Picture(NamedTuple):
-    """A picture of a page."""
+    """A picture on a page, and its texts."""
 
     name: str  # of its files
     drawn: Figure
@@ -26,11 +26,11 @@ class Picture(NamedTuple):
 
 
 class Page:
-    """A page in the making: pictures are written as sections are added, the page at the end.
+    """A page under construction: pictures are written as sections are added, the page by ``write``.
 
     Args:
-        out: folder.
-        name: of the page.
+        out: folder of the page and its pictures.
+        name: file name of the page.
     """
 
     def __init__(self, out: Path, name: str):
@@ -38,7 +38,7 @@ class Page:
         self._sections: list[tuple[str, str]] = []
 
     def add(self, heading: str, pictures: Sequence[Picture], before: str = "", after: str = "") -> None:
-        """Add a section: HTML, pictures, HTML."""
+        """Add a section, and write its pictures; ``before`` and ``after`` are HTML around them."""
         shown = ""
         for name, drawn, says, caption in pictures:
             svg = save_figure(drawn, self._out, name)
@@ -66,7 +66,7 @@ class Page:
 
 
 def figure(name: str, svg: str, says: str, caption: str) -> str:
-    """Make the HTML of a picture from the text of an SVG file; for the rest see ``Picture``."""
+    """Make the HTML of a picture from the text of an SVG file; other arguments as in ``Picture``."""
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids must be unique on the page
     drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
@@ -91,12 +91,12 @@ def details(summary: str, content: str) -> str:
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """Join sentences to a paragraph; without sentences there is none."""
+    """Join sentences into a paragraph; return an empty text if there are none."""
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 
 
 def key_figures(facts: Iterable[tuple[str, str]]) -> str:
-    """Show a few figures in large type: pairs of a value and its meaning."""
+    """Make the HTML of a few figures in large type, from pairs of a value and its meaning."""
     cells = "".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for value, what in facts)
     return f'<div class="key">{cells}</div>'

@@ -43,7 +43,7 @@ def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Fig
 
     Args:
         size: width and height in inches.
-        ratios: relative heights from above; for more than one the axes are an array.
+        ratios: relative heights of the axes, from the top; if there is more than one, the axes are an array.
     """
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, dpi=150, layout="constrained")
@@ -65,7 +65,7 @@ def whole_numbers(*axes: Any) -> None:
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write ``name.png`` and ``name.svg``; return the SVG text, which is the same for the same figure.
 
-    The SVG has light and dark colours, whichever its reader prefers.
+    The SVG has light and dark colours, and shows those that its reader prefers.
     """
     png, svg = io.BytesIO(), io.StringIO()
     figure.savefig(png)
@@ -92,7 +92,7 @@ def plot_metric(
         plain: epoch -> value.
         stage_2: the same for stage 2, from the epoch at which it began; may be empty.
         snapshots_taken: the first and the last epoch with a snapshot; None if not known.
-        statistics: kind of BatchNorm statistics of both curves, for their labels.
+        statistics: the kind of BatchNorm statistics of both curves, for their labels.
     """
     figure, axes = new_figure()
     label, factor = metric_axis(metric)
@@ -102,7 +102,7 @@ def plot_metric(
         if values:
             look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
             axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
-    # Single collapses would flatten the rest, so the axis leaves out the worst tenth of late training.
+    # A single collapse would flatten the rest, so the axis leaves out the worst tenth of late training.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
@@ -116,7 +116,7 @@ def plot_metric(
 
 
 def plot_line(label: str, values: np.ndarray, axis: str, numbers: np.ndarray, *, mean: bool = False) -> Figure:
-    """Draw values (n,) over the numbers (n,) of epochs or steps; with ``mean`` from 0 on, with a line at their mean."""
+    """Draw values (n,) over epochs or steps (n,); with ``mean``, begin the axis at 0 and add a line at the mean."""
     figure, axes = new_figure()
     axes.plot(numbers, values, color=PLAIN, lw=1)
     if mean and np.isfinite(values).any():
@@ -141,7 +141,7 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
 
 
 def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw stage 2's loss over its steps, accepted and rejected ones, and the number of trials of each."""
+    """Draw the loss of stage 2's steps, accepted or rejected, and the number of trials of each."""
     figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
     upper.plot(numbers, column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
@@ -159,7 +159,7 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, seen from the plane through the snapshots' mean."""
+    """Points of weight space, relative to the plane through the snapshots' mean."""
 
     along: np.ndarray  # coordinates in the plane, (n, 2) float64
     off: np.ndarray  # distance from the plane, (n,) float64
@@ -174,7 +174,7 @@ class Surface(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """The content of the plane's pictures."""
+    """The content of the pictures of the plane."""
 
     whole: Surface  # around both stages
     near: Surface  # around stage 2 alone
@@ -211,7 +211,7 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
 
 
 def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str = ACCURACY) -> Figure:
-    """Draw the metric of methods from above; each row is a name, a mean, and the spread over seeds or None."""
+    """Draw the metric of each method, one below the other; rows are (name, mean, spread over seeds or None)."""
     label, factor = metric_axis(metric)
     figure, axes = new_figure((4.8, 1.2 + 0.3 * len(rows)))
     for place, (name, mean, spread) in enumerate(reversed(rows)):
@@ -227,12 +227,12 @@ def plot_comparison(rows: Sequence[tuple[str, float, float | None]], metric: str
 def plot_curve(
     curves: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = ACCURACY, size: Size = NARROW
 ) -> Figure:
-    """Draw the metric on test over passes, one line a method, with the spread over seeds as a band.
+    """Draw the metric on test over passes, one line for each method, with the spread over seeds as a band.
 
     Args:
-        curves: name -> points by rising ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
+        curves: name -> points in the order of ``passes``; ``test_reestimated`` of each has ``mean`` and ``spread``.
         metric: its name.
-        size: in inches, without the legend.
+        size: size in inches, without the legend.
     """
     label, factor = metric_axis(metric)
     figure, axes = new_figure((size[0], size[1] + 0.2 * len(curves)))
@@ -250,5 +250,5 @@ def plot_curve(
 
 
 def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return a key of metrics, float64 (n,), NaN where it is None."""
+    """Return the values of one key of metrics, float64 (n,), NaN where a value is None."""
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)

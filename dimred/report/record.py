@@ -1,4 +1,4 @@
-"""Read the files of a run for a report, and say in a few sentences what they are worth."""
+"""Read the files of a run for a report, and sum up in a few sentences what the run achieved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ FORWARD = 1 / 3  # of a forward and backward pass
 
 @dataclass(frozen=True)
 class StageOneRecord:
-    """A stage 1 run, finished or not."""
+    """The files of a stage 1 run, finished or not."""
 
     folder: Path
     epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
-    snapshots: CheckpointSeries | None  # as they were when they were read; None before the first
+    snapshots: CheckpointSeries | None  # as they were when read; None before the first
 
     def measured(self, key: str) -> dict[int, float]:
         """Return epoch -> value for a key of ``metrics.jsonl``, without the epochs that did not measure it."""
@@ -73,7 +73,7 @@ class StageOneRecord:
 
 @dataclass(frozen=True)
 class StageTwoRecord:
-    """A finished stage 2 run."""
+    """The files of a finished stage 2 run."""
 
     folder: Path
     result: dict[str, Any]  # content of result.json
@@ -96,7 +96,7 @@ class StageTwoRecord:
         """Return epoch of stage 2 -> metric, with the start as epoch 0.
 
         Args:
-            reestimated: with re-estimated BatchNorm statistics, see ``is_reestimated``; otherwise as trained.
+            reestimated: whether to take the metric with re-estimated BatchNorm statistics, see ``is_reestimated``.
         """
         points = {"start": self.result[f"{self.metric}_start"]} | self.result[f"{self.metric}_by_epoch"]
         if reestimated:
@@ -128,7 +128,7 @@ class StageTwoRecord:
         return next(folder.glob("*-final.ckpt"), folder)
 
     def coordinates(self) -> np.ndarray:
-        """Return the coordinates after each step of the search, relative to its start, (n_steps + 1, k) float64."""
+        """Return the coordinates at the search's start and after each step, relative to the start, (n_steps + 1, k)."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
 
@@ -154,29 +154,31 @@ def on_equal_terms(
 
 
 def passes_of(result: Mapping[str, Any]) -> float:
-    """Return the cost of stage 2 in epochs of ordinary training, choosing included.
+    """Return the cost of stage 2 in epochs of ordinary training, choices included.
+
+    An epoch is a forward and a backward pass. A forward pass alone, as for a trial of the line search or to measure a
+    candidate, counts a third.
 
     Args:
-        result: content of ``result.json``. An epoch is a forward and a backward pass; a forward pass alone, such as a
-            trial of the line search or what measures a candidate, counts as a third of it.
+        result: content of ``result.json``.
     """
     return training_passes(result, result["epochs"]) + choosing_passes(result, "start", "average", "kept")
 
 
 def training_passes(result: Mapping[str, Any], n_epochs: int) -> float:
-    """Return the cost of the first epochs of a stage 2, without choosing; see ``passes_of``."""
+    """Return the cost of the first ``n_epochs`` of a stage 2, without choices; see ``passes_of``."""
     if result["basis"] is None:
         return float(n_epochs)
     return float(n_epochs * (result["gradients"] + FORWARD * result["trials"]) / result["steps"])
 
 
 def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:
-    """Return the cost of these choices of a stage 2, of ``start``, ``average`` and ``kept``; see ``passes_of``."""
+    """Return the cost of some of stage 2's choices (``start``, ``average``, ``kept``); see ``passes_of``."""
     return FORWARD * sum(result.get(f"{what}_cost", {}).get("forward_passes", 0.0) for what in choices)
 
 
 def seconds_of(result: Mapping[str, Any]) -> float:
-    """Return the seconds in a ``result.json``: choosing the start, the steps, choosing what is kept."""
+    """Return the seconds that a ``result.json`` records for choosing the start, the steps, and choosing the result."""
     return float(sum(result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "training", "kept")))
 
 
@@ -187,7 +189,8 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         checkpoints: the run's folder of checkpoints, such as ``device0_stage_1/checkpoint_stage_1``.
 
     Raises:
-        RunError: its parent is not the folder of a run; ConfigError: the run has not finished an epoch.
+        RunError: its parent is not the folder of a run.
+        ConfigError: the run has not finished an epoch.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
     epochs = read_metrics(folder / METRICS)
@@ -201,7 +204,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     """Read a finished stage 2 run, and its stage 1 if that still exists.
 
     Raises:
-        ConfigError: ``folder`` is no finished stage 2 run, or its result is damaged.
+        ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged.
     """
     path = folder / RESULT
     if not path.is_file():
@@ -224,7 +227,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
 
 def in_words(point: str) -> str:
-    """Name weights of stage 2: those that it began with, an epoch's, an average, or those that it kept."""
+    """Name one of stage 2's points in words: its start, an epoch, or an average."""
     words = {
         "start": "its start", "average": "the best average of the snapshots",
         "last": "the last weights of stage 1", "mean": "the mean of the snapshots",
@@ -233,12 +236,12 @@ def in_words(point: str) -> str:
 
 
 def start_in_words(result: Mapping[str, Any]) -> str:
-    """Name the weights from which stage 2 began."""
+    """Name the weights that stage 2 began with."""
     return in_words(result.get("started_from", result["start"]))
 
 
 def kept_in_words(result: Mapping[str, Any]) -> str:
-    """Name what stage 2 kept."""
+    """Name the weights that stage 2 kept."""
     return in_words(result.get("kept", "its end"))
 
 
@@ -264,12 +267,12 @@ def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str
     said.append(f"Stage 2 cost {passes_of(result):.1f} passes{of_stage_1}, and {duration(seconds_of(result))}.")
     if result.get("kept") in ("start", "average"):
         kept = kept_in_words(result)
-        said.append(f"The val split preferred {kept} to every epoch of stage 2, and none of these is used.")
+        said.append(f"The val split preferred {kept} to every epoch of stage 2, so no epoch of stage 2 is used.")
     return said
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes, or hours and minutes."""
+    """Format a number of seconds as seconds, minutes, or hours and minutes."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

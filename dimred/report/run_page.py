@@ -38,7 +38,7 @@ def make_report_folder(out: Path) -> None:
     """Make the folder of a report; it may hold an earlier one.
 
     Raises:
-        ConfigError: it holds something else, or can't be made.
+        ConfigError: the folder holds something else, or can't be made.
     """
     with writable("--out", out):
         out.mkdir(parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def write_report(
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: content of the run's files.
-        split: that the metric is reported on.
-        last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as that of the network to
-            use; None to leave it out.
+        split: name of the split that the metric is reported on.
+        last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as the kept network's; None
+            to leave it out.
         plane: content of the plane's pictures; None to leave them out.
 
     Returns:
@@ -148,7 +148,7 @@ def _when(path: Path) -> str:
 
 
 def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
-    """Add the candidates that ``val`` chose from, at the start and at the end, with the cost of choosing."""
+    """Add the candidates of each choice by ``val``, with the cost of choosing."""
     parts, metric = [], result["metric"]
     for what, heading, chosen in (
         ("start", "Where stage 2 could have begun", result.get("started_from")),
@@ -206,14 +206,14 @@ def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoR
 
 
 def _averaged(run: StageOneRecord) -> str:
-    """Make the table of what ``stop: averaged`` measured, if it did."""
+    """Make the table of the measurements of ``stop: averaged``; empty if there are none."""
     rows = []
     for one in run.averaged:
         loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
         gained = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
         rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gained])
     heading = ("after epoch", "snapshots averaged", "loss on val", "below the best before")
-    return details("The averaged weights, which end stage 1 if they gain no more", table(heading, rows)) if rows else ""
+    return details("The averaged weights, measured by stop: averaged", table(heading, rows)) if rows else ""
 
 
 def _add_spectrum(page: Page, shares: np.ndarray | None) -> None:
@@ -265,7 +265,7 @@ def _add_search(page: Page, run: StageTwoRecord) -> None:
             "Each step's batch before and after the step, and the trials it took.",
         ),
         Picture(
-            "captured", captured, f"Share of the gradient inside the subspace, {mean} in the mean.",
+            "captured", captured, f"Share of the gradient inside the subspace, {mean} on average.",
             "Share of the gradient's squared length that lies inside the subspace.",
         ),
     ])  # fmt: skip

@@ -1,9 +1,9 @@
 """Direction rules: the BFGS estimate of the inverse Hessian in the subspace, and momentum SGD there.
 
-All of it is arithmetic of k and k x k numbers on the host in float64; k is a few dozen, so it costs microseconds.
+All of it is arithmetic on k and k x k numbers on the host in float64; k is a few dozen, so it costs microseconds.
 
-A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which gives the state
-after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
+A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which returns the
+state after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
 """
 
 import math
@@ -26,7 +26,7 @@ class Proposal(NamedTuple):
     Attributes:
         direction: d_k, (k,) float64.
         slope: g_k' d_k.
-        state: the rule's state, to be handed to ``follow`` once the step is accepted; dropped where it is not.
+        state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
         curvature: y's of the pair considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
@@ -55,7 +55,7 @@ class CurvatureState(NamedTuple):
 
 
 class InverseBFGS:
-    """The direction d_k = -H g_k, with H updated by each curvature pair (s, y) that passes the guard.
+    """The BFGS rule: d_k = -H g_k, with H updated by each curvature pair (s, y) that passes the guard.
 
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
@@ -76,7 +76,7 @@ class InverseBFGS:
         """Update H by the pair that this gradient completes, and propose -H g_k.
 
         Args:
-            state: after the last accepted step.
+            state: the state after the last accepted step.
             subspace_grad: g_k, (k,) float64.
         """
         inverse_hessian, curvature, used = state.inverse_hessian, math.nan, False
@@ -98,13 +98,13 @@ class InverseBFGS:
         )
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> CurvatureState:
-        """Remember the accepted step t d_k as the next pair's s."""
+        """Return the state with the accepted step t d_k as the next pair's s."""
         state: CurvatureState = proposal.state
         return state._replace(step_diff=step_size * proposal.direction, start_grad=subspace_grad)
 
 
 def _passes_guard(step_diff: np.ndarray, grad_diff: np.ndarray) -> bool:
-    """Check y's > 0.01 |y| |s|, for a pair whose numbers are finite and large enough to be divided by."""
+    """Return whether y's > 0.01 |y| |s|; False for a pair that is not finite, or too short to divide by its length."""
     grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
         return False
@@ -118,7 +118,7 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
 
         H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
 
-    Exactly symmetric, and lengths are divided out before they are multiplied, so that short pairs don't underflow.
+    The result is exactly symmetric, and short pairs don't underflow, because lengths are divided out first.
 
     Args:
         inverse_hessian: H, (k, k) symmetric.
@@ -135,7 +135,7 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
 
 
 def condition_number(matrix: np.ndarray) -> float:
-    """Divide the largest by the smallest eigenvalue of a symmetric matrix; infinite if not positive definite."""
+    """Compute the condition number of a symmetric matrix; infinity if it is not positive definite."""
     if not np.isfinite(matrix).all():
         return math.inf
     eigenvalues = np.linalg.eigvalsh(matrix)
@@ -155,15 +155,15 @@ class MomentumState(NamedTuple):
 
 
 class ProjectedSGD:
-    """Momentum SGD: v <- momentum v + g_k;  d_k = -rate(n) v.
+    """The rule of momentum SGD: v <- momentum v + g_k;  d_k = -rate(n) v.
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True, 2022, P-SGD; on a basis of raw snapshots this is
     trainable weight averaging, Li et al., Trainable Weight Averaging, 2023.)
 
     Args:
         n_components: k.
-        learning_rate: a number; a function of n, the number of accepted steps so far; or one rate for each step, of
-            which the last stays once they are used up.
+        learning_rate: a number; a function of n, the number of accepted steps so far; or one rate for each accepted
+            step, of which the last stays once they are used up.
         momentum: 0 <= momentum < 1.
     """
 
@@ -185,13 +185,13 @@ class ProjectedSGD:
         return Proposal(direction, float(subspace_grad @ direction), MomentumState(velocity, state.n_steps + 1))
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> MomentumState:
-        """Return the proposed state; the step's length is the schedule's."""
+        """Return the proposed state; the schedule has determined the step's length."""
         state: MomentumState = proposal.state
         return state
 
 
 def _schedule(learning_rate: float | Sequence[float] | Callable[[int], float]) -> Callable[[int], float]:
-    """Make a function of the step's number, from 0, that returns its rate."""
+    """Make a function that returns the rate of a step, by its number from 0."""
     if callable(learning_rate):
         return learning_rate
     rates = np.atleast_1d(learning_rate)

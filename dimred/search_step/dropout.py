@@ -15,20 +15,20 @@ from mindspore import Parameter, Tensor, nn, ops
 from dimred.train_step.network_state import places
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
-_PART_STRIDE = 0x9E3779B1  # so large that no part of a step has the number of another step in reach
+_PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class ReplayableDropout(nn.Cell):
-    """Dropout with probability p: kept elements are scaled by 1 / (1 - p); the same seed gives the same mask.
+    """A dropout cell that draws the same mask for the same seed; kept elements are scaled by 1 / (1 - p).
 
-    So a forward pass that calls the same cell twice on inputs of one shape uses one mask twice.
+    So a forward pass that calls the same cell twice on inputs of the same shape uses one mask twice.
 
     Args:
         p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
         seed: () int32, shared by every dropout of a network.
         site: number of this dropout in the network, so that no two share a mask.
-        whole_channels: drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
+        whole_channels: whether to drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
     """
 
     def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool):
@@ -49,7 +49,7 @@ class ReplayableDropout(nn.Cell):
 
 
 def _uniform(shape: tuple[int, ...], key: Tensor) -> Tensor:
-    """Return numbers in [0, 1] that depend on the key and the element's index only."""
+    """Return an array of numbers in [0, 1] that depend only on the key and the element's index."""
     count = 1
     for size in shape:
         count *= size
@@ -70,10 +70,10 @@ def _drop_share(dropout: nn.Cell) -> float:
 def make_replayable(network: nn.Cell) -> Callable[..., None]:
     """Replace every dropout cell of the network, in place, by one whose masks follow a shared seed.
 
-    One cell in two places becomes two, each with masks of its own. What an earlier call replaced goes on with its seed.
+    One cell in two places becomes two cells, each with masks of its own. Cells from an earlier call keep their seed.
 
     Returns:
-        A function of the step's number and that of a part of the batch, which draws the masks: the same numbers give
+        A function that draws the masks, from the step's number and that of a part of the batch: the same numbers give
         the same masks. It does nothing for a network without dropout.
     """
     found = places(network)

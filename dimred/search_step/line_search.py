@@ -1,4 +1,4 @@
-"""Line searches along a direction: the length of the step."""
+"""Line searches, which find the length of a step along a direction."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +22,10 @@ class LineSearchResult(NamedTuple):
 
 
 class ArmijoBacktracking:
-    """Backtracking: accept the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
+    """A backtracking search: it accepts the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
 
-    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is a
-    rejected trial; without a descent direction (slope 0 or not finite) no trial is made.
+    Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is
+    rejected; no trial is made unless the slope is finite and negative.
 
     Args:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
@@ -57,14 +57,14 @@ class ArmijoBacktracking:
 
 
 class FixedStep:
-    """The step t = 1, whatever the loss becomes; the direction carries its own learning rate.
+    """A search that takes t = 1 at any finite loss; the direction carries its own learning rate.
 
-    One trial is evaluated all the same, for one forward pass. A step onto a loss that is not finite would leave weights
-    from which no later step has a finite gradient, and nothing could bring them back.
+    The trial costs a forward pass. It is needed because weights with a loss that is not finite have no finite gradient
+    either, so no later step could bring them back.
     """
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Take t = 1, if the loss there is finite; ``slope`` is not used."""
+        """Take t = 1 if the loss there is finite; ignore ``slope``."""
         trial_loss = loss_at(1.0)
         if math.isfinite(trial_loss):
             return LineSearchResult(True, 1.0, trial_loss, 1)

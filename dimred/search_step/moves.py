@@ -1,7 +1,7 @@
 """The moves of a step: along a line in the subspace, and then outside the subspace.
 
-The line search does not see the second one: Armijo's inequality holds at w + t d, and this moves the weights on from
-there, which can raise the loss. It is made in every step that is not skipped, whether a trial was accepted or not.
+The line search does not see the second move: Armijo's inequality holds at w + t d, and this move goes on from there,
+which can raise the loss. It is made in every step that is not skipped, whether a trial was accepted or not.
 """
 
 import math
@@ -24,7 +24,7 @@ class Line:
         self._start = weights.read()
 
     def move_to(self, step_size: float) -> None:
-        """Put the weights to w + t d, unless they are there; to w, bit for bit, for t = 0."""
+        """Set the weights to w + t d, unless they are there already; for t = 0 to w, bit for bit."""
         if step_size == self._step_size:
             return
         self._step_size = math.nan  # a move that is interrupted leaves the weights in between
@@ -34,7 +34,9 @@ class Line:
 
 
 class ResidualMomentum:
-    """The published step: m <- gamma m + (g - P' g_k);  w <- w - alpha m   (mindspore.boost's dim_reduce)
+    """The published step outside the subspace: m <- gamma m + (g - P' g_k);  w <- w - alpha m.
+
+    Source: ``dim_reduce`` of ``mindspore.boost``.
 
     Args:
         gamma: momentum, 0 <= gamma < 1.
@@ -49,7 +51,7 @@ class ResidualMomentum:
         """Move the weights.
 
         Args:
-            weights: after the line search.
+            weights: the weights after the line search.
             grad: g, (M,).
             inside: P' g_k, (M,).
             momentum: m, (M,); None stands for 0.
@@ -63,13 +65,13 @@ class ResidualMomentum:
 
 
 class OptimizerOutside:
-    """A step of an ordinary optimizer, from w + t d, with g - P' g_k for its gradient.
+    """A step of an ordinary optimizer, from w + t d, with g - P' g_k as its gradient.
 
-    Its state is in its own parameters, so that a step that is skipped leaves it alone.
+    The optimizer's state is in its own parameters, so a skipped step leaves it alone.
 
     Args:
-        optimizer: over the trainable parameters; with its own schedule and decay groups.
-        trainable: in the order of the weight vector.
+        optimizer: an optimizer of the trainable parameters, with its own schedule and decay groups.
+        trainable: the trainable parameters, in the order of the weight vector.
 
     Raises:
         ConfigError: the optimizer has other parameters.
@@ -92,7 +94,7 @@ class OptimizerOutside:
 
 
 class _OptimizerOnVector(nn.Cell):
-    """The optimizer's step for a gradient (M,)."""
+    """A cell that makes the optimizer's step for a gradient (M,)."""
 
     def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):
         super().__init__(auto_prefix=False)

@@ -15,24 +15,24 @@ class Evaluation(NamedTuple):
     """A batch's loss and gradient at the current weights."""
 
     loss: Tensor  # f(w; B), () float32
-    grad: Tensor  # g, clipped where asked for, (M,) float32
+    grad: Tensor  # g, clipped if clipping is on, (M,) float32
     grad_square: float  # |g|^2 of that g
     raw_norm: float  # |g| before clipping
 
 
 class Objective:
-    """Loss and gradient of one batch at the current weights.
+    """The loss f and its gradient, of one batch at the current weights.
 
     Both are means over the whole batch: over all micro-batches of all ranks. The gradient *and* every loss are averaged
-    here, in the same way, so that the search compares like with like. Every loss is reported without a loss scale.
+    here, in the same way, so that the search compares like with like. No loss includes the loss scale.
 
     Args:
         network: network and loss in one cell.
         trainable: the parameters, in the order of the weight vector.
-        vectors: of these parameters.
-        reduce: from this rank's means to those over all ranks, see ``Ranks.mean``; None on one process.
+        vectors: vectors of these parameters.
+        reduce: cell from this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
-        loss_scale, clipping: of the gradient, or None.
+        loss_scale, clipping: see ``SearchStep``; None if off.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ _DIRECTION = "direction."
 
 
 class Outcome(Enum):
-    """The reason why a search step ended; the value is the word in its record."""
+    """The way a search step ended; the value is the word in its record."""
 
     ACCEPTED = "accepted"
     """A trial was accepted."""
@@ -30,7 +30,7 @@ class SearchResult(NamedTuple):
         loss: Tensor () float32, f(w; B) before the step.
         loss_after: f at the accepted point w + t d on the same batch, before the step outside the subspace; equals
             ``loss`` where nothing was accepted.
-        outcome: why the step ended.
+        outcome: how the step ended.
         subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
         seconds: wall time by part of the step.
         step_size: accepted t; 0.0 where nothing was accepted.
@@ -41,7 +41,7 @@ class SearchResult(NamedTuple):
         condition: condition number of the inverse Hessian the direction came from; nan without one.
         captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
         moved_inside: |t d|, distance moved inside the subspace.
-        moved_outside: distance moved by the residual step; |alpha m| of the published one.
+        moved_outside: distance moved by the step outside the subspace; |alpha m| for the published one.
         grad_norm: |g| before clipping; nan on a skipped step.
         loss_scale: S of this step's gradient; 1 without a loss scale.
         n_overflows: steps skipped so far because of a gradient that was not finite, counted by the loss scale.
@@ -75,12 +75,12 @@ class SearchResult(NamedTuple):
 
     @property
     def accepted(self) -> bool:
-        """Whether the weights moved inside the subspace."""
+        """Return whether a trial was accepted."""
         return self.outcome is Outcome.ACCEPTED
 
 
 def telemetry(found: SearchResult) -> dict[str, Any]:
-    """Turn a result into a record of ``metrics.jsonl``, of numbers and words."""
+    """Turn a result into a record of ``metrics.jsonl``, with plain numbers and texts."""
     return found._asdict() | {
         "loss": float(found.loss.asnumpy()),
         "outcome": found.outcome.value,
@@ -89,7 +89,7 @@ def telemetry(found: SearchResult) -> dict[str, Any]:
 
 
 def search_line(records: Sequence[dict[str, Any]]) -> str:
-    """Describe an epoch of records in one line."""
+    """Describe the records of an epoch in one line."""
     shares = np.array([record["captured_share"] for record in records], dtype=float)
     shares = shares[np.isfinite(shares)]  # a skipped step has none
     inside = f"{100 * shares.mean():.1f} %" if shares.size else "unknown"
@@ -102,7 +102,7 @@ def search_line(records: Sequence[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Sum up steps, accepted steps, trials, gradients, and the distances moved, of a whole search."""
+    """Sum up the records of a search: steps, accepted steps, trials, gradients, and distances moved."""
     return {
         "steps": len(records),
         "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
@@ -120,7 +120,7 @@ class SearchState(NamedTuple):
         direction: state of the direction rule (for BFGS: H, the pair).
         residual_momentum: m of the published residual, Tensor (M,) float32; None before its first step.
         n_steps: steps taken, skipped ones included.
-        n_rejected_in_a_row: steps since the last one that was accepted, or whose residual step is training.
+        n_rejected_in_a_row: steps since the last one that was accepted, or that an ``optimizer`` made a training step.
     """
 
     direction: Any
@@ -129,7 +129,7 @@ class SearchState(NamedTuple):
     n_rejected_in_a_row: int = 0
 
     def after(self, is_progress: bool, **changes: Any) -> "SearchState":
-        """Return the state after one more step, with these fields changed."""
+        """Return the state after one more step, with the fields in ``changes`` replaced."""
         in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
@@ -147,11 +147,11 @@ def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> Se
     """Rebuild the state that ``state_arrays`` took apart, to the last bit.
 
     Args:
-        arrays: by the names of ``state_arrays``.
+        arrays: the arrays, by the names that ``state_arrays`` gave them.
         like: a state of the same search, such as the one it begins with.
 
     Returns:
-        The state; None if the arrays are of another direction rule or another k.
+        The state; None if the arrays belong to another direction rule or another k.
     """
     own = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
     first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}
@@ -166,12 +166,12 @@ def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> Se
 
 
 def _as_before(value: np.ndarray | None) -> Any:
-    """Turn arrays without dimensions back into the plain numbers that they were."""
+    """Turn an array without dimensions back into the plain number that it was."""
     return value.item() if value is not None and value.ndim == 0 else value
 
 
 class Clock:
-    """Wall seconds by part of a step, in ``laps``."""
+    """A clock that records the wall seconds of each part of a step, in ``laps``."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """One step of the search in the subspace.
 
-The step is driven from the host: a compiled graph for the gradient and one for a trial's loss, with passes over the
-basis and vectors between them. ``tests/benchmarks/test_search_step.py`` measures what it costs beside those parts.
+The host drives the step: one compiled graph computes the gradient and one a trial's loss, with passes over the basis
+and vectors between them. ``tests/benchmarks/test_search_step.py`` measures what it costs beside those parts.
 """
 
 import math
@@ -40,20 +40,20 @@ class SearchStep(nn.Cell):
         w <- w + t d - alpha m
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
-    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, which brings its own training to
-    an end (a cooldown), the last two lines are one step of it, from w + t d on the gradient g - P' g_k.
+    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, which makes a cooldown, the last two
+    lines are one step of that, from w + t d on the gradient g - P' g_k.
 
-    Where no trial is accepted t = 0, and H, g_prev, s_prev stay as they were. Trials change neither BatchNorm
-    statistics nor any other untrained parameter; an accepted step leaves exactly the statistics of one ordinary
+    If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change neither BatchNorm
+    statistics nor any other untrained parameter. An accepted step leaves exactly the statistics of one ordinary
     training step, a rejected one those from before it. A step with an ``optimizer`` is a training step whatever the
     line search finds: statistics and EMA follow it, and it does not count as rejected, because a cooldown that ended
-    there would stay at a high rate. A loss or gradient that is not finite skips the step and changes nothing, the
-    optimizer's state included. With ``alpha=0`` no ``bfgs`` step makes its batch's loss worse; the step outside the
+    there would stop at a high rate. If the loss or gradient is not finite, the step is skipped and changes nothing, not
+    even the optimizer's state. With ``alpha=0`` no ``bfgs`` step makes its batch's loss worse; the step outside the
     subspace follows the line search and can raise it.
 
-    Works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (no sink mode:
-    the search loop runs on the host). Every ``nn.Dropout`` of the network is replaced, in place, by one whose mask can
-    be drawn again.
+    The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
+    not in sink mode, as the search loop runs on the host). It replaces every ``nn.Dropout`` of the network, in place,
+    by one whose mask can be drawn again.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
@@ -63,15 +63,17 @@ class SearchStep(nn.Cell):
         max_rejected_steps: steps in a row without an accepted trial, after which the search gives up.
         gamma, alpha: see ``ResidualMomentum``; an ``alpha`` of 0 for no step outside the subspace.
         learning_rate, momentum: see ``ProjectedSGD``.
-        optimizer: makes the step outside the subspace in place of gamma and alpha; over the network's trainable
-            parameters. Its learning rate and their schedule are its own.
+        optimizer: makes the step outside the subspace in place of ``gamma`` and ``alpha``, with a learning rate and
+            schedule of its own; an optimizer of the network's trainable parameters.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in parts of so many rows; None takes the batch whole.
-        ranks: of a data-parallel job, each of which calls the step with its own part of the batch. Every number that a
-            decision depends on is a mean or sum over all of them, so they can't differ; each holds a part of the basis.
-        loss_scale: of the gradient; learns from each step whether it was finite.
-        clipping: of the gradient g, before anything is made of it.
-        ema: of the network, updated after each training step.
+        ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
+            part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
+            decisions can't differ.
+        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``; it is told after each step whether the gradient was
+            finite.
+        clipping: ``Clipping`` of the gradient g, before g is used.
+        ema: ``EMA`` of the network, updated after each training step.
 
     Inputs:
         the inputs of ``network``.
@@ -81,8 +83,9 @@ class SearchStep(nn.Cell):
 
     Raises:
         ConfigError: the optimizer has other parameters.
-        NothingAcceptedError: from a step, before it changes anything: the last ``max_rejected_steps`` were rejected.
-        SearchError: from the first step, if the network draws random numbers that can't be repeated.
+        NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; a step raises it before it changes
+            anything.
+        SearchError: the network draws random numbers that can't be repeated; the first step raises it.
     """
 
     def __init__(
@@ -216,7 +219,7 @@ class SearchStep(nn.Cell):
         )
 
     def _draw_masks(self, micro_batch: int) -> None:
-        """Draw the dropout masks of this rank's micro-batch in this step, the same in all its forward passes."""
+        """Draw the dropout masks for a micro-batch of this rank, the same in all forward passes of a step."""
         self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
@@ -228,7 +231,7 @@ class SearchStep(nn.Cell):
             )
 
     def _check_forward(self, inputs: Sequence[Tensor], before: Sequence[Any], loss: float) -> None:
-        """Check once that the same weights and batch give the same loss; trials would compare noise otherwise."""
+        """Check once that the same weights and batch give the same loss; otherwise trials would compare noise."""
         if self._forward_is_checked:
             return
         self._untrained.restore(before)

@@ -41,9 +41,9 @@ class SubspaceBasis:
         explained_variance: the variance along each row, float64 (k,): singular_values^2 / (N - 1).
         explained_variance_ratio: the share of the snapshots' variance along each row, float64 (k,).
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
-        layout: which weight each column is.
+        layout: the layout of the weights, which tells what each column is.
         snapshots: the snapshots that it was made from.
-        digest: of the rows; shows that the two files belong together.
+        digest: digest of the rows; shows that the two files belong together.
         deviation: max |P P' - I|, measured on these rows.
     """
 
@@ -107,10 +107,10 @@ class SubspaceBasis:
     def check(self, layout: WeightLayout) -> None:
         """Check that the columns are the weights of ``layout``, in its order.
 
-        Of a bare ``.npy`` only their number can be checked.
+        For a bare ``.npy`` only their number can be checked.
 
         Raises:
-            BasisMismatchError: they are not; the first difference is explained.
+            BasisMismatchError: the columns are other weights; the message explains the first difference.
         """
         where = self.path or "The basis"
         remedy = "Use the basis of this network's own snapshots: dimred pca --ckpt-dir DIR."
@@ -124,7 +124,11 @@ class SubspaceBasis:
 
 
 def check_out(path: Path, *, overwrite: bool) -> None:
-    """Refuse a path that is no ``.npy``, has no folder, or would replace an earlier result."""
+    """Check that ``path`` is a ``.npy`` in a folder that exists, and replaces no other result unless ``overwrite``.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
     if path.suffix != ".npy":
         raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
     if not path.parent.is_dir():
@@ -152,19 +156,19 @@ def load_basis(
 ) -> SubspaceBasis:
     """Open a basis, and check it.
 
-    With ``pca_mat.h5`` beside it, the rows must be those it was written with, and its layout must be that of the
-    network. A bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the
-    network has weights, and orthonormal rows; a warning says what can't be checked.
+    If ``pca_mat.h5`` is beside it, the rows must be those it was written with, and its layout must be the network's. A
+    bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the network has
+    weights, and orthonormal rows; a warning says what can't be checked.
 
     Args:
         path: the ``.npy`` file.
         network: a MindSpore cell whose trainable parameters the columns must be.
-        layout: the same, without a network.
-        verify: read all rows and check them; a further rank that opens the same file may leave this to the first.
+        layout: the layout of the columns, in place of a network.
+        verify: whether to read and check all rows; further ranks that open the same file may leave this to the first.
 
     Raises:
         BasisMismatchError: a file is missing, truncated or changed, the rows are not finite or not orthonormal, or the
-            network is another; the first mismatch is explained.
+            basis belongs to another network; the message explains the first mismatch.
     """
     source = Path(path)
     stored = _open_npy(source)
@@ -202,7 +206,7 @@ def _open_npy(path: Path) -> np.ndarray:
     """Memory-map the rows in a ``.npy`` file for reading; nothing is unpickled.
 
     Raises:
-        BasisMismatchError: no such file, not a ``.npy`` file, truncated, or not two-dimensional float32 or float64.
+        BasisMismatchError: the file is missing, truncated, or not a two-dimensional ``.npy`` of float32 or float64.
     """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
@@ -225,7 +229,7 @@ def _open_npy(path: Path) -> np.ndarray:
 
 
 def _as_float32(components: np.ndarray) -> np.ndarray:
-    """Return the rows as C-ordered float32, if necessary converted into an unnamed temporary file."""
+    """Return the rows as C-ordered float32; if they must be converted, in an unnamed temporary file."""
     if components.dtype == np.float32 and components.flags.c_contiguous:
         return components
     with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
@@ -240,7 +244,7 @@ def check_orthonormal(components: np.ndarray, path: Path) -> None:
     """Check that max |P P' - I|, measured in float64, is small, for rows (k, M) read from ``path``.
 
     Raises:
-        BasisMismatchError: a number is not finite, or two rows are not orthonormal; the first such is named.
+        BasisMismatchError: a number is not finite (the first is named), or rows are not orthonormal (the worst are).
     """
     row_gram = np.zeros((len(components), len(components)))
     for start in range(0, components.shape[1], _STRIP):

@@ -49,9 +49,9 @@ def fit_basis(
     """Fit an orthonormal basis of the subspace that the snapshots of a series span.
 
     With the snapshots as the rows of X (N x M) and their mean m: X - 1m' = U S P, where (X - 1m')(X - 1m')' = U S^2 U'
-    is the N x N Gram matrix. Two passes over the columns, in float64: one forms the Gram matrix, one writes
-    P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows of nearly collinear snapshots may not be orthonormal to
-    float32 accuracy; they are then orthonormalised and written again.
+    is the N x N Gram matrix. Two passes over the columns are made, in float64: one forms the Gram matrix, the other
+    writes P = S^-1 U' (X - 1m') as float32 and measures P P'. Rows of nearly collinear snapshots may not be orthonormal
+    to float32 accuracy; they are then orthonormalised and written again.
 
     The rows go to ``out``, and mean, spectrum, layout and sources to an ``.h5`` file beside it, each whole or not at
     all. If ``out`` is this very basis already, nothing is written.
@@ -62,14 +62,14 @@ def fit_basis(
         out: the ``.npy`` file; by default the result lives in unnamed temporary files.
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
         network: a MindSpore cell whose trainable parameters make the columns.
-        layout: the same, without a network; default the series' manifest, or what its first file suggests.
-        overwrite: replace an ``out`` that is another basis.
+        layout: the layout of the columns, in place of a network; for the default see ``WeightMatrix``.
+        overwrite: whether to replace an ``out`` that is another basis.
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
-        progress: called often, from several threads.
+        progress: called often, from several threads, with (phase, columns done, columns in all).
 
     Raises:
         ConfigError: an argument is not allowed, or ``out`` exists.
-        SeriesError: too few snapshots (k + 1 are needed, one goes into the mean), or they span fewer than k directions.
+        SeriesError: there are too few snapshots (a PCA needs k + 1, "snapshots" k), or they span too few directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
     """
@@ -113,7 +113,7 @@ def fit_basis(
 def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> bool:
     """Return whether ``target`` is the basis of these snapshots, undamaged.
 
-    Always false for a folder without a manifest, because the digests of its snapshots are not known yet.
+    It is always false for a folder without a manifest, because the digests of its snapshots are not known yet.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False
@@ -194,10 +194,10 @@ def _write_rows(
     """Write the rows; if they are not orthonormal, correct the coefficients and write them again.
 
     Returns:
-        The coefficients of the rows as written, float64 (k, N); their deviation from orthonormal; their digest.
+        The coefficients of the rows as written, float64 (k, N); the rows' deviation from orthonormal; their digest.
 
     Raises:
-        SeriesError: they can't be made orthonormal.
+        SeriesError: the rows can't be made orthonormal.
     """
     for _ in range(1 + _REPAIRS):
         row_gram, digest = rows_pass(matrix, coefficients, rows, mean, progress, centred=centred)

@@ -1,6 +1,6 @@
 """The two passes over the columns of the snapshots: the Gram matrix, then the rows of the basis.
 
-Other threads read ahead, hash and write meanwhile. The README says what that gains, and what float64 costs.
+Other threads read ahead, hash and write at the same time. The README says what that gains, and what float64 costs.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class BadSnapshotError(CheckpointError):
-    """Row ``row`` of the matrix can't be used."""
+    """A snapshot can't be used; ``row`` is its row in the matrix."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"{reason} Restore it, or leave it out with --skip-bad.")
@@ -30,11 +30,11 @@ class BadSnapshotError(CheckpointError):
 
 
 def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
-    """Estimate what a basis of N snapshots of M weights takes, in bytes.
+    """Estimate the disk and memory that a basis of N snapshots of M weights takes, in bytes.
 
     Returns:
         ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
-        the mean; and ``memory_bytes``, of the process's own without memory-mapped pages.
+        the mean; and ``memory_bytes``, the process's own memory without memory-mapped pages.
     """
     k = n_components or 32
     blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
@@ -56,7 +56,7 @@ def gram_pass(
     Args:
         matrix: the N snapshots.
         progress: called after each block.
-        centred: subtract the mean.
+        centred: whether to subtract the mean.
 
     Returns:
         The Gram matrix, float64 (N, N); and N digests, comparable with those of the manifest.
@@ -92,10 +92,10 @@ def rows_pass(
     Args:
         matrix: the snapshots X, (N, M).
         coefficients: float64 (k, N).
-        rows: gets an ``.npy`` array (k, M); what stands there is written over.
+        rows: gets an ``.npy`` array (k, M); earlier content is overwritten.
         mean: gets M numbers without a header.
         progress: called after each block.
-        centred: subtract the mean from the snapshots.
+        centred: whether to subtract the mean from the snapshots.
 
     Returns:
         P P' of the rows as written, float64 (k, k); and their digest.
@@ -151,9 +151,9 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 
 
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
-    """Return the error for the first number that is not finite.
+    """Return the error for the first number in a block that is not finite.
 
-    There is one: finite float32 numbers have finite products in float64.
+    There is one if a sum of products is not finite: finite float32 numbers have finite products in float64.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout

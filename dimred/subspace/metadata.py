@@ -1,7 +1,7 @@
 """Read and write ``pca_mat.h5``, which describes the rows in ``pca_mat.npy``.
 
 The first 512 bytes, which HDF5 leaves to its users (the "user block"), hold a checksum of the rest. It is compared
-before the HDF5 library reads any of it, as a damaged file can keep that library busy for ever.
+before the HDF5 library reads anything, because a damaged file can keep that library busy for ever.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def metadata_path(npy: Path) -> Path:
 def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name.
 
-    It holds a data set for each array, and ``about``, the rest as JSON.
+    It holds a data set for each array, and the rest as JSON in ``about``.
     """
     about = {
         "kind": fields["kind"],
@@ -59,7 +59,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def checksum_of(path: Path) -> bytes:
-    """Compute the first ``CHECKSUM_BYTES`` of a ``.h5`` file from the rest."""
+    """Compute what the first ``CHECKSUM_BYTES`` of a ``.h5`` file must be, from the rest."""
     with path.open("rb") as file:
         file.seek(CHECKSUM_BYTES)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -70,7 +70,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """Read the fields of a ``SubspaceBasis`` from the ``.h5`` file, by name; the mean is memory-mapped.
 
     Raises:
-        BasisMismatchError: it is no such file, or not what was written.
+        BasisMismatchError: it is another kind of file, or was changed after it was written.
     """
     try:
         with path.open("rb") as raw:

@@ -14,7 +14,7 @@ TOLERANCE = 1e-6
 
 
 def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n_bad: int = 0) -> None:
-    """Check that there are k snapshots, or k + 1 for kind "pca", which subtracts their mean.
+    """Check that there are at least k snapshots, or k + 1 for kind "pca", which subtracts their mean.
 
     Raises:
         SeriesError: there are fewer.
@@ -53,8 +53,8 @@ def effective_rank(eigenvalues: np.ndarray) -> int:
 def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
-    The sign of a direction makes one score positive: that of the earliest snapshot whose score is within 1 % of the
-    largest. So a basis is reproducible, even where two scores differ only by rounding.
+    Each direction's sign is chosen so that one score is positive: that of the earliest snapshot whose score is within
+    1 % of the largest. So a basis is reproducible, even where two scores differ only by rounding.
 
     Args:
         gram: float64 (N, N), about the mean.
@@ -83,8 +83,8 @@ def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
 def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the orthonormal basis of the last k raw snapshots, by Gram-Schmidt in their order.
 
-    With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the first snapshot's
-    direction, row i what snapshot i adds to those before it.
+    With the Gram matrix X X' = L L' of these snapshots the rows are P = L^-1 X: row 0 is the direction of the first
+    snapshot, row i the direction that snapshot i adds to those before it.
 
     Args:
         gram: float64 (N, N), X X' of the snapshots about zero.
@@ -116,7 +116,7 @@ def too_few_directions(what: str, rank: int) -> SeriesError:
 
 
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-    """Compute how far the centred snapshots spread along each row c_i X of a basis.
+    """Compute the spread of the centred snapshots along each row c_i X of a basis.
 
     The coordinates along row i are J X X' c_i, for X about any point. For principal directions their norms are the
     singular values.
@@ -141,7 +141,7 @@ def repair_transform(row_gram: np.ndarray) -> np.ndarray | None:
     """Return the lower triangular T, float64 (k, k), that makes T P orthonormal: T = L^-1 with P P' = L L'.
 
     A triangular T changes a row only by those before it. So the first rows, which carry the most variance and are the
-    most accurate, change the least. None when the rows are linearly dependent.
+    most accurate, change the least. It is None if the rows are linearly dependent.
     """
     try:
         return np.linalg.inv(np.linalg.cholesky(row_gram))

@@ -6,19 +6,19 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class Clipping(nn.Cell):
-    """Clip the gradient to a length: g <- g min(1, norm / |g|), with |g| over all parameters together.
+    """A cell that clips the gradient: g <- g min(1, norm / |g|), with |g| over all parameters together.
 
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
     ``ops.clip_by_global_norm`` does the same, but does not tell the norm.)
 
     Args:
-        norm: longest global norm, above 0.
+        norm: largest global norm, above 0.
 
     Inputs:
         gradients: a tuple of float32 tensors.
 
     Outputs:
-        the clipped gradients, and the global norm from before, () float32.
+        the clipped gradients, and the global norm before clipping, () float32.
     """
 
     def __init__(self, norm: float):

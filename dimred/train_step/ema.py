@@ -14,23 +14,23 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class EMA(nn.Cell):
-    """A moving average of weights and statistics, updated once for each applied update t = 1, 2, ...
+    """A cell with a moving average of weights and statistics, updated once for each applied update t = 1, 2, ...
 
     average <- d_t average + (1 - d_t) value
 
-    d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which lets early weights go sooner
+    d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
 
     The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, the
     number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
 
     Args:
-        network: what is averaged; the average starts from its values.
+        network: the network that is averaged; the average starts from its values.
         decay: 0 <= decay < 1.
         ramp: whether the decay ramps up.
 
     Attributes:
-        statistics: the averages of BatchNorm's statistics, which ranks average over each other like the statistics.
+        statistics: the averages of BatchNorm's statistics, which are averaged over the ranks like the statistics.
     """
 
     def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
@@ -63,7 +63,7 @@ class EMA(nn.Cell):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the network; after the block it has its own values again, byte for byte."""
+        """Put the averages into the network inside the block; afterwards restore its own values, byte for byte."""
         with preserved(list(self.values)):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average)

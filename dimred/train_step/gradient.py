@@ -14,12 +14,12 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class BatchGradient(nn.Cell):
-    """Loss () float32 of a batch, and a tuple of unscaled float32 gradients in the parameters' shapes.
+    """A cell that returns the loss of a batch, () float32, and a tuple of float32 gradients in the parameters' shapes.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        parameters: to differentiate by.
-        loss_scale: the loss is multiplied by it before its gradient is taken; None for no scaling.
+        parameters: the parameters to differentiate by.
+        loss_scale: scales the loss before its gradient is taken, and unscales the gradient; None for no scaling.
     """
 
     def __init__(self, network: nn.Cell, parameters: Sequence[Parameter], loss_scale: StaticLossScale | None = None):
@@ -32,7 +32,7 @@ class BatchGradient(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         values, gradients = self.gradient(*inputs)
-        # A graph that touches each gradient, if only for a cast that does nothing, holds 3.5 times all of them more.
+        # A graph that touches each gradient, even for a cast that does nothing, takes 3.5 times their size in memory.
         if self.loss_scale is not None:
             gradients = self.loss_scale.unscaled(gradients)
         elif not self.all_float32:
@@ -50,7 +50,7 @@ def _check_scalar(shape: tuple[int, ...]) -> None:
 
 
 class _ScaledLoss(nn.Cell):
-    """The loss S f, and f itself."""
+    """A cell that returns the scaled loss S f, and f itself."""
 
     def __init__(self, network: nn.Cell, loss_scale: StaticLossScale | None):
         super().__init__(auto_prefix=False)
@@ -69,7 +69,7 @@ def _as_float32(gradient: Tensor) -> Tensor:
 
 
 class _Loss(nn.Cell):
-    """The loss f, () float32."""
+    """A cell that returns the loss f, () float32."""
 
     def __init__(self, network: nn.Cell):
         super().__init__(auto_prefix=False)
@@ -84,23 +84,23 @@ class GroupGradient:
 
     loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
 
-    That is exact for a loss that is a mean over the rows. One that divides by another count, such as that of the labels
-    which are not ignored, is weighted by rows all the same. The sums are float32. The host calls one small graph for
-    each micro-batch.
+    This is exact for a loss that is a mean over the rows. One that divides by another count, such as the number of
+    labels that are not ignored, is weighted by rows all the same. The sums are float32. The host calls one small graph
+    for each micro-batch.
 
-    BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group, by the mean of what
-    each would change. Each micro-batch starts from the statistics before the group, r, and its forward pass leaves
+    BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group, by the mean of the
+    micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass leaves
     r + c (b_i - r), where b_i is its own mean or variance; the group leaves their mean r + c (mean(b_i) - r). Without
     this, n micro-batches would move the statistics n times in one step.
 
     Args:
-        gradient: loss and gradient of a micro-batch.
-        rows: of a micro-batch; None takes every group whole, at no cost.
-        vectors: of the parameters that ``gradient`` differentiates by.
+        gradient: computes loss and gradient of a micro-batch.
+        rows: rows of a micro-batch; None takes every group whole, at no cost.
+        vectors: vectors of the parameters that ``gradient`` differentiates by.
         draw_dropout_masks: called with the micro-batch's number before each forward pass.
 
     Raises:
-        ConfigError: ``rows`` outside its range.
+        ConfigError: ``rows`` is below 1.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GroupGradient:
         self._draw_dropout_masks = draw_dropout_masks
 
     def loss(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss, () float32. Moves BatchNorm's statistics, as any training forward pass does."""
+        """Return the mean loss, () float32; BatchNorm's statistics move, as in any training forward pass."""
         batches = cut(inputs, self._rows)
         total = None
         for number, (part, share) in enumerate(batches):
@@ -154,7 +154,7 @@ class GroupGradient:
 
 
 def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
-    """Return total + share value, by one kernel; share value without a total."""
+    """Return ``total + share * value`` by one kernel, or ``share * value`` if there is no total."""
     return value * share if total is None else mint.add(total, value, alpha=share)
 
 
@@ -163,13 +163,13 @@ def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, 
 
     Args:
         inputs: the network's inputs; their first dimension counts the rows.
-        rows: None for the whole batch in one.
+        rows: rows of a micro-batch; None for the whole batch in one.
 
     Returns:
-        For each part the network's inputs with its rows, and its share of the batch's rows; the shares sum to 1.
+        For each part its rows of the inputs, and its share of the batch's rows; the shares sum to 1.
 
     Raises:
-        ConfigError: an input has no rows, or another number of them.
+        ConfigError: an input has no rows, or not as many as the others.
     """
     if rows is None:
         return [(tuple(inputs), 1.0)]

@@ -14,9 +14,9 @@ class StaticLossScale(nn.Cell):
     """A loss scale S that stays the same.
 
     Args:
-        scale: S, above 0; a power of two leaves every digit of the gradient as it is.
-        drop_overflow: drop a step whose gradient is not finite, and count it; or apply whatever comes (the production
-            recipe's choice, and one graph without a branch).
+        scale: S, above 0; a power of two leaves every digit of the gradient unchanged.
+        drop_overflow: whether to drop and count a step whose gradient is not finite. If false, every gradient is
+            applied (as in the production recipe), in a graph without a branch.
 
     Attributes:
         scale: S, () float32.
@@ -41,19 +41,19 @@ class StaticLossScale(nn.Cell):
         return gradient.astype(ms.float32) / self.scale
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow after a step; a subclass chooses the next S."""
+        """Count an overflow, if the step had one; a subclass also chooses the next S."""
         ops.assign_add(self.n_overflows, 1 - all_finite.astype(ms.int32))
         return True
 
 
 class DynamicLossScale(StaticLossScale):
-    """A loss scale that shrinks on overflow and grows after a row of good steps.
+    """A loss scale that shrinks on overflow and grows after a run of good steps.
 
     S <- max(S / factor, smallest) after an overflow; min(S factor, largest) after ``window`` good steps in a row.
 
     Args:
         initial: the first S.
-        factor: above 1; a power of two leaves every digit of the gradient as it is.
+        factor: above 1; a power of two leaves every digit of the gradient unchanged.
         window: good steps in a row before S grows.
         smallest, largest: bounds of S.
     """
@@ -73,7 +73,7 @@ class DynamicLossScale(StaticLossScale):
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)
 
     def observe(self, all_finite: Tensor) -> bool:
-        """Count an overflow, and choose the next S."""
+        """Count an overflow, if the step had one, and choose the next S."""
         finite = all_finite.astype(ms.int32)
         good = (self.n_good + 1) * finite
         grows = good >= self.window

@@ -15,13 +15,13 @@ _OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.n
 
 
 class Place(NamedTuple):
-    """The place of a cell in its network. A cell that is used several times has several places.
+    """A place for a cell in a network; a cell that is used several times has several places.
 
     Attributes:
-        path: its name in the network; wrappers of ``mindspore.amp`` don't show in it.
+        path: the cell's name in the network, without wrappers of ``mindspore.amp``.
         owner: the cell that holds it.
-        name: its name there.
-        cell: what is there.
+        name: its name in the owner.
+        cell: the cell itself.
     """
 
     path: str
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def places(network: nn.Cell) -> list[Place]:
-    """List every place below the network. (``Cell.name_cells`` leaves out the second place of a cell.)"""
+    """List every place in the network, unlike ``Cell.name_cells``, which omits the second place of a cell."""
     return [
         Place(f"{path}.{name}".lstrip(".").replace("_backbone.", ""), owner, name, cell)
         for path, owner in network.cells_and_names()
@@ -47,14 +47,14 @@ def places(network: nn.Cell) -> list[Place]:
 
 
 class TrainingMode:
-    """Puts a step into training mode when it is called, because a measurement may have left it in another mode.
+    """A guard that puts a step into training mode, which a measurement may have ended.
 
     The whole step is set as soon as one cell with trainable parameters is not in training mode. So a part whose
     parameters are all frozen may stay in evaluation mode. It costs one look at each cell.
 
     Args:
         step: the cell that is called.
-        network: the part of it that is trained.
+        network: the part of the step that is trained.
     """
 
     def __init__(self, step: nn.Cell, network: nn.Cell):
@@ -62,14 +62,14 @@ class TrainingMode:
         self._cells = [cell for _, cell in network.cells_and_names() if cell.trainable_params()]
 
     def ensure(self) -> None:
-        """Set training mode where it is not set."""
+        """Put the step into training mode if it is not in it."""
         if not all(cell.training for cell in self._cells):
             self._step.set_train(True)
 
 
 @contextmanager
 def evaluating(network: nn.Cell) -> Iterator[None]:
-    """Put a network into evaluation mode; after the block each cell is in the mode it was in before."""
+    """Put a network into evaluation mode inside the block; afterwards restore the mode of each cell."""
     before = [(cell, cell.training, cell.phase) for _, cell in network.cells_and_names()]
     network.set_train(False)
     try:

@@ -11,16 +11,16 @@ from mindspore import Parameter, nn
 from dimred.errors import ConfigError, shown
 from dimred.train_step.schedule_free import ScheduleFree
 
-UPDATES = "global_step"  # the count in the state of every optimizer of MindSpore, and in no snapshot
+UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; no snapshot has it
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
-    """Decide whether weight decay applies: to every parameter whose name fits none of the patterns."""
+    """Return whether weight decay applies to a parameter: it does if none of the patterns matches its name."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 
 def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay: Sequence[str]) -> list[dict[str, Any]]:
-    """Make parameter groups for a MindSpore optimizer: with the decay, without it, and the original order."""
+    """Make the parameter groups of a MindSpore optimizer: those with decay, those without, and the original order."""
     decayed = [parameter for parameter in parameters if decays(parameter, no_decay)]
     spared = [parameter for parameter in parameters if not decays(parameter, no_decay)]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
@@ -55,15 +55,15 @@ def make_optimizer(
 
     Args:
         name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``.
-        parameters: the trainable ones.
-        rates: a number, or one for each update.
-        weight_decay: of the parameters that decay, 0 <= weight_decay < 1.
+        parameters: the trainable parameters.
+        rates: learning rate, or one for each update.
+        weight_decay: weight decay of the parameters that decay, 0 <= weight_decay < 1.
         no_decay: patterns of the names of parameters that don't decay, such as ``*bias``.
-        options: ``momentum``; of ``sgd`` ``nesterov`` too; of ``adamw`` ``beta1``, ``beta2`` and ``eps``; of
-            ``schedule_free`` ``beta``. None stands for the default.
+        options: ``momentum`` for ``momentum`` and ``sgd``; ``nesterov`` for ``sgd``; ``beta1``, ``beta2`` and ``eps``
+            for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
 
     Raises:
-        ConfigError: an option that this optimizer does not have, or Nesterov's momentum without momentum.
+        ConfigError: the optimizer lacks an option, or Nesterov's momentum is asked for without momentum.
     """
     cell, defaults = _OPTIMIZERS[name]
     chosen = dict(defaults)
@@ -85,11 +85,11 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
     """Check that an optimizer can train a network.
 
     Args:
-        optimizer: what came.
+        optimizer: the optimizer, as the caller gave it.
         trainable: the network's trainable parameters.
 
     Raises:
-        ConfigError: it is no optimizer, or has a parameter that is not trainable in the network or not float32.
+        ConfigError: it is not an optimizer, or has a parameter that is not trainable in the network or not float32.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
@@ -108,9 +108,9 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
 
 
 def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[None]:
-    """Put the weights that are evaluated, kept and used into the network for a block.
+    """Put the weights that are to be evaluated and kept into the network inside the block.
 
-    They are the averaged point of ``ScheduleFree``; of other optimizers they are in the network already.
+    For ``ScheduleFree`` they are its averaged point; for other optimizers they are in the network already.
     """
     return optimizer.in_place() if isinstance(optimizer, ScheduleFree) else nullcontext()
 
@@ -126,7 +126,7 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
 
 
 def last_rate(optimizer: nn.Optimizer) -> float:
-    """Return the learning rate of the newest update of an optimizer from ``make_optimizer``; before any, the first."""
+    """Return the learning rate of the latest update of an optimizer from ``make_optimizer``; before any, the first."""
     rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])

@@ -24,12 +24,11 @@ def with_precision(
     """Convert cells of a network to half precision; its output and its parameters stay float32.
 
     O0: none; O1: the cells of the white list (convolutions, dense and recurrent layers), each of which returns float32;
-    O2: all but the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``. So is the
-    conversion in O2 and O3; its O1 would write a rewritten program into the working folder. The parameters are the
-    same ones, and stay float32.
+    O2: all but the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``, and so is the
+    conversion in O2 and O3; its O1 would write a rewritten program into the working folder.
 
     Args:
-        network: without its loss, which then sees float32; may be changed in place, use what is returned.
+        network: a network without its loss, which then gets float32. It may be changed in place; use the returned one.
         level: ``O0``, ``O1``, ``O2``, ``O3``.
         dtype: ``float16`` or ``bfloat16``.
         keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
@@ -37,7 +36,7 @@ def with_precision(
             says; such as ``{"classifier": "float32"}``.
 
     Raises:
-        ConfigError: a pattern that fits no cell, or a type that the device can't compute in.
+        ConfigError: a pattern fits no cell, or the device can't compute in a type.
     """
     casts = dict(casts or {})
     used = {dtype} if level != "O0" else set()
@@ -72,13 +71,13 @@ class _ComputesIn(nn.Cell):
 
 
 def _convert(fitting: Sequence[Place], dtype: str) -> None:
-    """Wrap the cells in these places so that they compute in the type."""
+    """Wrap the cells in these places so that they compute in this type."""
     for place in fitting:
         place.put(_ComputesIn(place.cell, TYPES[dtype]))
 
 
 def _check_device(network: nn.Cell, dtype: str) -> None:
-    """Check by one small operation that the device computes in this type; it would fail much later otherwise."""
+    """Check by small operations that the device can compute in this type; otherwise it would fail much later."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), TYPES[dtype])
     try:

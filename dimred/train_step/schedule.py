@@ -20,7 +20,7 @@ def make_rates(
     milestones: Sequence[int] = (),
     step_factor: float = 0.1,
 ) -> np.ndarray:
-    """Make a schedule: linear from 0 to ``peak`` over the warm-up, then by name.
+    """Make a schedule of rates: linear from 0 to ``peak`` over the warm-up, then as ``name`` says.
 
     With x = (i - warmup) / (total - warmup)::
 
@@ -35,8 +35,8 @@ def make_rates(
         peak: largest rate, above 0.
         warmup_steps: updates of the warm-up; 0 for none.
         total_steps: updates of the schedule; more than ``warmup_steps``.
-        milestones: of ``step``: updates after which the rate falls.
-        step_factor: of ``step``: the rate is multiplied by it at each milestone, between 0 and 1.
+        milestones: for ``step``: updates after which the rate falls.
+        step_factor: for ``step``: factor of the rate at each milestone, between 0 and 1.
 
     Returns:
         (total_steps,) float32.
@@ -59,7 +59,7 @@ _COOLDOWNS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int, shape: str = "linear") -> np.ndarray:
-    """Leave a schedule after ``after_step`` updates, and bring its rate from there to 0 over ``n_steps``.
+    """Cut a schedule after ``after_step`` updates, and bring its rate from there to 0 over ``n_steps``.
 
     rate(after_step + i) = rates(after_step) s(i)   for 0 <= i < n_steps
     linear: s(i) = 1 - i / n_steps

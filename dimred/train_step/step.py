@@ -19,11 +19,10 @@ class StepResult(NamedTuple):
 
     Attributes:
         loss: () float32, f(w; B) before the update, unscaled; with a ballot the mean over all ranks.
-        applied: () bool, false where the step was dropped because its gradient was not finite, or a rank voted to
-            leave.
+        applied: () bool, false if the step was dropped, because its gradient was not finite or a rank voted to leave.
         grad_norm: () float32, |g| before clipping; nan without clipping.
         loss_scale: () float32, S of this step; 1 without a loss scale.
-        n_overflows: () int32, steps dropped so far, this one included.
+        n_overflows: () int32, steps dropped so far by the loss scale, this one included.
     """
 
     loss: Any
@@ -38,7 +37,7 @@ class StepResult(NamedTuple):
 
 
 class TrainStep(nn.Cell):
-    """One training step of a network.
+    """A cell that makes one training step of a network.
 
     scaled loss -> unscale to float32 -> accumulate -> reduce -> all finite? -> clip -> update -> EMA
 
@@ -49,15 +48,15 @@ class TrainStep(nn.Cell):
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
-        optimizer: over trainable parameters of the network, all of them float32; others stay as they are.
+        optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
         loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. A step whose gradient is not finite is dropped:
             weights, optimizer state, EMA, BatchNorm statistics and every other parameter stay byte for byte as they
             were.
         micro_batch_size: rows of a micro-batch. The step is called with the whole batch, cuts it, and updates once with
             the mean gradient; None takes the batch whole.
         reduce: cell from this rank's gradients to their means over all ranks, see ``Ranks.mean``.
-        ballot: with ``reduce``: a step that not every rank votes for is dropped like an overflow, and leaves the loss
-            scale and its counts as they were, too; see ``Ballot``.
+        ballot: needs ``reduce``. A step that not every rank votes for is dropped like an overflow, but leaves the loss
+            scale and its counts alone; see ``Ballot``.
         clipping: ``Clipping``, or a cell with its inputs and outputs.
         ema: ``EMA`` of the network.
 
@@ -68,8 +67,8 @@ class TrainStep(nn.Cell):
         StepResult; its first field is the loss.
 
     Raises:
-        ConfigError: the optimizer has parameters that are not the network's, or weights that are not float32; from the
-            first step, before it changes anything, if the loss is not one number.
+        ConfigError: the optimizer has parameters that are not the network's, or weights that are not float32. The first
+            step also raises it, before it changes anything, if the loss is not one number.
     """
 
     def __init__(
@@ -104,17 +103,17 @@ class TrainStep(nn.Cell):
 
     @property
     def network(self) -> nn.Cell:
-        """The network with its loss."""
+        """Return the network with its loss."""
         return self.gradient.network
 
     @property
     def optimizer(self) -> nn.Optimizer:
-        """The optimizer."""
+        """Return the optimizer."""
         return self.finish.optimizer
 
     @property
     def ema(self) -> nn.Cell | None:
-        """The moving average of the network."""
+        """Return the moving average of the network."""
         return self.finish.ema
 
     def __call__(self, *inputs: Tensor) -> StepResult:
@@ -131,9 +130,9 @@ class TrainStep(nn.Cell):
         return StepResult(*found)  # named here and not in the graph, which would call the interpreter for it
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Take the whole step in one graph; returns the values of a ``StepResult``.
+        """Make the whole step in one graph, and return the values of a ``StepResult``.
 
-        With a ballot its tally comes before the network's inputs, and the next one after the values.
+        With a ballot, its tally precedes the network's inputs, and the next tally follows the values.
         """
         tally = None
         if self.votes:
@@ -146,8 +145,8 @@ class TrainStep(nn.Cell):
 class _Finish(nn.Cell):
     """The rest of the step, once the gradient of the whole batch is known.
 
-    With ``untrained`` a step can be dropped, because its gradient is not finite or a rank votes to leave: nothing is
-    updated, and what its forward pass changed besides the weights, such as BatchNorm's statistics, is put back.
+    With ``untrained`` a step can be dropped, because its gradient is not finite or a rank votes to leave. Then nothing
+    is updated, and what its forward pass changed, such as BatchNorm's statistics, is restored.
     """
 
     def __init__(
@@ -220,7 +219,7 @@ class _Finish(nn.Cell):
 
 
 class _FinishVector(nn.Cell):
-    """``_Finish`` from the gradient as one vector (M,); with votes their tally comes before ``saved``."""
+    """``_Finish`` for a gradient that is one vector (M,); with votes, the tally precedes ``saved``."""
 
     def __init__(self, finish: _Finish, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)

@@ -1,4 +1,4 @@
-"""End stage 1 before its last epoch, when the average of its snapshots gains no more on ``val``."""
+"""End stage 1 before its last epoch, when the average of its snapshots no longer improves on ``val``."""
 
 import logging
 from typing import Any
@@ -24,23 +24,23 @@ _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 
 
 class AveragedStop:
-    """Ends the training when its averaged weights gain no more on ``val``.
+    """The rule that ends the training when its averaged weights no longer improve on ``val``.
 
     The averaged weights are the uniform mean of the newer half of the snapshots (suffix averaging: Rakhlin et al.,
-    Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). A gain is one of more than a
-    standard error, paired by sample, over the best measurement so far, so that small gains add up. The training's own
-    weights and BatchNorm statistics are put back to the byte.
+    Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). A measurement is a gain if it is
+    more than a standard error, paired by sample, better than the last gain, so that small improvements add up. The
+    training's own weights and BatchNorm statistics are restored to the byte.
 
     Args:
         settings: the section ``stop``.
-        network: that is trained.
+        network: the network that is trained.
         on: measures the network, on ``val``.
         ranks: all of them call the methods.
 
     Attributes:
-        best: the best measurement so far; None before the first.
-        best_epoch: after which it was made.
-        n_without_gain: measurements since.
+        best: the last measurement that was a gain; None before the first.
+        best_epoch: the epoch after which it was made.
+        n_without_gain: number of measurements since.
     """
 
     def __init__(self, settings: StopConfig, network: nn.Cell, on: OnSplits, ranks: Ranks) -> None:
@@ -51,7 +51,7 @@ class AveragedStop:
 
     @property
     def reason(self) -> str | None:
-        """Why the training is to end; None while it is to go on."""
+        """Return why the training is to end; None while it is to go on."""
         if self.n_without_gain < self._settings.patience:
             return None
         return (
@@ -60,16 +60,16 @@ class AveragedStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch: only once, as a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch, and not again, as a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
-        """Measure the averaged weights after an epoch; the state that is saved then has the outcome.
+        """Measure the averaged weights after an epoch, before its state is saved, which includes the outcome.
 
         Args:
-            epoch: that has ended.
-            step: of the run.
-            snapshots: on rank 0; None elsewhere.
+            epoch: the epoch that has ended.
+            step: steps of the run so far.
+            snapshots: the snapshots, on rank 0; None elsewhere.
         """
         averages = SnapshotAverages(snapshots, self._on.layout, self._ranks)
         n = len(averages.steps)
@@ -104,7 +104,7 @@ class AveragedStop:
         return gain
 
     def record(self, epoch: int) -> dict[str, Any]:
-        """Return what was measured after an epoch, for the metrics."""
+        """Return the measurement after an epoch, for the metrics; empty if there was none."""
         return self._record if epoch == self._measured_epoch else {}
 
     def state_arrays(self) -> dict[str, np.ndarray]:

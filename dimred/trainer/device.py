@@ -1,4 +1,4 @@
-"""The device, chosen once for the process before the first cell is built; what it does and prints is watched here."""
+"""Choose the device, once for the process, before the first cell is built; profile it; watch its reads and output."""
 
 import logging
 import os
@@ -31,11 +31,14 @@ def set_up(
     """Choose the device and graph mode, seed the global generators of MindSpore and NumPy, and join the ranks.
 
     Args:
-        seed: the same on all ranks, so that they start from the same weights.
-        device_target: what to compute on.
-        all_reduce_split: numbers of the gradients, from 0, after which a fused all-reduce ends; () fuses none, which is
-            MindSpore's default. Without meaning on CPU, where none is fused.
+        seed: must be the same on all ranks, so that they start from the same weights.
+        device_target: the kind of device to compute on.
+        all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none, which is
+            MindSpore's default. On CPU, where none is fused, it is ignored.
         deterministic: whether kernels and collectives are to give the same bits in every run.
+
+    Returns:
+        The ranks of the job, or ``ALONE``.
 
     Raises:
         ConfigError: MindSpore can't use the device.
@@ -68,7 +71,7 @@ def set_up(
 
 
 def set_precision(settings: StageConfig) -> None:
-    """Set how graphs are compiled and whether float32 may become HF32; say what this device ignores."""
+    """Set how graphs are compiled and whether float32 may become HF32; log the settings that this device ignores."""
     precision, on_ascend = settings.precision, ms.get_context("device_target") == "Ascend"
     if precision.jit_level is not None:
         ms.set_context(jit_config={"jit_level": precision.jit_level})
@@ -87,11 +90,11 @@ def set_precision(settings: StageConfig) -> None:
 
 
 class StepProfiler:
-    """Context manager that profiles some steps of this process; it does nothing without options.
+    """A context manager that profiles some steps of this process; without options it does nothing.
 
     Args:
-        options: which steps.
-        folder: where the record goes.
+        options: which steps to profile; None for none.
+        folder: folder for the record.
     """
 
     def __init__(self, options: ProfileConfig | None, folder: Path):
@@ -106,7 +109,7 @@ class StepProfiler:
             self._profile.stop()
 
     def after_step(self) -> None:
-        """Count a step; start and stop the profiler around the steps that are asked for."""
+        """Count a step, and start or stop the profiler if it is the step to do so."""
         if self._options is None:
             return
         self._n_steps += 1
@@ -131,7 +134,7 @@ _READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__flo
 
 @contextmanager
 def watched_reads(note: Callable[[], object]) -> Iterator[None]:
-    """Call ``note`` once for each read of a tensor, for which the host waits until the device has computed it.
+    """Call ``note`` for each read of a tensor inside the block; at a read the host waits for the device.
 
     A method that calls another one counts once.
     """
@@ -160,9 +163,9 @@ def watched_reads(note: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def redirect_native_stderr(path: Path) -> Iterator[None]:
-    """Send what native code prints to standard error into ``path``; Python's ``sys.stderr`` stays the terminal.
+    """Append what native code prints on standard error to ``path``; Python's ``sys.stderr`` stays the terminal.
 
-    MindSpore's own code would spoil a progress bar. Where standard error is no terminal nothing changes.
+    Otherwise MindSpore's own code would spoil a progress bar. If standard error is not a terminal, nothing changes.
     """
     if not sys.stderr.isatty():
         yield

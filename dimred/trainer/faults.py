@@ -1,4 +1,4 @@
-"""Faults of a run that had begun: a disk or data that fail, a training that diverges."""
+"""Faults of a run that has begun: a disk or data fails, or the training diverges."""
 
 import errno
 import math
@@ -21,15 +21,15 @@ _REMEDIES = {
 
 @contextmanager
 def translate_errors(states: RunStates | None) -> Iterator[None]:
-    """Turn a fault of the disk or the data into an error that says what failed, what is kept, and how to go on.
+    """Turn a fault inside the block into an error that says what failed, what is kept, and how to go on.
 
     Args:
-        states: of the run, on rank 0; None elsewhere.
+        states: the states of the run, on rank 0; None elsewhere.
 
     Raises:
-        FaultError: in place of an OSError, a DataError, or what MindSpore raises where its memory is not enough; a
-            FaultError gets the last good state added.
-        StoppedError: as it is, with the last good state added.
+        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError is raised
+            again, with the last good state in its message.
+        StoppedError: raised again, with the last good state in its message.
     """
     try:
         yield
@@ -73,13 +73,13 @@ _EXPLOSION = 100.0  # times the first loss
 
 
 class DivergenceDetector:
-    """Ends a training that diverges, before it costs days.
+    """A detector that ends a training that diverges, before it costs days.
 
-    Every ten losses are judged together: none of them finite, or each finite one a hundred times the first loss of the
-    run. They are means over all ranks, so that all come to the same judgement after the same step.
+    Ten losses at a time are judged together. The training diverges if none of them is finite, or if each finite one is
+    a hundred times the first loss of the run. They are means over all ranks, so all ranks agree.
 
     Args:
-        first_loss: of the run where it is resumed; None where it begins.
+        first_loss: first loss of a run that is resumed; None for a new run.
     """
 
     def __init__(self, first_loss: float | None = None):
@@ -90,7 +90,7 @@ class DivergenceDetector:
         """Record the loss of a step, the same on all ranks.
 
         Raises:
-            DivergedError: the training diverged; says how.
+            DivergedError: the training diverged; the message says how.
         """
         self._recent.append(loss)
         if len(self._recent) < _WINDOW:

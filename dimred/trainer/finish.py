@@ -1,4 +1,4 @@
-"""Stage 2's run: stage 1's training goes on while its rate is brought to 0, and ``val`` chooses what is kept."""
+"""Stage 2's run: stage 1's training goes on while its rate is brought to 0, and ``val`` chooses the network to keep."""
 
 import logging
 import time
@@ -35,14 +35,15 @@ _log = logging.getLogger(__name__)
 class Finish(StageRun):
     """Stage 2 from its start to the network that is kept.
 
-    Its candidates are the start, the best average of stage 1's snapshots, each epoch, and means of the latest epochs.
+    Its candidates are the start, the best average of stage 1's snapshots, the last epoch, and the mean of its epochs;
+    without a cooldown the start, every epoch, and the mean.
 
     Attributes:
-        network: begins with the weights of WEIGHTS.
+        network: the network, with the weights of WEIGHTS at first.
         step: stage 1's step, with a rate that falls to 0.
         sources: the files that the run was made from, for ``result.json``.
         handover: what was taken over from stage 1; None without a cooldown.
-        result: what ``result.json`` will hold.
+        result: the coming content of ``result.json``.
     """
 
     settings: StageTwoConfig
@@ -76,15 +77,15 @@ class Finish(StageRun):
             session.identity["WEIGHTS"] = f"{by}, at the rate {handover.rate:g}"
 
     def selection(self) -> Selection:
-        """Return an empty selection that knows what a measurement costs."""
+        """Return an empty selection that knows the cost of a measurement."""
         passes_each = self.on.passes_each if self.settings.uses_val else 0.0
         return Selection(passes_each=passes_each, metric=self.metric)
 
     def restore(self, allowed: list[str]) -> bool:
-        """Resume the run in the folder; return whether there is one.
+        """Resume the run in the folder, if there is one; return whether there is.
 
         Raises:
-            ConfigError: what was allowed to change does not go with what the run has done.
+            ConfigError: an allowed change does not go with what the run has done.
         """
         found = self.restore_state(allowed)
         if found is not None:
@@ -92,10 +93,10 @@ class Finish(StageRun):
         return found is not None
 
     def take_up(self, found: RunState) -> None:
-        """Restore what stage 2 has measured and chosen.
+        """Restore from a state what stage 2 has measured and chosen.
 
         Raises:
-            ConfigError: what was allowed to change does not go with it.
+            ConfigError: an allowed change does not go with it.
         """
         if found.progress["result"]["metric"] != self.metric:
             raise ConfigError(
@@ -107,10 +108,10 @@ class Finish(StageRun):
         self.points.restore(found.arrays, found.progress["points"])
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
-        """Put the network where stage 2 begins.
+        """Set the network to the weights that stage 2 begins with.
 
         Args:
-            snapshots: of stage 1, on rank 0; None elsewhere, and where there are none.
+            snapshots: snapshots of stage 1, on rank 0; None elsewhere, and if there are none.
         """
         self.snapshots = snapshots
         self.result["start_effective_size"] = 1.0
@@ -135,7 +136,7 @@ class Finish(StageRun):
         return chosen.candidate
 
     def _add_average(self) -> None:
-        """Make the best average of the snapshots a candidate; the network stays as it is."""
+        """Add the best average of the snapshots to the candidates; the network stays as it is."""
         if not self.ranks.any(self.snapshots is not None and len(self.snapshots) > 0):
             return
         with preserved(list(self.network.get_parameters())):
@@ -152,7 +153,7 @@ class Finish(StageRun):
         return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
 
     def run(self) -> None:
-        """Train the epochs that are left, keep the best candidate, and write the result."""
+        """Train the remaining epochs, keep the best candidate, and write the result."""
         if (cooldown := self.result["cooldown"]) is not None:
             _log.info(
                 f"cooldown: {cooldown['optimizer']} from {cooldown['factor']:.3g} of stage 1's rate "
@@ -173,7 +174,7 @@ class Finish(StageRun):
         self._keep()
 
     def train(self) -> None:
-        """Run the epochs that are left."""
+        """Train the remaining epochs."""
         self.loop.run(self.place, self)
 
     def save(self, place: Place) -> None:
@@ -182,7 +183,7 @@ class Finish(StageRun):
         self.save_state(place, arrays, result=self.result, points=self.points.state_values())
 
     def after_epoch(self, place: Place) -> str:
-        """Measure and save the point that was reached, and record the epoch."""
+        """Save and measure the point that was reached, record the epoch, and return a status for the progress bar."""
         started = time.perf_counter()
         self.result[f"{self.metric}_by_epoch"][str(place.epoch)] = self.record_point(str(place.epoch))
         self.write_epoch(place, evaluation_seconds=time.perf_counter() - started)
@@ -197,7 +198,7 @@ class Finish(StageRun):
         )  # fmt: skip
 
     def record_point(self, point: str) -> float:
-        """Save a point and measure it, on ``val`` too where that chooses; return its metric as trained."""
+        """Save a point and measure it, also on ``val`` if it is a candidate; return its metric as trained."""
         self.ranks.all_reduce_mean(self.statistics)
         self.points.save(point, self._parameters())
         size = self.result["start_effective_size"] if point == "start" else 1.0
@@ -210,11 +211,11 @@ class Finish(StageRun):
         return self.measured[self.metric]
 
     def totals(self) -> dict[str, Any]:
-        """Return what the run did in all, for ``result.json``."""
+        """Return the totals of the run, for ``result.json``."""
         return {"steps": self.n_steps}
 
     def _keep(self) -> None:
-        """Keep a network, measure it, and write ``result.json``."""
+        """Choose the network to keep, measure and save it, and write ``result.json``."""
         self.result |= self.totals()
         if self.settings.keep_best:
             epochs = [int(epoch) for epoch in self.result[f"{self.metric}_by_epoch"]]

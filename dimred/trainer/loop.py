@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Place:
-    """Where a training is: it goes on with the step after ``done`` of ``epoch``.
+    """The place that a training has reached; it goes on with the step after ``done`` of ``epoch``.
 
     Attributes:
-        epoch: from 1.
+        epoch: number of the epoch, from 1.
         done: steps of that epoch that are done.
-        seconds: wall seconds those steps took, in all processes that ran them.
+        seconds: wall seconds of those steps, in all processes that ran them.
     """
 
     epoch: int = 1
@@ -32,7 +32,7 @@ class Place:
     seconds: float = 0.0
 
     def n_steps(self, steps_per_epoch: int) -> int:
-        """Return the number of steps from the beginning of the run to here."""
+        """Return the number of steps from the beginning of the run to this place."""
         return (self.epoch - 1) * steps_per_epoch + self.done
 
     def next_epoch(self) -> None:
@@ -41,59 +41,59 @@ class Place:
 
 
 class Observer:
-    """What a training does beside its steps. This one does nothing; a training overrides what it needs."""
+    """The hooks of a training beside its steps; here they do nothing, and a training overrides those it needs."""
 
     @property
     def has_ended(self) -> bool:
-        """Asked after each epoch: whether the training is to end there, before the last one."""
+        """Return whether the training is to end after this epoch, though it is not the last one."""
         return False
 
     def reads_after(self, done: int) -> bool:
-        """Return whether ``after_step`` of that step of the epoch reads what the next step would change."""
+        """Return whether ``after_step`` of step ``done`` of an epoch reads what the next step would change."""
         return False
 
     def after_launch(self) -> None:
-        """Count a step that was handed to the device, of which nothing may be read yet."""
+        """Count a step that was handed to the device; nothing of it may be read yet."""
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
-        """Record a step that was made; returns the status that the progress bar shows from now on, or None to leave it.
+        """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
-        It comes up to ``read_every`` steps later, when the host waits for the device anyway.
+        It is called up to ``read_every`` steps later, when the host waits for the device anyway.
 
         Args:
             result: what the step returned.
-            place: the step is counted already.
-            n_samples: of this rank in the step's batch.
+            place: the place after the step.
+            n_samples: this rank's samples in the step's batch.
         """
         return None
 
     def save(self, place: Place) -> None:
-        """Save the state to resume from. All ranks call it after the same step."""
+        """Save the state to resume from; all ranks call this after the same step."""
 
     def after_epoch(self, place: Place) -> str | None:
-        """Evaluate, and record the epoch; returns the status for the progress bar, or None to leave it."""
+        """Evaluate and record the epoch, and return a new status for the progress bar, or None to leave it."""
         return None
 
 
 @dataclass(eq=False)
 class EpochLoop:
-    """Calls a step on every batch of the epochs that are left.
+    """The loop that calls a step on every batch of the remaining epochs.
 
-    A rank that can't read its data, or receives SIGTERM, takes the others with it: all of them save the state of the
-    same step. Their votes travel in the steps (see ``Ballot``); where the step has no ballot the ranks agree before
-    each. The host waits for the device every ``read_every`` steps, and where something is saved or measured.
+    If a rank can't read its data, or receives SIGTERM, all ranks save the state of the same step and end. Their votes
+    travel in the steps (see ``Ballot``); if the step has no ballot, the ranks agree before each step. The host waits
+    for the device every ``read_every`` steps, and when something is saved or measured.
 
     Attributes:
         name: shown by the progress bar.
         step: the cell that is called with each batch.
         images: the split that is trained on; its batches are the same for the same seed and order.
-        seed: of their order.
+        seed: determines their order.
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
         save_every_steps: steps of an epoch from one saved state to the next; an epoch ends with one anyway.
         read_every: steps of an epoch from one read of the device to the next.
         ranks: all of them run the loop.
-        signals: entered by the caller; not entered, they never stop the loop.
+        signals: stop the loop, if the caller has entered this context.
     """
 
     name: str
@@ -109,7 +109,7 @@ class EpochLoop:
     signals: StopSignals = field(default_factory=StopSignals)
 
     def run(self, place: Place, observer: Observer) -> None:
-        """Run from ``place`` to the end of the last epoch; ``place`` moves along.
+        """Run from ``place`` to the end of the last epoch, and update ``place``.
 
         Raises:
             DataError: a rank could not read its batch; the state was saved.
@@ -176,7 +176,7 @@ class EpochLoop:
     def _read(
         self, launched: "list[_Launched]", place: Place, started: float, observer: Observer, bar: StageBar
     ) -> bool:
-        """Count and record the steps that were made, and save where that is due; return whether all were."""
+        """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
         n_made, ballot = len(launched), self.step.ballot
         if ballot is not None:
             n_made = ballot.count()
@@ -196,7 +196,7 @@ class EpochLoop:
         return stop if fault is None else Intent.FAIL
 
     def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:
-        """Save and leave, on every rank, where one has a fault or was told to stop."""
+        """Save and leave the loop, on every rank, if any rank has a fault or was told to stop."""
         self.signals.reinstall()
         agreed = self.ranks.agree(self._intent(fault))
         if agreed is Intent.STEP:
@@ -208,14 +208,14 @@ class EpochLoop:
 
 
 class _Launched(NamedTuple):
-    """A step that was handed to the device: what it returned, and this rank's samples in it."""
+    """A step that was handed to the device: its result, and this rank's samples in it."""
 
     result: Any
     n_samples: int
 
 
 def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, DataError | None]:
-    """Return the next batch; where there is none, the last one and what went wrong."""
+    """Return the next batch and None; if it can't be read, the last batch and the error."""
     try:
         return next(batches), None
     except StopIteration:
@@ -225,7 +225,7 @@ def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, D
 
 
 def _batches_after(done: int, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the rest of an epoch. Batches that are done are read again, so that the rest is augmented as before."""
+    """Yield the rest of an epoch; batches that are done are read again, so that the rest is augmented as before."""
     for _ in range(done):
         next(batches, None)
         tell_alive()

@@ -1,4 +1,4 @@
-"""Metrics as JSON lines: one object a line, appended as it happens."""
+"""Metrics as JSON lines, one object a line, appended during the run; and their listeners."""
 
 import json
 import logging
@@ -22,12 +22,12 @@ _SECONDS_BETWEEN_FLUSHES = 10.0  # of TensorBoard's files
 
 
 class MetricsLog:
-    """Appends records to a ``.jsonl`` file, each flushed at once. Numbers that are not finite are written as null.
+    """A ``.jsonl`` file of records, each flushed at once; numbers that are not finite are written as null.
 
     Args:
-        path: of the file.
-        listeners: told each record, as ``read_metrics`` will give it; in the end their ``close`` is called, where they
-            have one. One that fails is told nothing more; the run goes on.
+        path: the file.
+        listeners: called with each record, as ``read_metrics`` will return it; at the end their ``close`` is called, if
+            they have one. One that fails is not called again, and the run goes on.
     """
 
     def __init__(self, path: Path, listeners: Sequence[Callable[[Record], object]] = ()):
@@ -36,10 +36,10 @@ class MetricsLog:
         self._listeners = list(listeners)
 
     def write(self, **record: Any) -> Record:
-        """Append one record; returns it as ``read_metrics`` will.
+        """Append one record, and return it as ``read_metrics`` will.
 
         Raises:
-            OSError: names the file, which can't be written.
+            OSError: the file, which the error names, can't be written.
         """
         kept = {key: finite(value) for key, value in record.items()}
         self._file.write(json.dumps(kept, allow_nan=False).encode() + b"\n")
@@ -49,7 +49,7 @@ class MetricsLog:
         return kept
 
     def _flush(self) -> None:
-        """Write the buffer to the file; what a full disk does not take stays in the buffer."""
+        """Write the buffer to the file; what does not fit on a full disk stays in the buffer."""
         try:
             self._file.flush()
         except OSError as error:
@@ -64,7 +64,7 @@ class MetricsLog:
             self._listeners.remove(listener)
 
     def mark(self) -> int:
-        """Flush to disk; return the length of the file in bytes, for ``cut_metrics``."""
+        """Flush to disk, and return the length of the file in bytes, for ``cut_metrics``."""
         flush_to_disk(self._file.fileno(), self._path)
         return self._path.stat().st_size
 
@@ -81,11 +81,11 @@ class MetricsLog:
 class TensorBoard:
     """A listener that writes every number of a record at its ``step`` into TensorBoard's event files.
 
-    It does so itself: the thread of ``SummaryWriter`` dies of a full disk, and the run would wait for it for ever.
+    It does not use ``SummaryWriter``, whose thread dies on a full disk, so that the run would wait for it for ever.
 
     Args:
-        folder: of the files.
-        records: that the run has already; events of later steps, of a run that was killed, are hidden.
+        folder: folder of the files.
+        records: the run's records so far; events of later steps, which a killed run has left, are hidden.
     """
 
     def __init__(self, folder: Path, records: Sequence[Record]):
@@ -119,11 +119,11 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
 
     Args:
         path: the file.
-        length: in bytes; 0 for a run that begins.
-        ranks: rank 0's file is cut, and every other rank gets a copy of it: it may be on a host that is new.
+        length: the length in bytes; 0 for a new run.
+        ranks: rank 0's file is cut, and every other rank gets a copy of it, as its host may be new.
 
     Raises:
-        RunError: the file is shorter; a DimredError on the other ranks.
+        RunError: the file is shorter; on the other ranks it is a DimredError.
     """
 
     def kept() -> bytes:
@@ -136,7 +136,7 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by None, because JSON can't hold them."""
+    """Replace numbers that are not finite by None, also inside dicts and lists, because JSON can't hold them."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What stage 2 chooses from: its points, saved and measured."""
+"""The points that stage 2 chooses from, saved and measured."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,16 +19,16 @@ from dimred.vectors.parameters import from_arrays, to_arrays
 
 
 class Points:
-    """Checkpoints of the points of a stage 2, each with the losses that it is chosen by.
+    """Checkpoints of the points of a stage 2, and the losses that ``val`` chooses by.
 
-    A point is ``start``, ``average``, the number of an epoch, or ``final``; its file is ``{prefix}-{point}.ckpt``, that
-    of an epoch ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
+    A point is ``start``, ``average``, the number of an epoch, or ``final``. Its file is ``{prefix}-{point}.ckpt``; an
+    epoch's is ``{prefix}-{epoch}_{steps_per_epoch}.ckpt``.
 
     Args:
-        folder: of the checkpoints; made when missing.
-        prefix, steps_per_epoch: for the names.
+        folder: folder of the checkpoints; made if missing.
+        prefix, steps_per_epoch: parts of the files' names.
         ranks: all of them call the methods; rank 0 writes and reads.
-        selection: of the points that were measured.
+        selection: gets the points that are measured.
     """
 
     def __init__(self, folder: Path, prefix: str, steps_per_epoch: int, ranks: Ranks, selection: Selection) -> None:
@@ -43,7 +43,7 @@ class Points:
         return self._folder / f"{self._prefix}-{name}.ckpt"
 
     def save(self, point: str, parameters: Sequence[Parameter]) -> None:
-        """Write a point."""
+        """Write a point's checkpoint."""
         arrays = to_arrays(parameters)
 
         def write() -> None:
@@ -62,7 +62,7 @@ class Points:
         return {one.name: (one.effective_size, one.metric) for one in self.selection.candidates}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Restore from a state what was measured."""
+        """Restore the measurements from a state."""
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
         self.selection.candidates = [
             Candidate(point, values[point][0], losses, values[point][1]) for point, losses in measured.items()
@@ -73,8 +73,8 @@ class Points:
         """Choose among the points and the mean of the epochs, and put the choice into the network.
 
         Args:
-            on: has the network, which is set in place, and measures it.
-            epochs: those of this run. The folder may hold others, which a resumed run has not made again.
+            on: measures the network, which is set in place.
+            epochs: the epochs of this run; the folder may hold others, which a resumed run has not made again.
 
         Returns:
             ``{"kept": name}``, and the selection's summary.
@@ -96,6 +96,6 @@ class Points:
 
 
 def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:
-    """Set parameters on every rank to the values in a checkpoint, which rank 0 reads; ``source`` names it in errors."""
+    """Set parameters on every rank to the values in a checkpoint that rank 0 reads; ``source`` names it in errors."""
     ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), source))
     ranks.broadcast(parameters)

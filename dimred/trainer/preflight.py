@@ -1,4 +1,4 @@
-"""What comes before the first step: every check, with all problems in one list; the plan; a run as short as can be."""
+"""Before the first step: run every check and list all problems at once, log the plan, shorten a run to one step."""
 
 import logging
 import shutil
@@ -36,10 +36,10 @@ class StageTwoInputs(NamedTuple):
 
     Attributes:
         images: split -> this rank's part of it.
-        weights: every parameter of WEIGHTS, by name; None where a resumed run has no need of them.
-        handover: for the cooldown; None without one.
-        snapshots: beside WEIGHTS, up to its epoch; None where there are none, or none are read.
-        basis: of a search: PCA_MAT, or the snapshots to fit one on.
+        weights: every parameter of WEIGHTS, by name; None if a resumed run does not need them.
+        handover: what the cooldown takes over; None without a cooldown.
+        snapshots: the snapshots beside WEIGHTS, up to its epoch; None if there are none, or none are needed.
+        basis: the basis of a search, or the snapshots to fit one on; None without a search.
     """
 
     images: dict[str, Batches]
@@ -64,7 +64,7 @@ def check_stage_1(
         Split -> this rank's part of it; and the arrays of that checkpoint with its epoch, None without one.
 
     Raises:
-        ConfigError: lists every problem.
+        ConfigError: there is a problem; the message lists all of them.
     """
     problems, images = _problems_of_run(settings, data, out, resume, ranks)
     first = None
@@ -85,15 +85,15 @@ def check_stage_2(
     resume: bool,
     ranks: Ranks,
 ) -> StageTwoInputs:
-    """Check the data, the folder, the free space, WEIGHTS, and what a search needs. Nothing is changed.
+    """Check the data, the folder, the free space, WEIGHTS, and what a search needs; change nothing.
 
     Raises:
-        ConfigError: lists every problem, on every rank.
+        ConfigError: there is a problem, on any rank; the message lists all of them.
     """
     begins = not (resume and any((out / STATES).glob("state-*.ckpt")))
 
     def read_weights() -> tuple[Arrays | None, Handover | None]:
-        if not begins and not weights.exists():  # its state has all that the run needs of them
+        if not begins and not weights.exists():  # the state has everything that the run needs of them
             found = RunStates(out).newest(_log.info)
             told = found and found.progress["result"]["cooldown"]
             shape = settings.cooldown and settings.cooldown.model_dump(include={"factor", "schedule"})
@@ -142,13 +142,13 @@ def _refuse_matrix(pca_mat: Path | None) -> None:
 
 
 class Problems:
-    """A list of what several checks found wrong, told in one error."""
+    """The problems that several checks found, to be reported in one error."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
 
     def collect(self, check: Callable[[], Result]) -> Result | None:
-        """Run a check; if it raises an error of ours, note the reason and return None."""
+        """Run a check and return its result; if it raises a DimredError, note the reason and return None."""
         try:
             return check()
         except DimredError as error:
@@ -156,7 +156,7 @@ class Problems:
             return None
 
     def refuse(self) -> None:
-        """Raise ConfigError with everything that was noted, if anything was."""
+        """Raise a ConfigError with all problems noted, if there are any."""
         if len(self._found) == 1:
             raise ConfigError(self._found[0])
         if self._found:
@@ -167,7 +167,7 @@ class Problems:
 def _problems_of_run(
     settings: StageConfig, data: Path, out: Path, resume: bool, ranks: Ranks
 ) -> tuple[Problems, dict[str, Batches]]:
-    """Build the splits; collect what is wrong with them, the folder, and the callback."""
+    """Build the splits, and collect problems with them, the folder and the callback."""
     problems, callback, val_chooses = Problems(), settings.callback, settings.uses_val
     images = problems.collect(
         lambda: build_splits(settings, data, settings.splits, ranks=ranks, val_chooses=val_chooses)
@@ -182,7 +182,7 @@ def check_space(out: Path, needed: int, purpose: str) -> None:
     """Check that ``needed`` bytes, less those already in ``out``, are free on its disk; ``out`` need not exist.
 
     Raises:
-        ConfigError: there are fewer.
+        ConfigError: fewer bytes are free.
     """
     there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     free, held = shutil.disk_usage(there).free, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
@@ -198,7 +198,7 @@ _STATES = 3  # the newest two, and the one being written
 
 
 def say_plan(config: StageConfig, n_epochs: int, steps_per_epoch: int, disk: int) -> None:
-    """Say how many steps a whole run makes, and how much of the disk it takes, before the first step is compiled."""
+    """Log how many steps a whole run makes, and how much disk it takes, before the first step is compiled."""
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
         f"{ends}{_counted(n_epochs, 'epoch')} of {_counted(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
@@ -211,7 +211,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
-    """Estimate the bytes of a stage 1: its snapshots, full checkpoints and states, with one more of each."""
+    """Estimate the bytes of a stage 1 on disk: snapshots, full checkpoints and states, with one more of each."""
     weights, everything = _sizes(network)
     state = everything + 2 * weights + (everything if config.ema.decay else 0)  # AdamW keeps two moments
     checkpoints = min(config.checkpoints.keep, config.epochs // config.checkpoints.every_epochs + 1) + 1
@@ -220,7 +220,7 @@ def disk_of_stage_1(config: StageOneConfig, network: nn.Cell) -> int:
 
 
 def disk_of_stage_2(config: StageTwoConfig, network: nn.Cell, pca_mat: Path | None) -> int:
-    """Estimate the bytes of a stage 2: its checkpoints and states, and the basis if it has to fit one."""
+    """Estimate the bytes of a stage 2 on disk: checkpoints and states, and the basis if it has to fit one."""
     weights, everything = _sizes(network)
     state = 2 * everything + (1 if config.cooldown is None else 2) * weights  # AdamW keeps two moments
     basis = (config.search.n_components + 2) * weights if config.search and pca_mat is None else 0
@@ -238,7 +238,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: in
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Return the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
+    """Estimate the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
     n_components = config.search.n_components if config.search else 0
     vectors = 8 if config.cooldown is None else 11
     return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]
@@ -251,10 +251,10 @@ def _sizes(network: nn.Cell) -> tuple[int, int]:
 
 
 def snapshots_until(weights: Path) -> CheckpointSeries:
-    """Return the snapshots beside WEIGHTS, up to its epoch: a stage 1 that went on has later ones.
+    """Return the snapshots beside WEIGHTS, up to its epoch: a stage 1 that went on has later ones too.
 
     Raises:
-        SeriesError: there are none, they can't be read, or all are later.
+        SeriesError: there are no snapshots, they can't be read, or all are later.
     """
     series, place = CheckpointSeries.open(weights.parent / SNAPSHOTS), checkpoint_place(weights)
     return series if place is None or not len(series) else series.select(until_epoch=place.epoch)
@@ -274,8 +274,8 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
     """Return how many snapshots a whole stage 1 leaves.
 
     Args:
-        config: of stage 1.
-        steps_per_epoch: an epoch gives no more snapshots than these; None where they are not known.
+        config: configuration of stage 1.
+        steps_per_epoch: limit on the snapshots of an epoch; None if not known.
     """
     per_epoch = min(config.snapshots.per_epoch, steps_per_epoch or config.snapshots.per_epoch)
     taken = max(config.epochs - config.snapshots.first_epoch + 1, 0) * per_epoch
@@ -285,10 +285,10 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
 def shortened(settings: Settings, images: Mapping[str, Batches]) -> tuple[Settings, dict[str, Batches]]:
     """Return settings and splits of a run of one step that goes through every phase of the whole run.
 
-    With ``stop`` a run of stage 1 makes two, because an average needs two snapshots.
+    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots.
 
     Args:
-        settings: checked, and used for the step already: a schedule can't be as short as that.
+        settings: settings of the whole run; build the step from these first, as no schedule can be so short.
         images: split -> its batches.
     """
     changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}

@@ -1,4 +1,4 @@
-"""Stage 2 with a search: its basis and memory, and what its run does beside what every stage 2 does."""
+"""Stage 2 with a search: its basis, its memory, and what its run does in addition to every stage 2."""
 
 import logging
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ from dimred.trainer.states import RunState
 
 _log = logging.getLogger(__name__)
 
-_SEARCH = "search:"  # begins the names of the search's own arrays in a state
+_SEARCH = "search:"  # prefix of the search's own arrays in a state
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class SearchRun(Finish):
 
     Attributes:
         step: stage 2's step.
-        basis: what is searched in, on every rank.
+        basis: the basis to search in, on every rank.
         records: one for each step, as in ``metrics.jsonl``.
     """
 
@@ -63,10 +63,10 @@ class SearchRun(Finish):
         self.session.identity["PCA_MAT"] = self.basis.digest
 
     def take_up(self, found: RunState) -> None:
-        """Restore the state of the search.
+        """Restore what stage 2 has measured and chosen, and the state of the search.
 
         Raises:
-            ConfigError: as ``Finish``; or the search can't follow the state.
+            ConfigError: as ``Finish``, or the state belongs to another search.
         """
         super().take_up(found)
         own = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)}
@@ -79,7 +79,7 @@ class SearchRun(Finish):
         self.step.state = state
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
-        """Put the network where stage 2 begins; ``mean`` is that of the basis."""
+        """Set the network to the weights that stage 2 begins with; ``mean`` is the basis's mean."""
         super().put_start(snapshots)
         if self.settings.start == "mean":
             # Rank 0's, because another host may have the rows alone, without the file beside them.
@@ -95,7 +95,7 @@ class SearchRun(Finish):
         return self.basis.mean
 
     def train(self) -> None:
-        """Search the epochs that are left; stop early if no step is accepted any more."""
+        """Search for the remaining epochs; stop early if no step is accepted any more."""
         self.records = read_metrics(self.session.metrics_file)
         try:
             self.loop.run(self.place, self)
@@ -105,31 +105,31 @@ class SearchRun(Finish):
             _log.info(f"the search stops in epoch {self.place.epoch}: {stop}")
 
     def reads_after(self, done: int) -> bool:
-        """A search has read its numbers in the step."""
+        """Return True: a search reads its numbers within each step."""
         return True
 
     def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
-        """Record the step. One that is not finite has changed nothing, so a divergence is not watched for."""
+        """Record the step; divergence needs no watch, because a step that is not finite changes nothing."""
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
         value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]
         return f"loss {loss_text(self.records[-1]['loss_after'])}, {self.metric} {metric_text(self.metric, value, 1)}"
 
     def last_step(self, result: SearchResult) -> dict[str, Any]:
-        """Return the loss where the step's line search ended."""
+        """Return the loss after the step's line search."""
         return {"loss": self.records[-1]["loss_after"], "parts": {}}
 
     def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Return every parameter by name, and what the search remembers."""
+        """Return every parameter by name, and the memory of the search."""
         own = {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
         return super().arrays_to_save() | own
 
     def write_epoch(self, place: Place, evaluation_seconds: float) -> None:
-        """Print what the search did in the epoch; its steps are recorded already."""
+        """Log what the search did in the epoch; its steps are recorded already."""
         _log.info(search_line(self.records[-self.per_epoch :]))
 
     def totals(self) -> dict[str, Any]:
-        """Return what the search did in all, and what it searched in."""
+        """Return the totals of the search, and a summary of its basis."""
         return totals(self.records) | {"basis": self.basis.in_short(self.step.direction_rule.n_components)}
 
 
@@ -139,18 +139,19 @@ def find_basis(
     """Find the basis to search in, on rank 0; nothing is fitted yet.
 
     Args:
-        search: of stage 2.
-        network: whose weights it is of.
-        weights: WEIGHTS, beside which the snapshots are.
+        search: stage 2's section ``search``.
+        network: the network that the basis must fit.
+        weights: WEIGHTS, with the snapshots beside them.
         pca_mat: PCA_MAT, or None.
         out: folder of the run. A run that is resumed has its basis there, whatever became of the snapshots.
-        resume: whether the run is.
+        resume: whether the run may be resumed.
 
     Returns:
         The basis, or the snapshots to fit one on.
 
     Raises:
-        SeriesError, BasisMismatchError: there are too few snapshots, or the basis is of another network.
+        SeriesError: there are too few snapshots.
+        BasisMismatchError: the basis belongs to another network.
     """
     own = out / BASIS
     if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
@@ -175,14 +176,14 @@ def build_search_run(
     whole: StageTwoConfig,
     steps_per_epoch: int,
 ) -> SearchRun:
-    """Fit the basis where there is none yet, share it with the other ranks, and build the run.
+    """Fit the basis if there is none yet, share it with the other ranks, and build the run.
 
     Args:
         session, settings, network, images, scores, sources, handover: see ``Finish``.
         found: the basis, or the snapshots to fit one on; on rank 0.
-        search: the section of the settings.
-        whole: settings of the whole run, which a fast dev run shortens; by its steps the rates fall.
-        steps_per_epoch: of the whole run.
+        search: the section ``search`` of the settings.
+        whole: settings of the whole run, whose steps determine the rates; a fast dev run has shorter ``settings``.
+        steps_per_epoch: steps in an epoch of the whole run.
     """
 
     def fitted() -> SubspaceBasis | None:

@@ -43,16 +43,16 @@ _BEGINNINGS = (CONFIG, PHASES, BASIS_METADATA)
 
 @dataclass(eq=False)
 class Session:
-    """The files that every run has, and the rules for resuming.
+    """The files that every run has, and the rules for resuming it.
 
     Attributes:
         out: folder of the run, locked by the caller.
         settings: the resolved configuration.
         ranks: all of them make a session; rank 0's states count, and rank 0 alone saves.
-        signals: entered by the caller.
-        profiler: likewise.
-        is_kept: whether somebody will use what the run leaves; otherwise no next command is named.
-        identity: what a run that is resumed must have in common with the one that began. A program adds its data.
+        signals: the stop signals, entered by the caller.
+        profiler: the profiler, entered by the caller.
+        is_kept: whether the run's files are to be used; otherwise no next command is named.
+        identity: what a resumed run must have in common with the one that began; a program adds its data.
     """
 
     out: Path
@@ -80,10 +80,10 @@ class Session:
         )
 
     def newest_state(self, allowed: Sequence[str]) -> RunState | None:
-        """Read the newest state, on every rank; None where there is none.
+        """Read the newest state, on every rank; None if there is none.
 
         Raises:
-            ConfigError: the configuration differs in a key that is not ``allowed`` to.
+            ConfigError: the configuration differs in a key that is not ``allowed`` to differ.
         """
         newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
         found: RunState | None = share(newest, self.ranks, read_state)
@@ -94,7 +94,7 @@ class Session:
         return found
 
     def _refuse_another_val(self, before: Mapping[str, Any], found: RunState) -> None:
-        """Refuse another ``val`` whatever is allowed, where losses on it are compared with those of this run."""
+        """Refuse another ``val``, even if it is allowed, if the state has losses on it to compare with new ones."""
         then, now = (identity["DATA"].get("val") for identity in (before, self.identity))
         if then != now and any(name.startswith(VAL_LOSSES) for name in found.arrays):
             raise ConfigError(
@@ -108,7 +108,7 @@ class Session:
         write_versions(self.out)
 
     def open_metrics(self, length: int) -> MetricsLog:
-        """Open the metrics, cut to their length in bytes when the state was saved; 0 for a run that begins."""
+        """Open the metrics, cut to ``length``: their bytes when the state was saved, 0 for a new run."""
         cut_metrics(self.metrics_file, length, self.ranks)
         listeners: list[Any] = []
         if self.settings.tensorboard and self.ranks.is_rank_zero:
@@ -120,14 +120,15 @@ class Session:
 
 @contextmanager
 def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, is_kept: bool = True) -> Iterator[Session]:
-    """Make or reopen the folder of a run, hold its lock, and translate the run's faults into errors with a remedy.
+    """Make or reopen the folder of a run, hold its lock, and turn the run's faults into errors with a remedy.
 
     Args:
-        out: the folder; ``check_run_folder`` has seen that it may be used.
+        out: the folder, which must have passed ``check_run_folder``.
         settings, ranks, is_kept: see ``Session``.
 
     Raises:
-        ConfigError: the folder can't be made; RunError: another process is at work there.
+        ConfigError: the folder can't be made.
+        RunError: another process is at work there.
         FaultError, StoppedError: from the block, see ``translate_errors``.
     """
     with (
@@ -146,7 +147,7 @@ def run_folder(out: Path) -> Iterator[Path]:
     """Make the folder of a run and hold its lock; remove it again if the run fails before it writes anything.
 
     Raises:
-        ConfigError: it can't be made.
+        ConfigError: the folder can't be made.
         RunError: another process is at work there.
     """
     if out.is_dir():
@@ -167,7 +168,7 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
 
     Args:
         out: the folder, which need not exist.
-        resume: a run that was begun there may be gone on with.
+        resume: whether a run that was begun there may be continued.
     """
     if out.exists() and (not out.is_dir() or (results_in(out) and not resume)):
         raise ConfigError(
@@ -182,7 +183,7 @@ _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
 
 
 def write_versions(folder: Path) -> None:
-    """Write ``versions.json``: packages, Python, operating system, processors."""
+    """Write ``versions.json``: versions of packages, Python and operating system, and the number of processors."""
     found = {name: _version(name) for name in _PACKAGES} | {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -202,7 +203,7 @@ _ABSENT = object()  # stands for a key that only one side has
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Refuse every difference that was not allowed, whatever its shape.
+    """Check that nothing differs between two configurations but what is allowed to.
 
     A section against null, an empty mapping against a filled one, and a key that only one side has are differences,
     in both directions.
@@ -213,7 +214,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
         allowed: keys that may differ, such as ``epochs``, ``data.batch_size``, or a whole section such as ``schedule``.
 
     Raises:
-        ConfigError: lists every difference; or ``allowed`` has a key that neither side has.
+        ConfigError: there are other differences, all of which are listed; or ``allowed`` has an unknown key.
     """
     before, now = json.loads(json.dumps(before)), json.loads(json.dumps(now))  # tuples become lists, as in a file
     known = [*_keys(now), *_keys(before)]
@@ -232,7 +233,7 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: S
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (key, old, new) of the innermost differences; a section against anything else is one of them."""
+    """Yield (key, old, new) of the innermost differences; a section against anything else is one difference."""
     if type(before) is type(now) and json.dumps(before, sort_keys=True) == json.dumps(now, sort_keys=True):
         return  # as JSON, because Python takes 1 for True
     if not (isinstance(before, Mapping) and isinstance(now, Mapping) and before and now):

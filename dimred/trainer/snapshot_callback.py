@@ -1,4 +1,4 @@
-"""SnapshotCallback: keep a series of weight snapshots in anybody's ``Model.train``."""
+"""SnapshotCallback: keep a series of weight snapshots in a user's own ``Model.train``."""
 
 import os
 from contextlib import ExitStack
@@ -18,22 +18,22 @@ class SnapshotCallback(Callback):
     """A callback for ``mindspore.train.Model`` that keeps a series of snapshots of the trained weights.
 
     Stage 2, ``choose_start`` and ``dimred merge`` read the series. Rank 0 writes it and other ranks do nothing, so each
-    rank must hold all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink. A
-    snapshot is then taken at the end of the sink in which it is due. Of ``ScheduleFree`` the averaged point is kept.
+    rank must hold all weights, as in data-parallel training. In sink mode MindSpore calls back once for each sink, so a
+    snapshot is taken at the end of the sink in which it is due. With ``ScheduleFree`` the averaged point is kept.
 
     Args:
-        folder: of the series, made when missing. It may hold the earlier part of the same training.
+        folder: folder of the series, made if missing. It may hold the earlier part of the same training.
         every: steps from one snapshot to the next; None for one at the end of each epoch.
         keep: how many snapshots stay; None keeps all.
-        prefix: begins the names of the files, ``{prefix}-{epoch}_{step}.ckpt``.
-        format: of the files, ``ckpt`` or ``safetensors``.
+        prefix: prefix of the files' names, ``{prefix}-{epoch}_{step}.{format}``.
+        format: format of the files, ``ckpt`` or ``safetensors``.
 
     Attributes:
-        series: the ``CheckpointSeries`` that was written, on rank 0 once training has begun; None elsewhere.
+        series: the ``CheckpointSeries`` that is written, on rank 0 once training has begun; None elsewhere.
 
     Raises:
-        ConfigError: an option outside its range; or, when training begins, the network trains nothing, or the folder
-            has snapshots of later steps, such as those of another training.
+        ConfigError: an option is not allowed; or, when training begins, the network trains nothing, or the folder has
+            snapshots of later steps, such as those of another training.
         SeriesError: the weights do not fit the snapshots in the folder.
     """
 
@@ -70,7 +70,7 @@ class SnapshotCallback(Callback):
         self._before = None
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
-        """Before the first epoch, check that no snapshot in the folder is of a later step."""
+        """Check before the first epoch that no snapshot in the folder is of a later step."""
         told, series = run_context.original_args(), self.series
         if series is None or self._before is not None:
             return
@@ -86,13 +86,13 @@ class SnapshotCallback(Callback):
         self._taken_at = self._step(told)
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Take a snapshot where a multiple of ``every`` steps has been reached."""
+        """Take a snapshot if a multiple of ``every`` steps has been reached."""
         told = run_context.original_args()
         if self._every is not None and self._step(told) // self._every > self._taken_at // self._every:
             self._take(told)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
-        """Take a snapshot of each epoch where ``every`` is None."""
+        """Take a snapshot if ``every`` is None."""
         if self._every is None:
             self._take(run_context.original_args())
 
@@ -113,8 +113,8 @@ def _trained_weights(network: nn.Cell, optimizers: list[nn.Optimizer]) -> list[A
     """Return the parameters that are trained, in the order of the network.
 
     Args:
-        network: as given to ``Model``; where that is a whole training step, its momenta are trainable parameters too.
-        optimizers: of the step that ``Model`` calls with each batch. They know which parameters they update.
+        network: the network given to ``Model``; if that is a whole training step, its momenta are trainable too.
+        optimizers: the optimizers in the step that ``Model`` calls; they know which parameters they update.
     """
     updated = {id(weight) for optimizer in optimizers for weight in optimizer.parameters}
     return [weight for weight in network.trainable_params() if not updated or id(weight) in updated]

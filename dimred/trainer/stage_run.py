@@ -1,4 +1,4 @@
-"""What a run of either stage does beside its steps: states, records, measurements, and what it prints."""
+"""What a run of either stage does beside its steps: states, records, measurements, and log lines."""
 
 import logging
 import shlex
@@ -32,18 +32,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class StageRun(Observer):
-    """A run of a stage in its folder: the loop, the states to resume from, and what is measured after an epoch.
+    """A run of a stage in its folder: the loop, the states to resume from, and the measurements after an epoch.
 
     Attributes:
-        session: of the run.
+        session: the run's session.
         settings: the configuration.
-        network: in ``step``.
-        step: called with each batch.
+        network: the network in ``step``.
+        step: the cell that is called with each batch.
         images: split -> its batches, of all splits that the run reads.
-        scores: what the network is measured by.
-        last: loss and parts of the last step before a state.
-        metrics_length: of the metrics when the state was saved that the run goes on from, bytes.
-        measured: metric by key of the record, of the last measurement.
+        scores: loss and metric that the network is measured by.
+        last: loss of the last step before a state, and what its parts report.
+        metrics_length: bytes of the metrics at the state that the run resumes from; 0 for a new run.
+        measured: the last measurement: key of the record -> metric.
     """
 
     session: Session
@@ -83,12 +83,12 @@ class StageRun(Observer):
 
     @property
     def n_steps(self) -> int:
-        """Steps of the run so far."""
+        """Return the number of steps of the run so far."""
         return max(0, self.place.n_steps(self.per_epoch))
 
     @property
     def finished_epochs(self) -> int:
-        """Epochs that have ended."""
+        """Return the number of epochs that have ended."""
         return self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
 
     def restore_state(self, allowed: list[str]) -> RunState | None:
@@ -98,9 +98,9 @@ class StageRun(Observer):
             allowed: keys that may differ from before.
 
         Raises:
-            ConfigError: the configuration has changed otherwise, epochs have other lengths, or ``epochs`` is below what
-                the run has done.
-            CheckpointError: the state is of another network.
+            ConfigError: another key has changed, epochs have another length, or ``epochs`` is below what the run has
+                done.
+            CheckpointError: the state belongs to another network.
         """
         found = self.session.newest_state(allowed)
         if found is None:
@@ -130,20 +130,20 @@ class StageRun(Observer):
         self.session.profiler.after_step()
 
     def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
-        """Watch the loss."""
+        """Check the loss for divergence."""
         self._result = result
         self.divergence.see(float(result.loss), self.n_steps)
         return None
 
     def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Record the last step, average BatchNorm's statistics over the ranks, and return every parameter by name."""
+        """Note the last step, average BatchNorm's statistics over the ranks, and return every parameter by name."""
         if self._result is not None:
             self.last = self.last_step(self._result)
         self.ranks.all_reduce_mean(self.statistics)
         return to_arrays(parameters_to_save(self.step))
 
     def last_step(self, result: Any) -> dict[str, Any]:
-        """Return a step's loss, averaged over the ranks, and what clipping and loss scale report if they are on."""
+        """Return a step's loss, a mean over the ranks, and what clipping and loss scale report if they are on."""
         parts: dict[str, float] = {}
         if self.settings.clipping.norm is not None:
             parts["grad_norm"] = float(result.grad_norm)
@@ -152,7 +152,7 @@ class StageRun(Observer):
         return {"loss": float(result.loss), "parts": parts}
 
     def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
-        """Save a state, on rank 0; ``more`` are plain JSON values beside what every run has."""
+        """Save a state, on rank 0; ``more`` are plain JSON values in addition to those of every run."""
         progress = {
             "epoch": place.epoch, "done": place.done, "seconds": place.seconds, "run": self.session.identity,
             "metrics": self.metrics.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **more,
@@ -162,14 +162,14 @@ class StageRun(Observer):
     def measure(self, choose: Callable[[], object] | None = None) -> dict[str, float]:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
-        Of schedule-free training the averaged point is measured. The training goes on as if nothing had been measured,
-        to the byte.
+        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured, to
+        the byte.
 
         Args:
             choose: measures on ``val``; called while the network has the statistics that it would be kept with.
 
         Returns:
-            Key of the record -> metric. What the run does not have is left out.
+            Key of the record -> metric, for the measurements that this run makes.
         """
         tell_position("evaluating after", self.n_steps)
         split, ema = self.settings.data.eval_split, self.step.ema
@@ -187,7 +187,7 @@ class StageRun(Observer):
         return found
 
     def say_epoch(self, place: Place) -> str:
-        """Print an epoch's two lines, for programs and for people; return the status for the progress bar.
+        """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
         ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
@@ -204,7 +204,7 @@ class StageRun(Observer):
         return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
 
     def measured_text(self, decimals: int) -> str:
-        """Write the metric of the last measurement, and the re-estimated one if there is one; "" without any."""
+        """Write the metric of the last measurement, and the re-estimated one if there is one; "" if not measured."""
         if self.metric not in self.measured:
             return ""
         again = self.measured.get(f"{self.metric}_reestimated")
@@ -212,11 +212,11 @@ class StageRun(Observer):
         return metric_text(self.metric, self.measured[self.metric], decimals) + beside
 
     def say_end(self, value: float | None, how: str, text: str, network: Path, command: Sequence[str]) -> None:
-        """Say how good the network is, where its file is, and which command comes next.
+        """Log how good the network is, where its file is, and which command comes next.
 
         Args:
-            value: of the metric, for programs, which look for ``{'Accuracy': 0.88}``; None if it was not measured.
-            how: BatchNorm's statistics that the network was measured with.
+            value: the metric, for programs, which look for ``{'Accuracy': 0.88}``; None if it was not measured.
+            how: how the BatchNorm statistics of ``text`` were obtained, such as ``re-estimated``.
             text: the measured value, for people; empty if there is none.
             network: the file to use.
             command: the words of the next command.
@@ -239,10 +239,10 @@ def loss_text(loss: float | None) -> str:
 
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
-    """Return every parameter but the learning rates, which the configuration gives again."""
+    """Return every parameter of a step but the learning rates, which are made again from the configuration."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
 
 
 def own_statistics(network: nn.Cell, step: nn.Cell) -> list[Parameter]:
-    """Return BatchNorm's statistics and their moving averages; each rank has those of its own images."""
+    """Return BatchNorm's statistics and their averages in the EMA, which differ between ranks."""
     return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]

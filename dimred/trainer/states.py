@@ -1,4 +1,4 @@
-"""Checkpoints that hold more than weights: the states a run resumes from, and stage 1's full checkpoints."""
+"""Checkpoints that hold more than weights: the states that a run resumes from, and stage 1's full checkpoints."""
 
 import errno
 import json
@@ -15,26 +15,26 @@ from dimred.io.atomic import remove_leftovers
 from dimred.io.run_names import STATES
 
 _STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
-VAL_LOSSES = "val_loss:"  # begins the names of losses on the samples of ``val`` in a state
-_PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names beside the arrays
+VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
+_PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names of entries beside the arrays
 
 
 class _NumberedFiles:
-    """The files of a folder whose names hold a number, which is the first group of ``name``; the newest stay."""
+    """The files of a folder whose names match ``name``, with a number as its first group; the newest ``keep`` stay."""
 
     def __init__(self, directory: Path, name: str, keep: int):
         self.directory, self.keep = directory, keep
         self._name = re.compile(name)
 
     def forget_after(self, number: int) -> None:
-        """Remove the files of later numbers: the run goes on from an earlier one and writes them again."""
+        """Remove the files with later numbers, as the run goes on from this one and writes them again."""
         for found, path in self._files():
             if found > number:
                 path.unlink(missing_ok=True)
         self._remove_all_but(self.keep)
 
     def _files(self) -> list[tuple[int, Path]]:
-        """Return (number, file), by number."""
+        """Return the files as (number, path), sorted by number."""
         paths = self.directory.iterdir() if self.directory.is_dir() else ()
         return sorted((int(match[1]), path) for path in paths if (match := self._name.fullmatch(path.name)))
 
@@ -46,12 +46,12 @@ class _NumberedFiles:
 
 
 class RunState(NamedTuple):
-    """Everything a run goes on with.
+    """Everything that a run needs to go on.
 
     Attributes:
-        arrays: name -> value of every parameter, and of whatever else is an array.
+        arrays: name -> value of every parameter, and of everything else that is an array.
         progress: the rest, as plain JSON values.
-        path: the file it was read from.
+        path: the file that it was read from.
     """
 
     arrays: dict[str, np.ndarray]
@@ -60,12 +60,12 @@ class RunState(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Steps that the run had made."""
+        """Return the number of steps that the run had made."""
         return int(self.path.stem.rpartition("-")[2])
 
 
 class RunStates(_NumberedFiles):
-    """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one goes only when a newer one is safe.
+    """The newest states of a run, ``out/resume/state-STEP.ckpt``; an older one is removed once a newer one is safe.
 
     Args:
         out: folder of the run.
@@ -75,11 +75,11 @@ class RunStates(_NumberedFiles):
         super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
 
     def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> None:
-        """Write the state after ``step`` updates. On a full disk all older states but the newest make room.
+        """Write the state after ``step`` steps; on a full disk remove all older states but the newest to make room.
 
         Raises:
             DivergedError: a number is not finite.
-            OSError: it can't be written; the states before are still there.
+            OSError: the file can't be written; the newest earlier state is still there.
         """
         check_finite(arrays, step)
         self.directory.mkdir(exist_ok=True)
@@ -94,10 +94,10 @@ class RunStates(_NumberedFiles):
         self._remove_all_but(self.keep)
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
-        """Read the newest state that is whole, None where there is no file; ``note`` is told of damaged ones.
+        """Read the newest state that is whole, None if there is no file; call ``note`` with a text on damaged ones.
 
         Raises:
-            RunError: none can be read. A run that began anew would remove what it has done.
+            RunError: there are states, but none can be read; a run that began anew would remove what has been done.
         """
         reason = ""
         for _, path in reversed(self._files()):
@@ -112,7 +112,7 @@ class RunStates(_NumberedFiles):
         return None
 
     def newest_in_words(self) -> str:
-        """Name the state that a run would go on from, for an error's text."""
+        """Name the state that a run would go on from, for an error message."""
         files = self._files()
         return f"the last good state is {files[-1][1]}" if files else "no state was saved yet"
 
@@ -120,8 +120,8 @@ class RunStates(_NumberedFiles):
 class FullCheckpoints(_NumberedFiles):
     """The newest ``keep`` full checkpoints of a run, named ``{prefix}-{epoch}_{step in the epoch}.ckpt``.
 
-    They hold all parameters and the optimizer's state, so that another run can begin with one. ``directory`` is made
-    when missing.
+    Each holds all parameters and the optimizer's state, so that another run can begin with it. ``directory`` is made
+    if missing.
     """
 
     def __init__(self, directory: Path, prefix: str, keep: int):
@@ -131,16 +131,16 @@ class FullCheckpoints(_NumberedFiles):
         self.prefix = prefix
 
     def save(self, epoch: int, step_in_epoch: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the checkpoint of an epoch's end; then remove the oldest ones that are too many."""
+        """Write the checkpoint of an epoch's end, and remove the oldest beyond ``keep``."""
         write_checkpoint(self.directory / f"{self.prefix}-{epoch}_{step_in_epoch}.ckpt", arrays, {_EPOCH: epoch})
         self._remove_all_but(self.keep)
 
 
 def read_state(path: Path) -> RunState:
-    """Read a state.
+    """Read a state from a file.
 
     Raises:
-        CheckpointError: it is missing, damaged, or another kind of file.
+        CheckpointError: the file is missing, damaged, or of another kind.
     """
     arrays = read_checkpoint(path)
     try:
@@ -166,10 +166,10 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], step: int) -> None:
-    """Refuse numbers that are not finite: a diverged training must not push good snapshots and states out.
+    """Check that all numbers are finite: a diverged training must not displace good snapshots and states.
 
     Raises:
-        DivergedError: names the first parameter that has one.
+        DivergedError: a parameter, which the message names, has a number that is not finite.
     """
     for name, value in arrays.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():

@@ -1,4 +1,4 @@
-"""Stage 1's run: what it saves, records and evaluates beside the steps."""
+"""Stage 1's run: what it saves, records and evaluates beside its steps."""
 
 import logging
 import time
@@ -35,8 +35,8 @@ class Training(StageRun):
     """Ordinary training that keeps a rolling series of weight snapshots.
 
     Attributes:
-        data: as the user typed it, for the command that comes next.
-        options_of_stage_2: for the same.
+        data: DATA as the user typed it, for the next command.
+        options_of_stage_2: options of the next command.
     """
 
     settings: StageOneConfig
@@ -56,11 +56,11 @@ class Training(StageRun):
     def restore(self, first: tuple[dict[str, np.ndarray], int] | None, allowed: list[str]) -> None:
         """Resume the run in the folder, or begin one: after the epoch of the full checkpoint ``first``, if given.
 
-        At a constant rate ``epochs`` and ``stop`` may differ from before: there they change no step that was made.
+        At a constant rate ``epochs`` and ``stop`` may differ from before, as they change no step that was made.
 
         Raises:
-            ConfigError: the configuration has changed otherwise; ``epochs`` leaves nothing to do, or is below what the
-                run has done; or ``first`` is of a run whose epochs have other lengths.
+            ConfigError: another key has changed; ``epochs`` leaves nothing to do, or is below what the run has done; or
+                ``first`` belongs to a run whose epochs have another length.
         """
         ends = _ENDS if self.settings.schedule.last_epoch is None else ()
         found = self.restore_state([*allowed, *ends])
@@ -85,7 +85,7 @@ class Training(StageRun):
             )
 
     def run(self) -> None:
-        """Train the epochs that are left."""
+        """Train the remaining epochs."""
         self.session.write_configuration()
         self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
         with self.session.open_metrics(self.metrics_length) as self.metrics:
@@ -118,11 +118,11 @@ class Training(StageRun):
 
     @property
     def has_ended(self) -> bool:
-        """See ``Observer``."""
+        """Return whether ``stop`` ends the training after this epoch."""
         return self.stop is not None and self.stop.reason is not None
 
     def _rewind(self) -> CheckpointSeries:
-        """Remove what was written after the place that the run goes on from; return the snapshots that are left."""
+        """Remove what was written after the place that the run goes on from, and return the remaining snapshots."""
         prefix, folder = self.settings.model.file_prefix, self.session.out / STAGE_1_CHECKPOINTS
         self.checkpoints = FullCheckpoints(folder, prefix, self.settings.checkpoints.keep)
         self.checkpoints.forget_after(self.finished_epochs)
@@ -137,7 +137,7 @@ class Training(StageRun):
         return done in self._snapshot_steps()
 
     def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
-        """Watch the loss; take a snapshot where one is due."""
+        """Check the loss for divergence, and take a snapshot if one is due."""
         super().after_step(result, place, n_samples)
         if place.done in self._snapshot_steps():
             with weights_to_use(self.step.optimizer):
@@ -158,7 +158,7 @@ class Training(StageRun):
             retry(lambda: snapshots.append(weights, self.n_steps, place.epoch, step_in_epoch=place.done))
 
     def save(self, place: Place) -> None:
-        """Save the state to resume from; before it, at the end of some epochs, measure, and save a full checkpoint."""
+        """Save the state to resume from; at the end of an epoch also measure and save a full checkpoint, if due."""
         arrays = self.arrays_to_save()
         if self.stop is not None and self._is_to_measure(place):
             self._save_state(place, arrays)  # measuring may take longer than a signal leaves time for
@@ -172,7 +172,7 @@ class Training(StageRun):
         return self.stop is not None and place.done == self.per_epoch and self.stop.is_due(place.epoch)
 
     def _lacks_last_checkpoint(self) -> bool:
-        """Return whether a resumed run is at its end, because ``epochs`` changed, without a full checkpoint of it."""
+        """Return whether a resumed run has already reached its end, as ``epochs`` changed, but lacks its checkpoint."""
         if self.place.done < self.per_epoch or not self._is_last(self.place):
             return False
         return self.ranks.any(self.ranks.is_rank_zero and not self._last_checkpoint.exists())
@@ -194,7 +194,7 @@ class Training(StageRun):
         retry(lambda: self.checkpoints.save(epoch, self.per_epoch, arrays))
 
     def after_epoch(self, place: Place) -> str:
-        """Evaluate where that is due, and record the epoch."""
+        """Evaluate if that is due, record the epoch, and return the status for the progress bar."""
         started, self.measured = time.perf_counter(), {}
         if place.epoch % self.settings.evaluate_every == 0 or self._is_last(place):
             self.measure()

@@ -13,7 +13,7 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
     """Copy parameters to the host, by name.
 
     Raises:
-        CheckpointError: two parameters have one name; a file could hold only one of them.
+        CheckpointError: two parameters have the same name; a file could hold only one of them.
     """
     arrays: dict[str, np.ndarray] = {}
     for parameter in parameters:
@@ -24,10 +24,10 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
 
 
 def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Set every parameter from the array of its name, all or none; arrays of other names are left alone.
+    """Set every parameter from the array of its name, all or none; ignore arrays of other names.
 
     Raises:
-        CheckpointError: an array is missing or has another shape; ``source`` says where they come from.
+        CheckpointError: an array is missing or has another shape; the message begins with ``source``.
     """
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
@@ -60,7 +60,7 @@ def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarra
 
 @contextmanager
 def preserved(parameters: Sequence[Parameter]) -> Iterator[None]:
-    """Let a block set the parameters; afterwards they have their values again, byte for byte."""
+    """Restore the parameters' values, byte for byte, after a block that may set them."""
     before = to_arrays(parameters)
     try:
         yield

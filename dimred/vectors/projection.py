@@ -8,7 +8,7 @@ from dimred.vectors.weights import ReusedMemory, on_host
 
 
 class HostProjection:
-    """The two passes over the basis P.
+    """The two passes over the basis P, by NumPy in host memory.
 
     Args:
         components: P, (k, M) float32 with orthonormal rows; not copied.
@@ -27,7 +27,7 @@ class HostProjection:
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
         """Return P' z for each z: (k,) -> (M,) float32.
 
-        Each is a product of its own: a matrix of two or three rows takes BLAS longer than as many vectors.
+        Each is a product of its own: BLAS takes longer for a matrix of two or three rows than for as many vectors.
         """
         return [
             Tensor.from_numpy(np.matmul(z.astype(np.float32), self._components, out=self._memory.vector()))
@@ -36,17 +36,17 @@ class HostProjection:
 
 
 class GraphProjection:
-    """The same as ``HostProjection``, on a device or over several ranks.
+    """The same as ``HostProjection``, by graphs, on a device or over several ranks.
 
-    With R ranks each holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
+    Each of R ranks holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
     gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
         self.n_components = len(components)
         shards = Shards(components.shape[1], ranks.rank, ranks.group_size)
-        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. What an
-        # operation gave stays on the device; an array of the host would be copied there with every call of a graph.
+        # Handed to the cells as an argument, so that it becomes neither a parameter nor a constant of a graph. The
+        # result of an operation stays on the device; an array of the host would be copied there at every call.
         self._components = Tensor.from_numpy(shards.columns(components)).copy()
         self._project = _Project(shards)
         self._back_project = _BackProject(shards)
@@ -60,11 +60,11 @@ class GraphProjection:
 
 
 class Shards:
-    """M columns over R ranks, in shards of equal width L = ceil(M / R), which collectives need.
+    """The shards of M columns over R ranks, of equal width L = ceil(M / R), as collectives need.
 
-    A rank that owns one column fewer (``columns_of_rank``) has a column of zeros at its end. It is where the next
-    rank's first column is, so every shard lies within the M columns. This rank's shard is ``first : end``; each rank's
-    own columns stand at its ``places`` among the R L gathered ones.
+    The shard of a rank that owns one column fewer (``columns_of_rank``) ends with a column of zeros. That is the place
+    of the next rank's first column, so every shard lies within the M columns. This rank's shard is ``first : end``;
+    ``places`` says where each rank's own columns stand among the R L gathered ones.
     """
 
     def __init__(self, n_columns: int, rank: int, group_size: int):

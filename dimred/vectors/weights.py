@@ -1,4 +1,4 @@
-"""All weights as one vector: by NumPy in host memory, where it reads and writes in place, or by MindSpore's graphs."""
+"""All weights as one vector: by NumPy, which reads and writes host memory in place, or by MindSpore's graphs."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,20 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
-# A sum of several vectors is made in pieces that stay in the caches: its temporaries never reach the memory. Pieces
+# A sum of several vectors is made in pieces that stay in the caches, so that temporaries never reach the memory. Pieces
 # of a quarter of the size take a fifth to a third longer, because of NumPy's calls.
 _PIECE = 1 << 17  # weights
-_each = ops.HyperMap()  # which a graph compiles in a second; for a loop over ResNet-50's 161 weights it takes ten
+_each = ops.HyperMap()  # a graph compiles it in a second, and a loop over ResNet-50's 161 weights in ten
 
 
 class HostVectors:
-    """Parameters, and tensors of the same shapes, as one vector (M,) float32.
+    """Parameters, and tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
 
-    Parameters keep their memory, so that every graph and every operation sees what is written. (A graph with control
-    flow that was compiled before would go on reading the old memory of a parameter that is given other.)
+    Parameters keep their memory, so that every graph and every operation sees what is written. (If a parameter got new
+    memory, a graph with control flow that was compiled before would go on reading the old one.)
 
     Args:
-        parameters: float32, in the order of the vector.
+        parameters: float32 parameters, in the order of the vector.
     """
 
     def __init__(self, parameters: Sequence[Parameter]):
@@ -33,15 +33,15 @@ class HostVectors:
         self._memory = ReusedMemory(ends[-1])
 
     def read(self) -> Tensor:
-        """Copy the parameters."""
+        """Copy the parameters into a vector."""
         return self.flatten(self._parameters)
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Join float32 tensors of the parameters' shapes, such as their gradients, to one vector."""
+        """Join float32 tensors of the parameters' shapes, such as their gradients, into one vector."""
         return Tensor.from_numpy(np.concatenate(_flat(tensors), out=self._memory.vector()))
 
     def put(self, *terms: Term) -> None:
-        """Set the parameters to the sum of factor * vector; one vector with the factor 1 is put bit for bit."""
+        """Set the parameters to the sum of factor * vector; a single vector with the factor 1 is copied bit for bit."""
         vectors = _arrays(terms)
         for weights, place in self._pieces():
             _host_sum(vectors, place, weights)
@@ -68,13 +68,13 @@ class HostVectors:
 
 
 class ReusedMemory:
-    """Vectors of one length, each in memory of an earlier one that nothing refers to any more.
+    """A source of vectors of one length, each in memory of an earlier one that nothing refers to any more.
 
-    Memory fresh from the system is cleared, page by page, as it is first written. With five fresh vectors a step of
-    ResNet-18's search took 1.6 times as long in the median, on a virtual machine of 2 cores.
+    Fresh memory is cleared by the system, page by page, when it is first written. With five fresh vectors, a step of
+    ResNet-18's search took 1.6 times as long (median, on a virtual machine of 2 cores).
 
     Args:
-        length: of the vectors.
+        length: length of the vectors.
     """
 
     def __init__(self, length: int):
@@ -84,7 +84,7 @@ class ReusedMemory:
     def vector(self) -> np.ndarray:
         """Return a vector (length,) float32 that is not initialised."""
         memory = self._free.pop() if self._free else np.empty(self._length, np.float32)
-        # A view that is no array's: each tensor on the vector, and each part of it, keeps it alive, and not the memory.
+        # A view whose base is no array: tensors on the vector, and parts of it, keep the view alive, not the memory.
         vector = np.frombuffer(memory.data, np.float32)
         weakref.finalize(vector, self._free.append, memory).atexit = False
         return vector
@@ -100,7 +100,7 @@ def _arrays(terms: Sequence[Term]) -> list[tuple[np.float32, np.ndarray]]:
 
 
 def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], place: slice, out: np.ndarray) -> None:
-    """Write a part of the sum of factor * vector into ``out``, which is part of none of the vectors."""
+    """Write a part of the sum of factor * vector into ``out``, which must not overlap any of the vectors."""
     (factor, vector), *others = terms
     np.multiply(vector[place], factor, out=out)
     for factor, vector in others:
@@ -108,7 +108,7 @@ def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], place: slice, out:
 
 
 class GraphVectors:
-    """The same as ``HostVectors``, for parameters of any type on any device."""
+    """The same as ``HostVectors``, by graphs, for parameters of any type on any device."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._read = _Read(parameters)
@@ -146,7 +146,7 @@ def _graph_sum(terms: Sequence[Term]) -> Tensor:
 
 
 class _Flatten(nn.Cell):
-    """Joins tensors to one float32 vector (M,), in their order."""
+    """A cell that joins tensors into one float32 vector (M,), in their order."""
 
     def construct(self, *tensors: Tensor) -> Tensor:
         return ops.concat(_each(_as_vector, tensors))
@@ -162,11 +162,11 @@ class _Read(nn.Cell):
 
 
 class Unflatten(nn.Cell):
-    """Cuts a vector (M,) into a tuple of parts in the parameters' shapes.
+    """A cell that cuts a vector (M,) into a tuple of parts with the parameters' shapes.
 
     Args:
-        parameters: in the order of the vector.
-        order: the same parameters in the order of the parts; None for the vector's.
+        parameters: the parameters, in the order of the vector.
+        order: the same parameters, in the order of the parts; None for that of the vector.
     """
 
     def __init__(self, parameters: Sequence[Parameter], order: Sequence[Parameter] | None = None):
@@ -199,7 +199,7 @@ def _assign(parameter: Parameter, value: Tensor) -> Tensor:
 
 
 class HostCopies:
-    """Copies of parameters of any type, restored byte for byte."""
+    """Copies of parameters of any type in host memory, to restore them byte for byte."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._parameters = list(parameters)
@@ -213,7 +213,7 @@ class HostCopies:
 
 
 class GraphCopies(nn.Cell):
-    """The same as ``HostCopies``, by graphs, also within a graph; needs at least one parameter."""
+    """The same as ``HostCopies``, by graphs, also inside another graph; it needs at least one parameter."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
@@ -238,7 +238,7 @@ Copies = HostCopies | GraphCopies
 
 
 def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
-    """Make the vector of the parameters: by NumPy where they are float32 in host memory, otherwise by graphs."""
+    """Make the vector of the parameters: by NumPy if they are float32 in host memory, otherwise by graphs."""
     all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
     return HostVectors(parameters) if on_host() and all_float32 else GraphVectors(parameters)
 
@@ -249,5 +249,5 @@ def make_copies(parameters: Sequence[Parameter]) -> Copies:
 
 
 def on_host() -> bool:
-    """Return whether the device is the host itself, so that NumPy reaches what it holds."""
+    """Return whether the device is the host itself, so that NumPy can work on its memory."""
     return bool(ms.get_context("device_target") == "CPU")

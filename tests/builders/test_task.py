@@ -1,4 +1,4 @@
-"""What is said of the data, and of somebody's own loss and metric, before anything expensive."""
+"""Checks of the data, and of a user's own loss and metric, before anything expensive."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def check(**options: Any) -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_val_is_measured_by_the_loss_that_is_trained(smoothing: float) -> None:
-    """-(1 - s) log p(label) - s mean(log p), of each sample; in the mean the loss of a training step."""
+    """-(1 - s) log p(label) - s mean(log p) for each sample; their mean is the loss of a training step."""
     settings = StageOneConfig.model_validate(tiny_task.TASK | {"label_smoothing": smoothing})
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(6, 3)).astype(np.float32), rng.integers(0, 3, 6).astype(np.int32)

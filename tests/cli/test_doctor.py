@@ -56,7 +56,7 @@ def test_without_an_ascend_device_and_cann(tmp_path: Path, monkeypatch: pytest.M
     device, cann = wrong(done.stdout)
     assert "/dev/davinci_manager is missing; install the driver" in device
     assert "source its set_env.sh" in cann
-    assert done.stdout.endswith("2 of 6 need mending\n")  # no job was tried
+    assert done.stdout.endswith("2 of 6 need fixing\n")  # no job was tried
 
 
 def test_a_cann_that_is_there_is_named_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Somebody's own samples: order, batches, ranks and seeds as for class folders; wrong factories explained."""
+"""A user's own samples: order, batches, ranks and seeds as for class folders; wrong factories explained."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -169,7 +169,7 @@ def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
 
 
 def snapshot_callback(ranks: Ranks) -> bool:
-    """Whether this rank wrote snapshots in somebody's ``Model.train``."""
+    """Return whether this rank wrote snapshots in a user's own ``Model.train``."""
     network = TanhMLP()
     model = ms.train.Model(network, optimizer=nn.SGD(network.trainable_params(), 0.1))
     data = NumpySlicesDataset((np.ones((4, 3), np.float32), np.ones((4, 2), np.float32))).batch(2)

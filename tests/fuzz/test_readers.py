@@ -1,4 +1,4 @@
-"""Whatever stands in a file, every reader gives what was written or one of our own errors, with a short text."""
+"""Whatever a file contains, a reader returns what was written or raises an error of ours with a short text."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ RANK_TABLE = REPOSITORY / "rank_tables" / "rank_table_8pcs.json"
 
 @dataclass(frozen=True)
 class Reader:
-    """A file as it should be, how it is read, and how somebody who means harm would put its checksum right again."""
+    """A valid file, how it is read, and how an attacker would repair its checksum."""
 
     name: str
     read: Callable[[Path], object]

@@ -20,7 +20,7 @@ LAYERS = ("dense", "embed", "conv")
 
 
 def names_of(layer: str) -> tuple[str, str]:
-    """The names of A and B."""
+    """Return the names of A and B."""
     start = f"base_model.model.{layer}.lora_"
     return (
         (f"{start}embedding_A", f"{start}embedding_B") if layer == "embed" else (f"{start}A.weight", f"{start}B.weight")
@@ -28,7 +28,7 @@ def names_of(layer: str) -> tuple[str, str]:
 
 
 def adapter(seed: int, dtype: type = np.float32, ranks: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
-    """The tensors of an adapter; rank 4 but for ``ranks``."""
+    """Make the tensors of an adapter, of rank 4 except in ``ranks``."""
     tensors = {HEAD: draw((3, 9), dtype, 10 * seed)}
     shapes = {"dense": ((50,), (60,)), "embed": ((70,), (9,)), "conv": ((5, 3, 3), (8,))}
     for number, (layer, (inside, outside)) in enumerate(shapes.items(), start=1):
@@ -54,13 +54,13 @@ def write_adapters(folder: Path, n: int, dtype: type = np.float32, **changes: ob
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The tensors of an adapter as floats, and its configuration."""
+    """Read the tensors of an adapter as floats, and its configuration."""
     config = json.loads((folder / "adapter_config.json").read_text())
     return {name: as_float(value) for name, value in read_file(folder / "adapter_model.safetensors").items()}, config
 
 
 def deltas(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What an adapter adds to each layer."""
+    """Compute what an adapter adds to each layer."""
     found = {}
     for layer in LAYERS:
         alpha = config.get("alpha_pattern", {}).get(f"^{layer}", config["lora_alpha"])

@@ -27,7 +27,7 @@ def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str
 
 
 def write_shards(folder: Path, shards: Sequence[Mapping[str, np.ndarray]]) -> Path:
-    """Numbered shards with their index, as transformers writes them."""
+    """Write numbered shards with their index, as transformers does."""
     weight_map = {}
     for number, tensors in enumerate(shards, start=1):
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
@@ -39,7 +39,7 @@ def write_shards(folder: Path, shards: Sequence[Mapping[str, np.ndarray]]) -> Pa
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor, as the library reads it; bfloat16 as its bits."""
+    """Read every tensor with the library; bfloat16 as its bits."""
     return {
         name: np.frombuffer(bytes(entry["data"]), CODES[entry["dtype"]]).reshape(entry["shape"])
         for name, entry in deserialize(path.read_bytes())
@@ -52,25 +52,25 @@ def metadata_of(path: Path) -> dict[str, str] | None:
 
 
 def draw(shape: tuple[int, ...], dtype: type, seed: int) -> np.ndarray:
-    """Normal numbers of a type; ``BITS`` for bfloat16."""
+    """Draw normal numbers of a type; ``BITS`` for bfloat16."""
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return (values.view(np.uint32) >> 16).astype(BITS) if dtype is BITS else values.astype(dtype)
 
 
 def as_float(array: np.ndarray) -> np.ndarray:
-    """The values, where bfloat16 is given as bits."""
+    """Return the values of an array, whose bfloat16 is given as bits."""
     return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BITS else array
 
 
 def in_type(values: np.ndarray, dtype: type) -> np.ndarray:
-    """float64 values rounded to a type by the oracle."""
+    """Round float64 values to a type by the oracle."""
     if dtype is BITS:
         return oracle.to_bfloat16(values)
     return values.astype(dtype)
 
 
 def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:
-    """A network with BatchNorm as PyTorch saves it; large enough for several blocks."""
+    """Make a network with BatchNorm as PyTorch saves it, large enough for several blocks."""
     return {
         "conv.weight": draw((7, 3, 3), dtype, seed),
         "bn.running_mean": draw((7,), dtype, seed + 1000),

@@ -49,7 +49,7 @@ def dimred(*arguments: object, **options: Any) -> subprocess.CompletedProcess[st
 def dimred_here(
     *arguments: object, cwd: Path | None = None, status: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same in this process, a second sooner."""
+    """Run ``dimred`` in this process, which saves a second."""
     from dimred.cli.main import app
 
     out, err, typed = io.StringIO(), io.StringIO(), ["dimred", *map(str, arguments)]
@@ -71,7 +71,7 @@ def script(stage: int, *arguments: object) -> list[str]:
 
 
 def command_words(command: object, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """A command and everything below it, as it is typed after ``dimred``."""
+    """List a command and all its subcommands, as they are typed after ``dimred``."""
     below = getattr(command, "commands", {}).items()
     return [words, *(found for name, part in below for found in command_words(part, (*words, name)))]
 

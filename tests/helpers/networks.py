@@ -44,7 +44,7 @@ def set_weights(network: nn.Cell, vector: np.ndarray) -> None:
 
 
 def state_bytes(network: nn.Cell, trainable: bool | None = None) -> dict[str, bytes]:
-    """Every parameter's bytes; only those that train, or only those that don't."""
+    """Return every parameter's bytes, or only of those that train, or only of the others."""
     chosen = [p for p in network.get_parameters() if trainable is None or p.requires_grad == trainable]
     return {p.name: p.asnumpy().tobytes() for p in chosen}
 

@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parents[1] / "benchmarks" / "merge_peers.py"
 
 @cache
 def peers() -> Path:
-    """The folder with the environment's programs."""
+    """Return the folder with the environment's programs."""
     cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dimred-peers"
     folder = Path(os.environ.get("DIMRED_PEERS", cached))
     if not (folder / "complete").exists():
@@ -31,7 +31,7 @@ def peers() -> Path:
 
 
 class Cost(NamedTuple):
-    """Of a whole process, its imports too: seconds, and the most private memory (RssAnon) in bytes."""
+    """The cost of a whole process, imports included: seconds, and peak private memory (RssAnon) in bytes."""
 
     seconds: float
     own_bytes: int

@@ -35,7 +35,7 @@ def random_walk(n_snapshots: int, n_weights: int, step: float = 0.01, seed: int 
 
 
 def as_weights(vector: np.ndarray) -> dict[str, np.ndarray]:
-    """The vector as three parameters, so that blocks of columns cross their borders."""
+    """Split a vector into three parameters, so that blocks of columns cross their borders."""
     third = vector.size // 3
     return {
         "conv.weight": vector[:third].reshape(1, third),

@@ -22,17 +22,17 @@ def tensors(batch: tuple[np.ndarray, ...]) -> tuple[Tensor, ...]:
 
 
 def values(step: nn.Cell) -> dict[str, np.ndarray]:
-    """Every parameter of the step: weights, statistics, optimizer state, EMA, loss scale."""
+    """Return every parameter of a step: weights, statistics, optimizer state, EMA, loss scale."""
     return {parameter.name: parameter.asnumpy().copy() for parameter in step.get_parameters()}
 
 
 def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
-    """Names of the values whose bytes differ."""
+    """Return the names of the values whose bytes differ."""
     return {name for name in before if before[name].tobytes() != after[name].tobytes()}
 
 
 def overflowing(seed: int) -> tuple[Tensor, Tensor]:
-    """An image batch with two numbers that float16 can't hold."""
+    """Make an image batch with two numbers that float16 can't hold."""
     images, labels = image_batch(seed)
     poisoned = images.asnumpy().copy()
     poisoned[2, 0, 3, 3], poisoned[3, 0, 3, 3] = 3e38, -3e38
@@ -40,7 +40,7 @@ def overflowing(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def primitives(cell: nn.Cell) -> Counter[str]:
-    """How often each primitive stands in the graph of a cell, which was called once."""
+    """Count each primitive in the graph of a cell, which was called once."""
     (phase,) = cell.compile_cache
     model = ModelProto()
     model.ParseFromString(_cell_graph_executor._graph_executor.get_func_graph_proto(phase, "anf_ir", False))

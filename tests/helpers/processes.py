@@ -13,7 +13,7 @@ import psutil
 
 
 def nothing_is_left(out: Path) -> bool:
-    """Whether no other process has this folder in its command line."""
+    """Return whether no other process has this folder in its command line."""
     return not any(str(out) in " ".join(process.info["cmdline"] or []) for process in others())
 
 
@@ -35,7 +35,7 @@ target = Path(sys.argv[1])
 
 @contextmanager
 def held(code: str, target: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process runs the code, which comes to ``wait()``, and is killed when the block ends."""
+    """Run the code in a process until it calls ``wait()``, and kill it when the block ends."""
     with subprocess.Popen([sys.executable, "-c", _HELD + code, target], stdout=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
         yield process
@@ -43,7 +43,7 @@ def held(code: str, target: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def slow_writer(target: Path) -> AbstractContextManager[object]:
-    """A process has written half of ``target`` atomically, and is killed when the block ends."""
+    """Let a process write half of ``target`` atomically, and kill it when the block ends."""
     return held("with open_atomic(target) as file:\n    file.write(b'half'), file.flush(), wait()", target)
 
 
@@ -56,7 +56,7 @@ def soon(claim) -> bool:
 
 
 def run_and_watch(command: list[str]) -> int:
-    """Run the command to its end; the most bytes of private memory it was seen to hold."""
+    """Run the command to its end, and return its peak private memory in bytes, as seen from outside."""
     most = 0
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         watched = psutil.Process(process.pid)

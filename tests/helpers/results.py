@@ -1,4 +1,4 @@
-"""What a run left, compared with what another one left."""
+"""Compare the files of two runs."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ MEASURED = "val_loss:"
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """Every file below a folder by name; times are left out, and a state is its arrays."""
+    """Read every file below a folder by name, without times; a state is read as its arrays."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

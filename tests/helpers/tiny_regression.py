@@ -60,7 +60,7 @@ def callback(out: Path) -> Callable[[dict[str, Any]], None]:
 
 
 def pairs() -> Callable[[Tensor, Tensor], Tensor]:
-    """What (n, 1) and (n,) make of a difference."""
+    """Return a metric that wrongly broadcasts (n, 1) and (n,) to (n, n)."""
     return lambda outputs, labels: abs(outputs[:, :1] - labels[:, 0])
 
 

@@ -1,4 +1,4 @@
-"""The signals that end a run, and who is named when a job stands still; a real stall is in test_launcher.py."""
+"""The signals that end a run, and the rank that is named when a job stalls; a real stall is in test_launcher.py."""
 
 import os
 import signal

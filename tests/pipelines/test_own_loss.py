@@ -1,4 +1,4 @@
-"""A regression of two inputs through both stages and the comparison, with somebody's own loss and metric."""
+"""A regression of two inputs through both stages and the comparison, with a user's own loss and metric."""
 
 import json
 import logging

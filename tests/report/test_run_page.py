@@ -129,7 +129,7 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
 
 
 def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -> None:
-    """Re-estimated if both have it; what one stage alone has stands beside no curve."""
+    """Re-estimated if both stages have it; what only one stage has is not drawn."""
     stage_1, stage_2 = read_stage_1(run.stage_1 / "checkpoint_stage_1"), read_stage_2(run.stage_2)
     again = {"accuracy_reestimated_by_point": {"start": 0.62, "1": 0.7}}
     both = replace(stage_2, result=stage_2.result | again)

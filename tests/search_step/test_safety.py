@@ -200,7 +200,7 @@ def test_an_interrupted_search_puts_everything_back():
 
 @pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "rule": "sgd"}], ids=str)
 def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options):
-    """A state that somebody keeps stays as it was."""
+    """A state that a caller keeps does not change."""
     network, step = quadratic(**options)
     for number in range(4):
         step(linear(number))

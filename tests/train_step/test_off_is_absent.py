@@ -16,7 +16,7 @@ from tests.helpers.problems import BareStep, batches, primitives, tensors
 
 
 def made_of(make) -> tuple[Counter, list[str]]:
-    """How often each primitive stands in the compiled graph of a step, and the names of its parameters."""
+    """Count each primitive in the compiled graph of a step, and list the names of its parameters."""
     ms.set_context(mode=ms.GRAPH_MODE)  # a fixture of the module comes before the tests' own
     network = TanhMLP()
     step = make(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))

@@ -1,4 +1,4 @@
-"""``dimred.SnapshotCallback`` in ``mindspore.train.Model``, as somebody else's program uses it."""
+"""``dimred.SnapshotCallback`` in ``mindspore.train.Model``, as a user's own program uses it."""
 
 from pathlib import Path
 
