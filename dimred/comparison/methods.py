@@ -3,10 +3,9 @@
 import json
 import logging
 import math
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +22,12 @@ from dimred.config import (
     parts_of,
 )
 from dimred.data.batches import steps_in_epoch
-from dimred.errors import ConfigError, FaultError, StoppedError
+from dimred.errors import ConfigError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.launch.processes import start
 from dimred.report.record import (
     choosing_passes,
     kept_in_words,
@@ -237,8 +237,10 @@ class Comparison:
         what = f"seed {self.one.seed}, epoch {self.at}: {name}"
         _log.info(f"{what}, see {log}")
         _log.debug(what)
-        command = [sys.executable, "-m", f"dimred.pipelines.{program}", str(self.data), *options, f"--config={config}"]
-        if (status := _run_logged([*command, f"--out={out}", "--resume"], log)) != 0:
+        command = [sys.executable, "-m", f"dimred.pipelines.{program}", self.data, *options, f"--config={config}"]
+        with ExitStack() as running:
+            status = start(running, [*command, f"--out={out}", "--resume"], log).wait()
+        if status != 0:
             raise FaultError(f"{what} ended with status {status}; {log} says why")
 
     def _result(self, name: str) -> dict[str, Any]:
@@ -283,17 +285,3 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
     """Return the options with which one process takes the batches of several ranks as micro-batches."""
     sink = stage.data.sink and n_ranks == 1
     return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
-
-
-def _run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command that prints into a file, and return its status; a stop signal lets it save first."""
-    with (
-        log.open("a") as file,
-        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
-    ):
-        try:
-            return process.wait()
-        except StoppedError:
-            process.send_signal(signal.SIGINT)  # ctrl-C in a terminal does not reach another session
-            process.wait()
-            raise

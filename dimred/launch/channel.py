@@ -205,6 +205,16 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
             signal.signal(number, old)
 
 
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Let these signals wait until the block ends; the handlers from before are called then."""
+    received: list[int] = []
+    with handled(lambda number, frame: received.append(number)):
+        yield
+    for number in received:
+        signal.raise_signal(number)
+
+
 class StopSignals:
     """Raises ``StoppedError`` for these signals inside ``with``; inside ``held`` the first one is only noted.
 
