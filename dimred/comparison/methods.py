@@ -22,7 +22,7 @@ from dimred.config import (
     parts_of,
 )
 from dimred.data.batches import steps_in_epoch
-from dimred.errors import ConfigError, FaultError
+from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
@@ -191,7 +191,7 @@ class Comparison:
         for rate in kept or [factor * middle for factor in PEAK_FACTORS]:
             try:
                 tried[rate] = train(rate)
-            except FaultError as fault:
+            except DivergedError as fault:
                 _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
         if not tried:
             raise FaultError(f"{what} failed with each peak; see the logs in {self.folder}")
@@ -229,7 +229,7 @@ class Comparison:
         """Run a program of ``dimred.pipelines`` in a folder of its own, its log beside it, or resume its run there.
 
         Raises:
-            FaultError: it failed.
+            DivergedError: it met a fault, most likely that it diverges; FaultError: it was ended, or failed otherwise.
         """
         config, log, out = (self.folder / f"{name}{ending}" for ending in (".yaml", ".log", ""))
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,8 @@ class Comparison:
         with ExitStack() as running:
             status = start(running, [*command, f"--out={out}", "--resume"], log).wait()
         if status != 0:
-            raise FaultError(f"{what} ended with status {status}; {log} says why")
+            kind = DivergedError if status == DivergedError.exit_status else FaultError
+            raise kind(f"{what} ended with status {status}; {log} says why")
 
     def _result(self, name: str) -> dict[str, Any]:
         """Read the ``result.json`` of a stage 2 that was run here."""

@@ -24,7 +24,6 @@ _log = logging.getLogger(__name__)
 LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
 _SECONDS_BETWEEN_BARS = 0.1
-_LONGEST_REASON = 10_000  # characters
 _LONGEST_TURN_SECONDS = 10.0  # between two questions to a StallDetector, unless the launcher itself was suspended
 
 
@@ -55,7 +54,7 @@ def tell_refusal(why: str) -> bool:
     Returns:
         False if the caller has to print it: there is no launcher, or the rank has begun.
     """
-    return not _told and _tell("refused", why[:_LONGEST_REASON], flags=0)
+    return not _told and _tell("refused", why, flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:

@@ -80,6 +80,9 @@ class DivergenceDetector:
 
     Args:
         first_loss: of the run where it is resumed; None where it begins.
+
+    Attributes:
+        first_loss: the first that is finite.
     """
 
     def __init__(self, first_loss: float | None = None):
@@ -92,6 +95,8 @@ class DivergenceDetector:
         Raises:
             DivergedError: the training diverged; says how.
         """
+        if self.first_loss is None and math.isfinite(loss):
+            self.first_loss = loss
         self._recent.append(loss)
         if len(self._recent) < _WINDOW:
             return
@@ -99,9 +104,7 @@ class DivergenceDetector:
         self._recent.clear()
         if not finite:
             raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
-        if self.first_loss is None:
-            self.first_loss = finite[0]
-        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss), 1.0):
+        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss or 0.0), 1.0):
             raise DivergedError(
                 f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
                 f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"

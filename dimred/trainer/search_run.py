@@ -108,7 +108,7 @@ class SearchRun(Finish):
         """A search has read its numbers in the step."""
         return True
 
-    def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
+    def after_step(self, result: SearchResult, place: Place) -> str:
         """Record the step. One that is not finite has changed nothing, so a divergence is not watched for."""
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))

@@ -129,7 +129,7 @@ class StageRun(Observer):
         """Count the step for the profiler."""
         self.session.profiler.after_step()
 
-    def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
+    def after_step(self, result: Any, place: Place) -> str | None:
         """Watch the loss."""
         self._result = result
         self.divergence.see(float(result.loss), self.n_steps)
