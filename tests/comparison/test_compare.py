@@ -184,7 +184,9 @@ def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
     shutil.copytree(folder / "out", tmp_path / "out")
     busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
     with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
-        library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"])
+        library.compare(
+            "nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"]
+        )
 
 
 @pytest.mark.slow
