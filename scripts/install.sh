@@ -15,11 +15,11 @@ find_python() {
     return 1
 }
 
-# Nothing happens where this pyproject.toml was installed before. The mark is written last, so that an install which was
-# interrupted is done again.
+# Nothing happens where this pyproject.toml was installed before, in this folder: a .venv that was moved or copied has the
+# old folder in it. The mark is written last, so that an install which was interrupted is done again.
 install() {
     local wanted mark=$REPOSITORY/.venv/.installed python
-    wanted=$(cksum <"$REPOSITORY/pyproject.toml")
+    wanted="$(cksum <"$REPOSITORY/pyproject.toml") $REPOSITORY"
     if [ -x "$PYTHON" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
         return
     fi
