@@ -106,11 +106,11 @@ class StageBar:
         self._bar.stop()
         _log.debug("measuring the result")
 
-    def step(self, status: str | None = None) -> None:
+    def step(self) -> None:
         """Count one more step."""
         self._done += 1
-        if status is not None or time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
-            self.status(status)
+        if time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
+            self.status(None)
 
     def status(self, text: str | None) -> None:
         """Show what was measured after an epoch; None keeps the last text."""

@@ -39,7 +39,8 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
     except DivergedError as error:
         raise FaultError(
             f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
-            "schedule.peak, a longer schedule.warmup_epochs, clipping.norm, or a loss_scale that drops overflows"
+            "schedule.peak (of stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
+            "loss_scale that drops overflows"
         ) from error
     except (DataError, FaultError) as error:
         raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error

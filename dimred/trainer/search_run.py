@@ -14,7 +14,7 @@ from dimred.builders.search import build_search_step
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
-from dimred.distributed.ranks import share
+from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores

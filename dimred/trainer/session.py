@@ -13,7 +13,8 @@ from typing import Any
 
 from dimred.config import StageConfig, config_text, unknown_key
 from dimred.data.batches import Batches
-from dimred.distributed.ranks import Ranks, share
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
 from dimred.errors import ConfigError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.metrics_file import read_metrics

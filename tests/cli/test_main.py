@@ -139,6 +139,11 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
+def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path) -> None:
+    done = dimred("init", 1, "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
+    assert done.stdout.startswith(r"\xe9.yaml: every key")
+
+
 def test_completion_is_offered() -> None:
     assert "--install-completion" in dimred_here("--help").stdout
     script = run(Path(sys.executable).with_name("dimred"), environment={"_DIMRED_COMPLETE": "source_bash"}).stdout

@@ -40,7 +40,12 @@ def test_a_run_that_is_resumed_before_it_was_judged_keeps_its_first_loss() -> No
 
 
 def test_going_on_is_not_the_advice_after_an_explosion() -> None:
-    with pytest.raises(FaultError, match=r"new folder with a lower schedule\.peak") as found, translate_errors(None):
+    with (
+        pytest.raises(
+            FaultError, match=r"new folder with a lower schedule\.peak \(of stage 2, cooldown\.factor\)"
+        ) as found,
+        translate_errors(None),
+    ):
         see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
     assert "--resume" not in str(found.value)
 
