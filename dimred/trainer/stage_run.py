@@ -67,7 +67,9 @@ class StageRun(Observer):
             signals=session.signals,
         )  # fmt: skip
         self.per_epoch = trained.steps_per_epoch
-        self.statistics = own_statistics(self.network, self.step)
+        # BatchNorm's statistics and their moving averages: each rank has those of its own images.
+        averaged = [] if self.step.ema is None else self.step.ema.statistics
+        self.statistics = [*moving_statistics(self.network), *averaged]
         self.on = OnSplits(
             self.network, self.images, self.scores, seed=settings.seed, n_batches=settings.reestimate_batches,
             ranks=session.ranks, at_batch=tell_alive,
@@ -241,8 +243,3 @@ def loss_text(loss: float | None) -> str:
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
     """Return every parameter but the learning rates, which the configuration gives again."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
-
-
-def own_statistics(network: nn.Cell, step: nn.Cell) -> list[Parameter]:
-    """Return BatchNorm's statistics and their moving averages; each rank has those of its own images."""
-    return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]
