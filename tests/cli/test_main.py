@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dimred.cli.main import app, typer_app
-from tests.helpers.commands import command_words, dimred, dimred_here, run
+from tests.helpers.commands import command_words, dimred, dimred_here, run, script
 
 COMMANDS = command_words(typer.main.get_command(typer_app))
 
@@ -108,6 +108,13 @@ def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
     assert "Traceback" not in shown
     assert len(shown.splitlines()) <= 10
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"here.txt": ""}
+
+
+def test_a_script_that_is_called_wrongly_says_how() -> None:
+    usage = "usage: bash run_stage_2.sh DATA WEIGHTS [PCA_MAT] [options]\n"
+    assert run(*script(2, "--help"), status=0).stdout.startswith(usage)
+    for arguments in ((), ("data",), ("data", "--resume")):
+        assert run(*script(2, *arguments), status=2).stderr.startswith(usage)
 
 
 @pytest.mark.parametrize(("host", "resumed"), [(0, ()), (1, ()), (0, ("--resume",))])
