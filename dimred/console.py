@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TextIO
 
@@ -175,6 +176,8 @@ def run_app(
         tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
+    if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     with Lines(to_stdout=to_stdout):
         sys.exit(_status(app, tell_refusal))
 

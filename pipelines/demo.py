@@ -22,6 +22,7 @@ from dimred.io.checksummed_json import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import StopSignals
+from dimred.launch.processes import start
 from dimred.report.plots import plot_curve, save_figure
 from dimred.report.record import choosing_passes, passes_of, training_passes
 
@@ -46,10 +47,10 @@ def demo(
         out.mkdir(parents=True)
     out = out.resolve()
     with StopSignals(), ExitStack() as running:
-        _wait(_start(running, [_DIMRED, "data", "digits", out / "data", "--seed", seed]))
+        _wait(start(running, [_DIMRED, "data", "digits", out / "data", "--seed", seed]))
         _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
         _show(out, epochs, total)
-        _wait(_start(running, [_DIMRED, "report", out / "device0_stage_2", "--out", out / "report"]))
+        _wait(start(running, [_DIMRED, "report", out / "device0_stage_2", "--out", out / "report"]))
 
 
 def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
@@ -61,16 +62,16 @@ def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: S
     for n_epochs in (total, 2 * total):
         made = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
-        beside.append(_start(running, _stage_1(data, run, PLAIN, n_epochs, made, common), run.with_suffix(".log")))
+        beside.append(start(running, _stage_1(data, run, PLAIN, n_epochs, made, common), run.with_suffix(".log")))
         _log.info(f"plain training of {n_epochs} epochs: {run}.log")
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
     taken = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
     stage_1, stage_2 = out / "device0_stage_1", out / "device0_stage_2"
-    _wait(_start(running, _stage_1(data, stage_1, STAGE_1, epochs, taken, common)))
+    _wait(start(running, _stage_1(data, stage_1, STAGE_1, epochs, taken, common)))
     weights = next((stage_1 / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt"))
     command = [*_PROGRAM, "dimred.pipelines.stage_2", data, weights, "--config", STAGE_2, "--out", stage_2, *common]
-    _wait(_start(running, command))
+    _wait(start(running, command))
     for training in beside:
         _wait(training)
 
@@ -82,16 +83,6 @@ def _stage_1(
     warmup = f"schedule.warmup_epochs={min(5, epochs // 2)}"
     made = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
     return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *made]
-
-
-def _start(running: ExitStack, command: Sequence[Any], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a command that prints here or into a file; when ``running`` closes, end it and wait until it has saved."""
-    file = None if log is None else running.enter_context(log.open("a"))
-    # In a session of its own: ctrl-C ends the demo alone.
-    process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, start_new_session=True)
-    running.callback(process.wait)
-    running.callback(process.terminate)
-    return process
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

@@ -42,7 +42,7 @@ class _Timed(Observer):
         """Count the step."""
         self.n_launched += 1
 
-    def after_step(self, result: Any, place: Place, n_samples: int) -> None:
+    def after_step(self, result: Any, place: Place) -> None:
         """Read the loss, and note the time and the steps launched by then."""
         float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
@@ -75,8 +75,8 @@ def bench(
             part, timed, reads = images.shortened(n_steps), _Timed(), 0
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
-                save_every_steps=settings.save_every_steps, read_every=settings.read_every, ranks=ranks,
-                signals=session.signals,
+                save_every_steps=settings.save_every_steps, read_every=min(settings.read_every, _STEPS // 2),
+                ranks=ranks, signals=session.signals,
             )  # fmt: skip
             with watched_reads(note):
                 loop.run(Place(), timed)

@@ -14,7 +14,8 @@ from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
-from dimred.trainer.preflight import check_stage_1, disk_of_stage_1, say_plan, shortened, snapshots_in_the_end
+from dimred.trainer.plan import disk_of_stage_1, say_plan, shortened, snapshots_in_the_end
+from dimred.trainer.preflight import check_stage_1
 from dimred.trainer.session import open_session
 from dimred.trainer.training import Training
 

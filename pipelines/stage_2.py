@@ -17,7 +17,8 @@ from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
 from dimred.trainer.device import set_precision, set_up
 from dimred.trainer.finish import Finish
-from dimred.trainer.preflight import check_stage_2, disk_of_stage_2, say_plan, shortened
+from dimred.trainer.plan import disk_of_stage_2, say_plan, shortened
+from dimred.trainer.preflight import check_stage_2
 from dimred.trainer.session import open_session
 from dimred.vectors.parameters import from_arrays
 

@@ -15,11 +15,11 @@ find_python() {
     return 1
 }
 
-# Do nothing if this pyproject.toml was installed before. The mark is written last, so that an interrupted installation
-# is done again.
+# Do nothing if this pyproject.toml was installed before, in this folder: a .venv that was moved or copied names the old
+# folder. The mark is written last, so that an interrupted installation is done again.
 install() {
     local wanted mark=$REPOSITORY/.venv/.installed python
-    wanted=$(cksum <"$REPOSITORY/pyproject.toml")
+    wanted="$(cksum <"$REPOSITORY/pyproject.toml") $REPOSITORY"
     if [ -x "$PYTHON" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
         return
     fi

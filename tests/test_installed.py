@@ -71,6 +71,23 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
 
 
+def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Path) -> None:
+    """Its Python only notes what it is called with, because pip would take minutes."""
+    clone, moved = tmp_path / "clone", tmp_path / "moved"
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    shutil.copytree(REPOSITORY / "scripts", clone / "scripts")
+    shutil.copy(REPOSITORY / "pyproject.toml", clone)
+    python = clone / ".venv" / "bin" / "python"
+    python.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/calls\n")
+    python.chmod(0o755)
+    for place in (clone, clone, moved):
+        if place is moved:
+            clone.rename(moved)
+        run("bash", "-c", f". {place}/scripts/install.sh; install", status=0)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == [f"{clone}[test]", f"{moved}[test]"]
+
+
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Path:
     """A series that was written without MindSpore, in both formats."""

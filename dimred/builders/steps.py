@@ -44,7 +44,7 @@ def build_loss_scale(config: LossScaleConfig) -> StaticLossScale | None:
     return DynamicLossScale(initial, config.factor, config.window, config.smallest, config.largest)
 
 
-def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int = 0) -> np.ndarray:
+def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -> np.ndarray:
     """Make the learning rate of each update.
 
     Args:

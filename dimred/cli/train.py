@@ -93,7 +93,8 @@ def train(
     load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}
-    read_here = [argument for argument in paths if argument == "DATA" or not node_rank]  # host 0 alone reads the others
+    # Host 0 alone reads the others. A run that is resumed may not need them, and rank 0 refuses if it does.
+    read_here = [argument for argument in paths if argument == "DATA" or not (node_rank or resume)]
     missing = [argument for argument in read_here if not paths[argument].exists()]
     if missing:
         raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in missing))
@@ -163,7 +164,7 @@ def make_table(
 
 @rank_table.command("check")
 def check_table(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.")],
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="The JSON file.", exists=True, dir_okay=False)],
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices the job is to have.")] = None,
 ) -> None:
     """List the devices of a rank table, or everything that is wrong with it; exit status 0 if it can be used.

@@ -31,7 +31,7 @@ from dimred.io.run_names import (
 )
 from dimred.subspace.spectrum import check_enough
 from dimred.trainer.device import set_up
-from dimred.trainer.preflight import snapshots_in_the_end
+from dimred.trainer.plan import snapshots_in_the_end
 
 _log = logging.getLogger(__name__)
 

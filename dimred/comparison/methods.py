@@ -3,10 +3,9 @@
 import json
 import logging
 import math
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +22,12 @@ from dimred.config import (
     parts_of,
 )
 from dimred.data.batches import steps_in_epoch
-from dimred.errors import ConfigError, FaultError, StoppedError
+from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.launch.processes import start
 from dimred.report.record import (
     choosing_passes,
     kept_in_words,
@@ -190,7 +190,7 @@ class Comparison:
         for rate in kept or [factor * middle for factor in PEAK_FACTORS]:
             try:
                 tried[rate] = train(rate)
-            except FaultError as fault:
+            except DivergedError as fault:
                 _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
         if not tried:
             raise FaultError(f"{what} failed with each peak; see the logs in {self.folder}")
@@ -228,7 +228,8 @@ class Comparison:
         """Run a program of ``dimred.pipelines`` in a folder of its own, with its log beside it, or resume it there.
 
         Raises:
-            FaultError: the program failed.
+            DivergedError: the program met a fault, most likely that its training diverges.
+            FaultError: the program was ended, or failed otherwise.
         """
         config, log, out = (self.folder / f"{name}{ending}" for ending in (".yaml", ".log", ""))
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -236,9 +237,12 @@ class Comparison:
         what = f"seed {self.one.seed}, epoch {self.at}: {name}"
         _log.info(f"{what}, see {log}")
         _log.debug(what)
-        command = [sys.executable, "-m", f"dimred.pipelines.{program}", str(self.data), *options, f"--config={config}"]
-        if (status := _run_logged([*command, f"--out={out}", "--resume"], log)) != 0:
-            raise FaultError(f"{what} ended with status {status}; {log} says why")
+        command = [sys.executable, "-m", f"dimred.pipelines.{program}", self.data, *options, f"--config={config}"]
+        with ExitStack() as running:
+            status = start(running, [*command, f"--out={out}", "--resume"], log).wait()
+        if status != 0:
+            kind = DivergedError if status == DivergedError.exit_status else FaultError
+            raise kind(f"{what} ended with status {status}; {log} says why")
 
     def _result(self, name: str) -> dict[str, Any]:
         """Read the ``result.json`` of a stage 2 that this comparison ran."""
@@ -282,17 +286,3 @@ def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict
     """Return the options that make one process take the batches of several ranks as micro-batches."""
     sink = stage.data.sink and n_ranks == 1
     return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
-
-
-def _run_logged(command: Sequence[str], log: Path) -> int:
-    """Run a command with its output in a log file, and return its status; on a stop signal, let it save first."""
-    with (
-        log.open("a") as file,
-        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True) as process,
-    ):
-        try:
-            return process.wait()
-        except StoppedError:
-            process.send_signal(signal.SIGINT)  # ctrl-C in a terminal does not reach another session
-            process.wait()
-            raise

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -24,7 +23,6 @@ Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
 _LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
 _KINDS = (DataError, FaultError, DimredError)
-_N_BLOCKS, _BLOCK = 64, 1 << 16  # of a file that are compared; a basis can have 100 GB
 
 
 class Intent(IntEnum):
@@ -245,55 +243,3 @@ def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
     return np.concatenate(
         [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
     )
-
-
-def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
-    """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
-
-    The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
-    longest has ``ceil(M / R)``. Any M and R are allowed; with R > M some ranks own nothing.
-    """
-    return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)
-
-
-def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
-    """Read rank 0's file on every rank; all of them call this.
-
-    Args:
-        found: on rank 0 what it has read, an object with the file as ``path``, or None; on the other ranks None.
-        ranks: the ranks of the job.
-        read: reads the content of a file; called on the other ranks with rank 0's path.
-
-    Returns:
-        The content on every rank, or None on every rank.
-
-    Raises:
-        DimredError: on every rank, if one of them can't read the file or has a different one under that path.
-    """
-    if ranks.group_size == 1:
-        return found
-    path = Path(ranks.broadcast_bytes(b"" if found is None else str(found.path.absolute()).encode()).decode())
-    if not path.name:
-        return None
-
-    def content() -> Any:
-        try:
-            return read(path) if found is None else found
-        except (DimredError, OSError) as error:
-            told = f"all hosts must have {path}, on a shared disk or as copies under the same path: {error}"
-            raise DimredError(told) from error
-
-    here = ranks.run_together(content)
-    ranks.check_same(f"file {path}", _sample(path))
-    return here
-
-
-def _sample(path: Path) -> bytes:
-    """Return a digest of a file's length and of blocks spread over it."""
-    length = path.stat().st_size
-    digest = hashlib.sha256(str(length).encode())
-    with path.open("rb") as file:
-        for number in range(_N_BLOCKS):
-            file.seek(length * number // _N_BLOCKS)
-            digest.update(file.read(_BLOCK))
-    return digest.digest()

@@ -24,7 +24,6 @@ _log = logging.getLogger(__name__)
 LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
 _SECONDS_BETWEEN_BARS = 0.1
-_LONGEST_REASON = 10_000  # characters
 _LONGEST_TURN_SECONDS = 10.0  # between two questions to a StallDetector, unless the launcher itself was suspended
 
 
@@ -55,7 +54,7 @@ def tell_refusal(why: str) -> bool:
     Returns:
         Whether it was sent; if not, because there is no launcher or the rank has begun, the caller must print it.
     """
-    return not _told and _tell("refused", why[:_LONGEST_REASON], flags=0)
+    return not _told and _tell("refused", why, flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
@@ -107,11 +106,11 @@ class StageBar:
         self._bar.stop()
         _log.debug("measuring the result")
 
-    def step(self, status: str | None = None) -> None:
+    def step(self) -> None:
         """Count one more step."""
         self._done += 1
-        if status is not None or time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
-            self.status(status)
+        if time.monotonic() - self._shown_at > _SECONDS_BETWEEN_BARS:
+            self.status(None)
 
     def status(self, text: str | None) -> None:
         """Show what was measured after an epoch; None keeps the last text."""
@@ -203,6 +202,16 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Let these signals wait until the block ends; the handlers from before are called then."""
+    received: list[int] = []
+    with handled(lambda number, frame: received.append(number)):
+        yield
+    for number in received:
+        signal.raise_signal(number)
 
 
 class StopSignals:

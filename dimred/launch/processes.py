@@ -1,4 +1,4 @@
-"""The processes of a job, plain children of the launcher that never outlive it, with their folders and logs."""
+"""The processes of a job, children of the launcher that never outlive it, with folders and logs; other programs."""
 
 import ctypes
 import errno
@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import remove, writable
 from dimred.io.run_names import NOT_RESULTS
-from dimred.launch.channel import LAUNCHER, stop_signals
+from dimred.launch.channel import LAUNCHER, postponed, stop_signals
 from dimred.launch.job import Job
 
 _PR_SET_PDEATHSIG = 1
@@ -110,6 +110,22 @@ class Child:
         """Wait up to 10 s for a killed process, whose disk may hang, to end; close the socket."""
         self.status(_SECONDS_TO_DIE)
         self._socket.close()
+
+
+def start(running: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a program that is no rank, in a session of its own, so that ctrl-C reaches this process alone.
+
+    Args:
+        running: when it is left, the program gets SIGTERM, and is waited for until it has saved.
+        command: program and arguments.
+        log: file to append its output to; None for the output of this process.
+    """
+    file = None if log is None else running.enter_context(log.open("a"))
+    with postponed():  # a signal between the start and the callbacks would leave the program running
+        process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, start_new_session=True)
+        running.callback(process.wait)
+        running.callback(process.terminate)
+    return process
 
 
 def show(text: str, stream: TextIO) -> None:

@@ -39,7 +39,8 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
     except DivergedError as error:
         raise FaultError(
             f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
-            "schedule.peak, a longer schedule.warmup_epochs, clipping.norm, or a loss_scale that drops overflows"
+            "schedule.peak (of stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
+            "loss_scale that drops overflows"
         ) from error
     except (DataError, FaultError) as error:
         raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
@@ -80,6 +81,9 @@ class DivergenceDetector:
 
     Args:
         first_loss: first loss of a run that is resumed; None for a new run.
+
+    Attributes:
+        first_loss: the first loss of the run that is finite; None before it.
     """
 
     def __init__(self, first_loss: float | None = None):
@@ -92,6 +96,8 @@ class DivergenceDetector:
         Raises:
             DivergedError: the training diverged; the message says how.
         """
+        if self.first_loss is None and math.isfinite(loss):
+            self.first_loss = loss
         self._recent.append(loss)
         if len(self._recent) < _WINDOW:
             return
@@ -99,9 +105,7 @@ class DivergenceDetector:
         self._recent.clear()
         if not finite:
             raise DivergedError(f"none of the {_WINDOW} losses up to step {step} was a finite number")
-        if self.first_loss is None:
-            self.first_loss = finite[0]
-        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss), 1.0):
+        if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss or 0.0), 1.0):
             raise DivergedError(
                 f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
                 f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"

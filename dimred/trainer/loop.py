@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mindspore import nn
 
@@ -55,7 +55,7 @@ class Observer:
     def after_launch(self) -> None:
         """Count a step that was handed to the device; nothing of it may be read yet."""
 
-    def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
+    def after_step(self, result: Any, place: Place) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
         It is called up to ``read_every`` steps later, when the host waits for the device anyway.
@@ -63,7 +63,6 @@ class Observer:
         Args:
             result: what the step returned.
             place: the place after the step.
-            n_samples: this rank's samples in the step's batch.
         """
         return None
 
@@ -132,7 +131,7 @@ class EpochLoop:
         per_epoch, order = self.images.steps_per_epoch, self.first_order + place.epoch
         batches = _batches_after(place.done, read_batches(lambda: self.images.training_epoch(self.seed, order)))
         batch: Any = ()
-        fault, launched = None, list[_Launched]()
+        fault, launched = None, list[Any]()  # what the steps returned that were handed to the device
         started = time.perf_counter() - place.seconds
         ballot = None  # a rank that fails goes on with its last batch, so before the first all agree that they have one
         self.step.set_train(True)
@@ -153,7 +152,7 @@ class EpochLoop:
                 if ballot is not None and intent is not Intent.STEP:
                     ballot.vote_to_leave()
                 tell_position(COMPUTING, step)
-                launched.append(_Launched(self.step(*batch), len(batch[0])))
+                launched.append(self.step(*batch))
                 self.signals.reinstall()
                 ballot = self.step.ballot
                 observer.after_launch()
@@ -173,16 +172,14 @@ class EpochLoop:
         every = self.save_every_steps
         return done == self.images.steps_per_epoch or (every is not None and done % every == 0)
 
-    def _read(
-        self, launched: "list[_Launched]", place: Place, started: float, observer: Observer, bar: StageBar
-    ) -> bool:
+    def _read(self, launched: list[Any], place: Place, started: float, observer: Observer, bar: StageBar) -> bool:
         """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
         n_made, ballot = len(launched), self.step.ballot
         if ballot is not None:
             n_made = ballot.count()
-        for one in launched[:n_made]:
+        for result in launched[:n_made]:
             place.done += 1
-            if (status := observer.after_step(one.result, place, one.n_samples)) is not None:
+            if (status := observer.after_step(result, place)) is not None:
                 bar.status(status)
         place.seconds = time.perf_counter() - started
         all_made = n_made == len(launched)
@@ -205,13 +202,6 @@ class EpochLoop:
         if agreed is Intent.FAIL and (told := self.ranks.first_fault(fault)):
             raise fault or told
         raise StoppedError(self.signals.received or int(signal.SIGTERM))
-
-
-class _Launched(NamedTuple):
-    """A step that was handed to the device: its result, and this rank's samples in it."""
-
-    result: Any
-    n_samples: int
 
 
 def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, DataError | None]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dimred.distributed.ranks import ALONE, Ranks
@@ -71,7 +70,7 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # of a record that could not be written: that was said
             self._file.close()
         for listener in list(self._listeners):

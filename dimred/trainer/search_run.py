@@ -14,7 +14,7 @@ from dimred.builders.search import build_search_step
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
-from dimred.distributed.ranks import share
+from dimred.distributed.share import share
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
@@ -108,7 +108,7 @@ class SearchRun(Finish):
         """Return True: a search reads its numbers within each step."""
         return True
 
-    def after_step(self, result: SearchResult, place: Place, n_samples: int) -> str:
+    def after_step(self, result: SearchResult, place: Place) -> str:
         """Record the step; divergence needs no watch, because a step that is not finite changes nothing."""
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))

@@ -13,7 +13,8 @@ from typing import Any
 
 from dimred.config import StageConfig, config_text, unknown_key
 from dimred.data.batches import Batches
-from dimred.distributed.ranks import Ranks, share
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
 from dimred.errors import ConfigError, shown
 from dimred.io.atomic import FolderLock, atomic_write, remove_leftovers, writable
 from dimred.io.metrics_file import read_metrics
@@ -170,12 +171,16 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
         out: the folder, which need not exist.
         resume: whether a run that was begun there may be continued.
     """
-    if out.exists() and (not out.is_dir() or (results_in(out) and not resume)):
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"--out is {str(out)!r}, which is not a folder; name another one")
+    if results_in(out) and not resume:
         raise ConfigError(
             f"--out is {str(out)!r}, which holds earlier results; go on with them by --resume, name another folder, or "
             "move them away"
         )
-    if out.exists() and results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
+    if results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else than a run; name another folder")
 
 

@@ -67,7 +67,9 @@ class StageRun(Observer):
             signals=session.signals,
         )  # fmt: skip
         self.per_epoch = trained.steps_per_epoch
-        self.statistics = own_statistics(self.network, self.step)
+        # BatchNorm's statistics and their moving averages: each rank has those of its own images.
+        averaged = [] if self.step.ema is None else self.step.ema.statistics
+        self.statistics = [*moving_statistics(self.network), *averaged]
         self.on = OnSplits(
             self.network, self.images, self.scores, seed=settings.seed, n_batches=settings.reestimate_batches,
             ranks=session.ranks, at_batch=tell_alive,
@@ -129,7 +131,7 @@ class StageRun(Observer):
         """Count the step for the profiler."""
         self.session.profiler.after_step()
 
-    def after_step(self, result: Any, place: Place, n_samples: int) -> str | None:
+    def after_step(self, result: Any, place: Place) -> str | None:
         """Check the loss for divergence."""
         self._result = result
         self.divergence.see(float(result.loss), self.n_steps)
@@ -241,8 +243,3 @@ def loss_text(loss: float | None) -> str:
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
     """Return every parameter of a step but the learning rates, which are made again from the configuration."""
     return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
-
-
-def own_statistics(network: nn.Cell, step: nn.Cell) -> list[Parameter]:
-    """Return BatchNorm's statistics and their averages in the EMA, which differ between ranks."""
-    return [*moving_statistics(network), *([] if step.ema is None else step.ema.statistics)]

@@ -136,9 +136,9 @@ class Training(StageRun):
         """Return whether a snapshot is due after that step of the epoch."""
         return done in self._snapshot_steps()
 
-    def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
+    def after_step(self, result: StepResult, place: Place) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
-        super().after_step(result, place, n_samples)
+        super().after_step(result, place)
         if place.done in self._snapshot_steps():
             with weights_to_use(self.step.optimizer):
                 weights = to_arrays(self.network.trainable_params())

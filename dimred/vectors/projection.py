@@ -3,7 +3,7 @@
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from dimred.distributed.ranks import Ranks, columns_of_rank
+from dimred.distributed.ranks import Ranks
 from dimred.vectors.weights import ReusedMemory, on_host
 
 
@@ -118,3 +118,12 @@ def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
     if on_host() and (ranks.group_size == 1 or len(components) == 0):
         return HostProjection(components)
     return GraphProjection(components, ranks)
+
+
+def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
+    """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
+
+    The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
+    longest has ``ceil(M / R)``. Any M and R are allowed; with R > M some ranks own nothing.
+    """
+    return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

@@ -40,7 +40,7 @@ class Images:
 class Losses(Observer):
     """Reads the losses as a training does."""
 
-    def after_step(self, result: Any, place: Place, n_samples: int) -> None:
+    def after_step(self, result: Any, place: Place) -> None:
         float(result.loss)
 
     def after_epoch(self, place: Place) -> None:

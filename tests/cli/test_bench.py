@@ -13,7 +13,15 @@ from tests.helpers.tiny_task import TASK
 
 def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"stop": "averaged", "tensorboard": True}))
-    command = (Path(sys.executable).with_name("dimred"), "bench", ".", "--config", "one.yaml", *TWO_RANKS)
+    command = (
+        Path(sys.executable).with_name("dimred"),
+        "bench",
+        ".",
+        "--config",
+        "one.yaml",
+        *TWO_RANKS,
+        "--set=read_every=100",
+    )
     environment = {"PYTHONPATH": str(REPOSITORY)}
     done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment, status=0)
     head, rule, row = (tmp_path / "bench.md").read_text().splitlines()

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dimred.cli.main import app, typer_app
-from tests.helpers.commands import command_words, dimred, dimred_here, run
+from tests.helpers.commands import command_words, dimred, dimred_here, run, script
 
 COMMANDS = command_words(typer.main.get_command(typer_app))
 
@@ -81,6 +81,7 @@ def test_the_exit_statuses_are_documented() -> None:
         (("show", "here.txt"), "FILE is 'here.txt', which is not a basis; give the pca_mat.npy"),
         (("report", "nowhere"), "RUN is 'nowhere'"),
         (("compare", "nowhere", "run", "--config", "gone.yaml"), "gone.yaml"),
+        (("rank-table", "check", "gone.json"), "'TABLE': file 'gone.json' does not exist"),
         (("bench", "gone", "--config", "digits"), "error: DATA is 'gone', which is not found"),
         (("bench", ".", "--config", "digits", "--table", "gone/bench.md"), "--table is 'gone/bench.md'"),
         (("summary", "resnet51"), "MODEL is 'resnet51'; allowed: resnet50, resnet18, resnet_small, or your own by pac"),
@@ -109,13 +110,22 @@ def test_a_bad_call_is_explained_on_one_screen_and_changes_nothing(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"here.txt": ""}
 
 
-@pytest.mark.parametrize("host", [0, 1])
-def test_host_0_alone_needs_weights_and_basis(host: int, tmp_path: Path) -> None:
-    several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run")
+def test_a_script_that_is_called_wrongly_says_how() -> None:
+    usage = "usage: bash run_stage_2.sh DATA WEIGHTS [PCA_MAT] [options]\n"
+    assert run(*script(2, "--help"), status=0).stdout.startswith(usage)
+    for arguments in ((), ("data",), ("data", "--resume")):
+        assert run(*script(2, *arguments), status=2).stderr.startswith(usage)
+
+
+@pytest.mark.parametrize(("host", "resumed"), [(0, ()), (1, ()), (0, ("--resume",))])
+def test_host_0_alone_needs_weights_and_basis_of_a_run_that_begins(
+    host: int, resumed: tuple[str, ...], tmp_path: Path
+) -> None:
+    several = ("--nodes", 2, "--node-rank", host, "--master-addr", "10.0.0.1", "--dry-run", *resumed)
     done = dimred_here("train", "stage-2", ".", "gone.ckpt", "gone.npy", *map(str, several), cwd=tmp_path)
-    assert done.returncode == (2 if host == 0 else 0), done.stderr
+    assert done.returncode == (2 if host == 0 and not resumed else 0), done.stderr
     missing = "WEIGHTS is 'gone.ckpt', which is not found; PCA_MAT is 'gone.npy', which is not found"
-    assert (missing in " ".join(done.stderr.split())) == (host == 0)
+    assert (missing in " ".join(done.stderr.split())) == (done.returncode == 2)
 
 
 def test_a_rank_table_is_made_and_then_checked(tmp_path: Path) -> None:
@@ -134,6 +144,11 @@ def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     done = dimred("--debug", "pca", "--ckpt-dir", ".", cwd=tmp_path, status=2)
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_path_that_the_output_can_not_spell_is_written_in_ascii(tmp_path: Path) -> None:
+    done = dimred("init", 1, "é.yaml", cwd=tmp_path, environment={"PYTHONIOENCODING": "ascii"}, status=0)
+    assert done.stdout.startswith(r"\xe9.yaml: every key")
 
 
 def test_completion_is_offered() -> None:

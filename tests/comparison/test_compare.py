@@ -21,7 +21,8 @@ from dimred.cli.measure import compare
 from dimred.comparison import methods
 from dimred.comparison.summary import TITLES
 from dimred.config import StageOneConfig, load_config
-from dimred.errors import ConfigError, SeriesError, StoppedError
+from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
+from dimred.io.atomic import FolderLock
 from dimred.io.checksummed_json import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
@@ -175,6 +176,17 @@ def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges
     assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (total, total, "linear")
     assert found[1]["passes"] == total
     assert np.isfinite(losses).all()
+
+
+def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "out", tmp_path / "out")
+    busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
+    with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
+        library.compare(
+            "nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"]
+        )
 
 
 @pytest.mark.slow

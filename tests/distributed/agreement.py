@@ -92,7 +92,7 @@ class Seen(Observer):
     def after_launch(self) -> None:
         self.launched += 1
 
-    def after_step(self, result: StepResult, place: Place, n_samples: int) -> None:
+    def after_step(self, result: StepResult, place: Place) -> None:
         self.recorded.append(place.n_steps(STEPS))
         self.watch.see(float(result.loss), place.n_steps(STEPS))
 

@@ -19,7 +19,8 @@ from mindspore.dataset import NumpySlicesDataset
 from dimred.averaging.windows import Window
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.distributed.ranks import Ranks, share
+from dimred.distributed.ranks import Ranks
+from dimred.distributed.share import share
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dimred.distributed.ranks import ALONE, Intent, columns_of_rank
+from dimred.distributed.ranks import ALONE, Intent
 from dimred.launch.job import make_job
+from dimred.vectors.projection import columns_of_rank
 from tests.distributed.agreement import STEPS
 from tests.distributed.steps import K
 from tests.helpers.processes import nothing_is_left, soon

@@ -1,13 +1,20 @@
 """Nobody but the launcher reaches a job's processes, and none of them outlives it."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+import pytest
 
+from dimred.errors import StoppedError
+from dimred.launch.channel import StopSignals
 from dimred.launch.launcher import launch
+from dimred.launch.processes import start
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
 
@@ -73,3 +80,17 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     launcher.process.kill()
     launcher.end()
     assert soon(lambda: nothing_is_left(tmp_path))
+
+
+def test_a_program_that_a_signal_finds_half_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_exec, started = subprocess._fork_exec, list[int]()  # type: ignore[attr-defined]
+
+    def interrupted(*arguments: object) -> int:
+        started.append(fork_exec(*arguments))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "_fork_exec", interrupted)
+    with pytest.raises(StoppedError), StopSignals(), ExitStack() as running:
+        start(running, ["sleep", 60])
+    assert not psutil.pid_exists(started[0])

@@ -1,6 +1,5 @@
-"""Before the first step: bad input is refused before anything is written, space and memory are counted."""
+"""Before the first step: bad input is refused before anything is written."""
 
-import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -17,34 +16,22 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import (
     CooldownConfig,
     OptimizerConfig,
-    SearchConfig,
     StageOneConfig,
     StageTwoConfig,
     load_config,
 )
 from dimred.data.image_tree import write_image_tree
-from dimred.distributed.ranks import ALONE
-from dimred.errors import ConfigError, DimredError, SeriesError
+from dimred.distributed.ranks import ALONE, Ranks
+from dimred.errors import DimredError, SeriesError
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
-from dimred.trainer.preflight import (
-    check_search_memory,
-    check_space,
-    check_stage_1,
-    check_stage_2,
-    say_plan,
-    search_memory,
-    snapshots_if_any,
-    snapshots_in_the_end,
-    snapshots_until,
-)
+from dimred.trainer.preflight import check_stage_1, check_stage_2, snapshots_if_any, snapshots_until
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 from tests.helpers.networks import state_bytes
 
 ONE, TWO = load_config(StageOneConfig, STAGE_1), load_config(StageTwoConfig, STAGE_2)
 OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
-SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
 
 
 @pytest.fixture
@@ -176,32 +163,19 @@ def test_every_problem_is_told_at_once(data: Path, network: nn.Cell, weights: Pa
     assert "33" in told
 
 
-def test_space_and_memory(tmp_path: Path) -> None:
-    check_space(tmp_path / "not" / "yet", 1000, "the run")
-    with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
-        check_space(tmp_path / "not" / "yet", 10**18, "the run")
-    check_search_memory(SEARCH, nn.Dense(3, 2), 1)
-    huge = SEARCH.model_copy(update={"search": SearchConfig(n_components=10**16)})
-    with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, [\d,]+ MB are available"):
-        check_search_memory(huge, nn.Dense(3, 2), 1)
+class Second(Ranks):
+    """Rank 1, as far as a check can see."""
+
+    rank = 1
 
 
-def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
-    weights = nn.Dense(3, 2)  # 8 weights of 4 bytes
-    assert [search_memory(SEARCH, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
-
-
-def test_the_plan_counts_in_words(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        say_plan(SEARCH, 1, 1, 2_000_000)
-        say_plan(StageOneConfig.model_validate({"stop": "averaged"}), 90, 5004, 2_000_000)
-    ends = "in all; snapshots, checkpoints and states take up to 2 MB of disk"
-    assert caplog.messages == [f"1 epoch of 1 step, 1 {ends}", f"up to 90 epochs of 5,004 steps, 450,360 {ends}"]
-
-
-def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
-    one = StageOneConfig.model_validate({"epochs": 3, "snapshots": {"per_epoch": 12}})
-    assert [snapshots_in_the_end(one, steps) for steps in (None, 74, 4)] == [36, 36, 12]
+def test_the_rank_that_writes_needs_room_and_no_other(data: Path, network: nn.Cell) -> None:
+    """When a run is resumed, what it has written already stands in the folder of rank 0."""
+    keeps_all = ONE.snapshots.model_copy(update={"keep": 10**12})
+    settings = ONE.model_copy(update={"epochs": 10**12, "snapshots": keeps_all})
+    said = refusal(network, data, lambda out: check_stage_1(settings, network, data, out, None, False, ALONE))
+    assert "MB free; the run takes up to" in said
+    check_stage_1(settings, network, data, data.parent / "out", None, False, Second())
 
 
 def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_a_run_that_wrote_nothing_leaves_nothing_and_its_folder_never_hides_the_
 
 def test_earlier_results_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match="earlier results"):
+    for folder, said in ((tmp_path, "earlier results"), (tmp_path / "file", "not a folder; name another one")):
+        with pytest.raises(ConfigError, match=said):
             check_run_folder(folder, resume=False)
     with pytest.raises(ConfigError, match="something else than a run"):
         check_run_folder(tmp_path, resume=True)

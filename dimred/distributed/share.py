@@ -1,0 +1,54 @@
+"""Read one file on all ranks, each under the same path."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dimred.distributed.ranks import Ranks
+from dimred.errors import DimredError
+
+_N_BLOCKS, _BLOCK = 64, 1 << 16  # blocks of a file that are compared, and their bytes; a basis can have 100 GB
+
+
+def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
+    """Read rank 0's file on every rank; all of them call this.
+
+    Args:
+        found: on rank 0 what it has read, an object with the file as ``path``, or None; on the other ranks None.
+        ranks: the ranks of the job.
+        read: reads the content of a file; called on the other ranks with rank 0's path.
+
+    Returns:
+        The content on every rank, or None on every rank.
+
+    Raises:
+        DimredError: on every rank, if one of them can't read the file or has a different one under that path.
+    """
+    if ranks.group_size == 1:
+        return found
+    path = Path(ranks.broadcast_bytes(b"" if found is None else str(found.path.absolute()).encode()).decode())
+    if not path.name:
+        return None
+
+    def content() -> Any:
+        try:
+            return read(path) if found is None else found
+        except (DimredError, OSError) as error:
+            told = f"all hosts must have {path}, on a shared disk or as copies under the same path: {error}"
+            raise DimredError(told) from error
+
+    here = ranks.run_together(content)
+    ranks.check_same(f"file {path}", _sample(path))
+    return here
+
+
+def _sample(path: Path) -> bytes:
+    """Return a digest of a file's length and of blocks spread over it."""
+    length = path.stat().st_size
+    digest = hashlib.sha256(str(length).encode())
+    with path.open("rb") as file:
+        for number in range(_N_BLOCKS):
+            file.seek(length * number // _N_BLOCKS)
+            digest.update(file.read(_BLOCK))
+    return digest.digest()

@@ -1,0 +1,41 @@
+"""What a whole run takes is counted before its first step: steps, snapshots, space, memory."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from mindspore import nn
+
+from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
+from dimred.trainer.plan import check_search_memory, check_space, say_plan, search_memory, snapshots_in_the_end
+
+SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
+
+
+def test_space_and_memory(tmp_path: Path) -> None:
+    check_space(tmp_path / "not" / "yet", 1000)
+    with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
+        check_space(tmp_path / "not" / "yet", 10**18)
+    check_search_memory(SEARCH, nn.Dense(3, 2), 1)
+    huge = SEARCH.model_copy(update={"search": SearchConfig(n_components=10**16)})
+    with pytest.raises(ConfigError, match=r"the search needs [\d,]+ MB of memory, [\d,]+ MB are available"):
+        check_search_memory(huge, nn.Dense(3, 2), 1)
+
+
+def test_each_rank_has_a_share_of_the_basis_and_all_of_the_vectors() -> None:
+    weights = nn.Dense(3, 2)  # 8 weights of 4 bytes
+    assert [search_memory(SEARCH, weights, ranks) for ranks in (1, 5)] == [(32 + 8) * 32, (7 + 8) * 32]
+
+
+def test_the_plan_counts_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        say_plan(SEARCH, 1, 1, 2_000_000)
+        say_plan(StageOneConfig.model_validate({"stop": "averaged"}), 90, 5004, 2_000_000)
+    ends = "in all; snapshots, checkpoints and states take up to 2 MB of disk"
+    assert caplog.messages == [f"1 epoch of 1 step, 1 {ends}", f"up to 90 epochs of 5,004 steps, 450,360 {ends}"]
+
+
+def test_an_epoch_has_no_more_snapshots_than_steps() -> None:
+    one = StageOneConfig.model_validate({"epochs": 3, "snapshots": {"per_epoch": 12}})
+    assert [snapshots_in_the_end(one, steps) for steps in (None, 74, 4)] == [36, 36, 12]
