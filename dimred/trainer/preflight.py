@@ -92,9 +92,10 @@ def check_stage_2(
     def read_weights() -> tuple[Arrays | None, Handover | None]:
         if not begins and not weights.exists():  # the state has everything that the run needs of them
             found = RunStates(out).newest(_log.info)
-            told = found and found.progress["result"]["cooldown"]
-            shape = settings.cooldown and settings.cooldown.model_dump(include={"factor", "schedule"})
-            return None, Handover.of_summary(told | shape) if told and shape else None
+            if found and "result" in found.progress:  # else it is a state of stage 1
+                told = found.progress["result"]["cooldown"]
+                shape = settings.cooldown and settings.cooldown.model_dump(include={"factor", "schedule"})
+                return None, Handover.of_summary(told | shape) if told and shape else None
         arrays, handover = read_checkpoint(weights), None
         if settings.cooldown is not None:
             handover = read_handover(settings.cooldown, network, weights, arrays)

@@ -26,6 +26,7 @@ from dimred.errors import DimredError, SeriesError
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.trainer.preflight import check_stage_1, check_stage_2, snapshots_if_any, snapshots_until
+from dimred.trainer.states import RunStates
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 from tests.helpers.networks import state_bytes
@@ -148,6 +149,19 @@ def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snaps
     found = check_stage_2(TWO, network, data, weights, None, out, True, ALONE).basis
     assert isinstance(found, SubspaceBasis)
     assert found.path == out / "pca_mat.npy"
+
+
+def test_a_state_of_stage_1_does_not_stand_for_weights_that_are_gone(
+    data: Path, network: nn.Cell, weights: Path
+) -> None:
+    out = data.parent / "out"
+    out.mkdir()
+    (out / "config.yaml").touch()
+    RunStates(out).save(1, to_arrays(network.get_parameters()), {"run": {}})
+    weights.unlink()
+    settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
+    with pytest.raises(DimredError, match=rf"{weights.name} is not found"):
+        check_stage_2(settings, network, data, weights, None, out, True, ALONE)
 
 
 def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:
