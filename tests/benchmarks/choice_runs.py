@@ -51,7 +51,7 @@ TASKS = {
     "digits": Task(write_digits, 0.2, 0.1, 4),
     "noisy": Task(_noisy, 0.2, 0.4, 4),
     "photos": Task(write_photos, 0.2, 0.2, 1, ("model.n_classes=8",)),
-    "fashion": Task(write_fashion_mnist, 0.2, 0.2, 2, ("data.image_size=28",)),
+    "fashion": Task(write_fashion_mnist, 0.2, 0.2, 4, ("data.image_size=28",)),
     "source": Task(_library, 0.002, 0.002, 2, (), HERE / "source_code_{}.yaml"),
 }
 EVERYTHING = (
