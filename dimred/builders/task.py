@@ -1,6 +1,7 @@
 """The task: network, data, the loss that is trained, and the loss and the metric that measure."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from mindspore import Tensor, nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import ImageFolder, check_classes, smallest_side, split_folder
+from dimred.data.image_folder import PAD, ImageFolder, check_classes, smallest_side, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, DimredError, shown
@@ -60,7 +61,7 @@ def build_splits(
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
     if not is_own:
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
-        _warn_of_upscaling(config.data, smallest_side(split_folder(data, splits[0])))
+        _check_size_of_images(config.data, smallest_side(split_folder(data, splits[0])))
     for part in images.values():
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
@@ -83,10 +84,17 @@ def _check_size_of_val(n_samples: int) -> None:
         )
 
 
-def _warn_of_upscaling(config: DataConfig, side: int | None) -> None:
-    """Warn if images whose shorter side has ``side`` pixels would be enlarged more than twofold."""
+def _check_size_of_images(config: DataConfig, side: int | None) -> None:
+    """Refuse images whose shorter side is too small for a crop; warn of those to be enlarged more than twofold."""
+    if side is None:
+        return
+    if config.augmentation == "pad_crop" and config.image_size > (largest := side + 2 * PAD):
+        raise DataError(
+            f"data.image_size is {config.image_size}, but the images have {side} pixels on the shorter side, and "
+            f"data.augmentation 'pad_crop' makes them {largest} at most; --set data.image_size={side}"
+        )
     is_scaled = config.augmentation == "random_resized_crop" or config.resize
-    if side is not None and is_scaled and config.image_size > _MOST_UPSCALING * side:
+    if is_scaled and config.image_size > _MOST_UPSCALING * side:
         _log.warning(
             f"the images have {side} pixels on the shorter side, and data.image_size is {config.image_size}: "
             f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
@@ -98,9 +106,14 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
 
     Raises:
-        ConfigError: ``sink`` is set on a device that has no queue.
+        ConfigError: ``sink`` is set on a device that has no queue, or there are more workers than MindSpore takes.
         DataError: as ``ImageFolder`` and ``OwnDataset``.
     """
+    if config.workers > (most := os.cpu_count() or 1):
+        raise ConfigError(
+            f"data.workers is {config.workers}, but MindSpore takes no more than this host has processors, {most}; "
+            f"--set data.workers={most}"
+        )
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     shared: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}

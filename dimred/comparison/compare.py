@@ -20,7 +20,7 @@ from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
 from dimred.comparison.summary import collect, markdown, write_comparison_page
 from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
-from dimred.io.atomic import atomic_write
+from dimred.io.atomic import atomic_write, writable
 from dimred.io.run_names import (
     CONFIG,
     SNAPSHOTS,
@@ -189,8 +189,9 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out is {str(out)!r}, which holds something else; name another folder")
     else:
-        out.mkdir(parents=True, exist_ok=True)
-        atomic_write(out / CONFIG, config_text(two))
+        with writable("--out", out):
+            out.mkdir(parents=True, exist_ok=True)
+            atomic_write(out / CONFIG, config_text(two))
 
 
 def _check_rows(place: Path, data: Path, run: Path) -> None:

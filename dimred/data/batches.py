@@ -28,9 +28,13 @@ _LAST_SPARE_EPOCH = STAGE_2_EPOCHS_FROM - 1
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-_LASTING = "decode failed"  # the file was there, and is no image
+_LASTING = re.compile("decode failed|by libjpeg|file size is 0")  # MindSpore's words for a file that is no image
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
+
+
+class DamagedError(DataError):
+    """A file is no image. It makes no sense to read it again."""
 
 
 def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
@@ -142,7 +146,7 @@ class Readable:
         """Iterate over one epoch, with MindSpore's arguments.
 
         Raises:
-            DataError: names the file that can't be read.
+            DataError: names the file that can't be read; DamagedError where it was read, and is no image.
         """
         if self._batches is None:
             return
@@ -156,7 +160,8 @@ class Readable:
             except StopIteration:
                 return
             except RuntimeError as error:
-                raise DataError(_in_words(str(error))) from None
+                kind = DamagedError if _LASTING.search(str(error)) else DataError
+                raise kind(_in_words(str(error))) from None
             yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
@@ -200,7 +205,7 @@ def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = t
                     done = number
             return
         except DataError as error:
-            if pause is None or _LASTING in str(error):
+            if pause is None or isinstance(error, DamagedError):
                 raise
             _log.info(f"{error}; trying again in {pause:.0f} s")
             wait(pause)

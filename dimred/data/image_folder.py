@@ -20,8 +20,8 @@ from dimred.data.batches import Batches, GivenOrder
 from dimred.data.image_tree import IMAGE_SUFFIXES, UNREADABLE
 from dimred.errors import DataError, shown
 
+PAD = 2  # pixels on each side, before a crop
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
-_PAD = 2
 _IMAGENET_RESIZE = 256 / 224
 
 
@@ -69,7 +69,7 @@ class ImageFolder(Batches):
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
             ],
-            "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
+            "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [PAD] * 4), *to_network],
             "none": self._plain,
         }  # fmt: skip
         self._augmented = augmented[augmentation]

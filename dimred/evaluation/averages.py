@@ -1,5 +1,6 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -140,7 +141,7 @@ def choose_average(
 
 def choose_start(
     network: nn.Cell,
-    snapshots: CheckpointSeries,
+    snapshots: CheckpointSeries | str | os.PathLike[str],
     losses: Callable[[], np.ndarray],
     reestimate: Callable[[], object] = lambda: None,
 ) -> ChosenWeights:
@@ -152,7 +153,7 @@ def choose_start(
 
     Args:
         network: changed in place.
-        snapshots: snapshots of its trainable weights.
+        snapshots: snapshots of its trainable weights, or the folder that has them.
         losses: measures the network in its present state, in evaluation mode: one loss for each held-out sample, (n,),
             of the same samples each time. Weights that are not finite are not measured and never chosen.
         reestimate: called before each measurement, to give the network BatchNorm statistics that belong to its weights,
@@ -164,8 +165,11 @@ def choose_start(
     Raises:
         ConfigError: ``losses`` returns something else. After any error the network is as it was before.
         CheckpointError: a snapshot can't be read, or belongs to another network.
+        SeriesError: ``snapshots`` has none.
         FaultError: no loss is finite.
     """
+    if isinstance(snapshots, str | os.PathLike):
+        snapshots = CheckpointSeries.open(snapshots)
     layout, trainable = WeightLayout.from_network(network), network.trainable_params()
     sizes: set[int] = set()
 

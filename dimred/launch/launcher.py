@@ -219,7 +219,10 @@ class _Watch:
 
 
 def _how(status: int) -> str:
-    return f"was killed by {_name(-status)}" if status < 0 else f"ended with status {status}"
+    if status >= 0:
+        return f"ended with status {status}"
+    jpeg = ", as MindSpore's decoder is by a JPEG without an end to its header: dimred data check DATA finds such files"
+    return f"was killed by {_name(-status)}" + (jpeg if status == -signal.SIGFPE else "")
 
 
 def _name(number: int) -> str:

@@ -100,9 +100,22 @@ def test_images_that_would_be_blown_up_are_named_and_no_others(data: Path, caplo
     assert "about 196 times as many" in said
     assert "--set data.image_size=16" in said
     caplog.clear()
-    for changed in ({"image_size": 32}, {"image_size": 224, "resize": False, "augmentation": "pad_crop"}):
+    for changed in ({"image_size": 32}, {"image_size": 20, "resize": False, "augmentation": "pad_crop"}):
         build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"image_size": 21, "augmentation": "pad_crop"}, r"image_size is 21, but .* 'pad_crop' makes them 20 at most"),
+        ({"workers": 100_000}, r"data\.workers is 100000, but .*; --set data\.workers=\d+$"),
+    ],
+)
+def test_what_no_epoch_could_read_is_refused_before_one(data: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(DimredError, match=said) as refused:
+        build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
+    assert refused.value.exit_status == 2
 
 
 def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:

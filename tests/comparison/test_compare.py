@@ -236,6 +236,11 @@ def test_what_does_not_go_together_is_refused_before_anything_is_run(folder: Pat
         ({"at": [3]}, ConfigError, r"no full checkpoint of epoch 3 \(of these epochs: 2, 4\); finish stage 1"),
         ({"overrides": ["search.n_components=9"]}, SeriesError, "n_components is 9, which needs at least 10 snapshots"),
         ({"runs": [ended], "methods": ["stage_2"]}, ConfigError, "nothing is left to cool down"),
+        (
+            {"out": checkpoint.parent.parent / "config.yaml" / "out"},
+            ConfigError,
+            "--out is .* can't be made or written",
+        ),
     ]
     for changed, kind, said in cases:
         options = {"runs": [folder / "run_3"], "out": tmp_path / "out"} | changed

@@ -64,6 +64,8 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("search.rule=newton", "search.rule is 'newton'; it must be 'bfgs' or 'sgd'"),
         ("model=resnet50", "model is 'resnet50'; it must be a section of keys and values"),
         ("model.name=vgg", "model.name is 'vgg'; allowed: resnet50, resnet18, resnet_small, or your own"),
+        ("save_every_steps=yes", "save_every_steps is True; it must be a valid integer"),
+        ("ema.decay=off", "ema.decay is False; it must be a valid number"),
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be a valid boolean"),
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a valid number"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import signal
 from itertools import islice
 from pathlib import Path
 
@@ -163,15 +164,18 @@ def test_grey_cmyk_and_disguised_images_become_three_channels_and_are_counted(jp
     assert checked(jpegs, status=0) == ["2 CMYK, 6 colour, 2 grey, 1 other"]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"junk" * 99])
-def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: data[:9], lambda data: b"", lambda data: b"junk" * 99]
+)
+def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage, monkeypatch, tmp_path_factory) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))  # where MindSpore leaves its abnormal_image.jpg
     path = jpegs / "train" / "n00000001" / "n00000001_2.JPEG"
     path.write_bytes(damage(path.read_bytes()))
     options = {"augmentation": "random_resized_crop", "resize": True, "batch_size": 3}
     images, replaced = folder(jpegs, **options), folder(jpegs, damaged="replace", **options)
-    for readable in (images.training_epoch(1, 1), images.evaluation()):
+    for make in (lambda: images.training_epoch(1, 1), images.evaluation):
         with pytest.raises(DataError, match=r"n00000001_2\.JPEG can't be read as an image; restore it"):
-            batches(readable)
+            list(read_batches(make, wait=lambda _: pytest.fail("waits for a file that is there")))
     assert len(batches(replaced.training_epoch(1, 1))) == 3
     assert checked(jpegs, status=1)[:-1] == [str(path)]
 
@@ -228,3 +232,13 @@ def test_a_folder_that_stays_away_ends_it(may_go: ImageFolder) -> None:
     shutil.rmtree(may_go.folder)
     with pytest.raises(DataError, match="train"):
         reread(may_go, wait=lambda seconds: None)
+
+
+def test_a_jpeg_that_kills_the_decoder_is_hinted_at(jpegs: Path, tmp_path: Path) -> None:
+    path = jpegs / "train" / "n00000001" / "n00000001_2.JPEG"
+    path.write_bytes(path.read_bytes().partition(b"\xff\xda")[0])  # all of the header but its last part
+    short = ["model={name: resnet_small, n_classes: 2}", "data={image_size: 8, batch_size: 9, workers: 1}"]
+    command = ["train", "stage-1", jpegs, "--device-target", "CPU", "--devices", 1, "--out", tmp_path / "out"]
+    said = dimred_here(*command, *(f"--set={one}" for one in short), status=128 + signal.SIGFPE).stderr
+    assert "rank 0 of 1 was killed by SIGFPE, as MindSpore's decoder is" in said
+    assert str(path) in checked(jpegs, status=1)
