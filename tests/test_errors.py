@@ -1,4 +1,4 @@
-"""Error texts stay short, and numbers are checked whatever kind they are of."""
+"""Error texts stay short, and numbers of every kind are checked."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The averages of every choice: profiles against their papers' recursions, windows, and the greedy soup."""
+"""The averages that are candidates: profiles against their papers' recursions, windows, and the greedy soup."""
 
 import math
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
 
 
 def measured(n: int, loss) -> list[Window]:
-    """The windows that are measured, in their order."""
+    """Return the windows that are measured, in their order."""
     found: list[Window] = []
     measure_windows(n, lambda window: found.append(window) or float(loss(window)))
     assert len(set(found)) == len(found)

@@ -1,4 +1,4 @@
-"""A user's own samples: order, batches, ranks and seeds as for class folders; wrong factories explained."""
+"""A user's own samples have order, batches, ranks and seeds as class folders do; wrong factories are explained."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all; what a killed writer leaves goes; one process is in a folder at a time."""
+"""Files appear whole or not at all, leftovers of a killed writer go, and one process at a time holds a folder."""
 
 import os
 from contextlib import suppress

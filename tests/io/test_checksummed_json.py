@@ -1,4 +1,4 @@
-"""JSON with its own checksum."""
+"""JSON files with a checksum of their own."""
 
 import json
 

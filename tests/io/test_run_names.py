@@ -1,4 +1,4 @@
-"""Folders and checkpoints of a run, recognised for a message."""
+"""Messages recognise the folders and checkpoints of a run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Rank tables: what is made can be read, and everything wrong with one is said at once."""
+"""Rank tables that are made can be read, and every problem of a wrong one is named at once."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Checkpoints as people have them: found, ordered, and compared."""
+"""Checkpoints as users have them are found, ordered and compared."""
 
 import os
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def steps(folder: Path, order: str = "step") -> list[tuple[str, int]]:
 @pytest.mark.parametrize("sharded", [False, True])
 def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     write_run(tmp_path, 11, sharded=sharded)
-    write_file(tmp_path / "model.safetensors", network(99))  # the final one: no step
+    write_file(tmp_path / "model.safetensors", network(99))  # the final one has no step
     (tmp_path / "runs-2026").mkdir()
     found = open_checkpoints([tmp_path])
     assert [one.step for one in found] == list(range(1000, 12000, 1000))
@@ -138,7 +138,7 @@ def test_two_networks_mixed(tmp_path: Path, second: dict[str, np.ndarray], said:
 
 
 def shards(change: Callable[[Path], object]) -> Callable[[Path], object]:
-    """Write two sharded checkpoints, and change the folder of the first."""
+    """Return a function that writes two sharded checkpoints, and changes the folder of the first."""
     return lambda folder: (write_run(folder, 2, sharded=True), change(folder / "checkpoint-1000"))
 
 

@@ -1,4 +1,4 @@
-"""The user's metric: what it may return, and every way it may fail without ending the search."""
+"""What a user's metric may return, and every way in which it may fail without ending the search."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log:
     assert metric.score(candidate, "search") == Score(0.5)
     assert "this goes to the log" in log.read_text()
     metric = started(f"{METRICS}:samples")
-    metric._timeout_seconds = 1e12  # no limit, in words of the user
+    metric._timeout_seconds = 1e12  # what a user may give for no limit
     assert metric.score(candidate, "search").samples == (0.5, 1.5, 4.0)
     seen = []
 
@@ -105,7 +105,7 @@ def test_a_metric_that_never_returns(started, candidate: Path, tmp_path: Path, m
 
 @pytest.mark.parametrize("name", ["hangs", "hangs_with_the_lock"])
 def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, name: str) -> None:
-    """The kernel ends it: the metric may keep the interpreter's lock for ever, and no thread of it ever runs again."""
+    """The kernel must end it, because a metric that keeps the interpreter's lock runs no thread of ours."""
     for number in (1, 2):
         write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": VALUES})
     program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / "x.safetensors"]

@@ -1,4 +1,4 @@
-"""Networks named package.module:factory: found, and what is said where they are not."""
+"""Networks named package.module:factory are found, and errors say why one is not."""
 
 from pathlib import Path
 

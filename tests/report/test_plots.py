@@ -1,4 +1,4 @@
-"""The pictures: what is drawn is what was measured."""
+"""The pictures show what was measured."""
 
 from pathlib import Path
 

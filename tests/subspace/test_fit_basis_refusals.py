@@ -1,4 +1,4 @@
-"""What fit_basis refuses, or leaves out when told to; and what it leaves behind when it is disturbed."""
+"""What fit_basis refuses or skips, and what is left when it is disturbed."""
 
 import re
 import resource
@@ -50,7 +50,7 @@ def test_another_network_is_refused(walk, tmp_path):
 
 
 def spoil(series, number, how):
-    """Make snapshot ``number`` bad in a way that is only seen when it is read in full; its size stays."""
+    """Make snapshot ``number`` bad without changing its size, so that only a full read can see it."""
     path = series.paths[number]
     content = bytearray(path.read_bytes())
     content[-21:-17] = {  # the last weight; 17 bytes of checksum follow
@@ -99,7 +99,7 @@ def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp
 
 
 def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
-    """A real limit on the size of files, in a process of its own."""
+    """The limit on the size of files is a real one, in a process of its own."""
     out, program = tmp_path / "a.npy", Path(sys.executable).with_name("dimred")
     command = [program, "pca", "--ckpt-dir", walk[0].directory, "--out", out, "--n-components", "3"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # noqa: E731
@@ -112,7 +112,7 @@ def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
 
 @pytest.mark.parametrize("signalled", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
 def test_an_interrupt_leaves_nothing(signalled, walk, tmp_path):
-    """By ctrl-C of ``dimred pca``, or by a signal to the run that fits its basis on the way."""
+    """Ctrl-C interrupts ``dimred pca``; a signal interrupts a run that fits its basis on the way."""
 
     def interrupt(phase, done, total):
         if phase.startswith("writing"):
