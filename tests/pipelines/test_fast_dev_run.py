@@ -35,7 +35,7 @@ def test_two_ranks_of_stage_1_go_through_every_phase_and_leave_nothing(tmp_path:
 
 @pytest.fixture
 def weights(tmp_path: Path, config: Path) -> Path:
-    """Run stage 1 on one rank; return its checkpoint, beside four snapshots and ``two.yaml``, a cooldown with a search."""
+    """Run stage 1 on one rank; return its checkpoint, beside four snapshots and ``two.yaml``, which searches."""
     options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
     command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
     dimred(*command, cwd=tmp_path, status=0)
