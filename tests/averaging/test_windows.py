@@ -114,7 +114,6 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
 
 
 def measured(n: int, loss) -> list[Window]:
-    """Return the windows that are measured, in their order."""
     found: list[Window] = []
     measure_windows(n, lambda window: found.append(window) or float(loss(window)))
     assert len(set(found)) == len(found)

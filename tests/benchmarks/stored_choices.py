@@ -137,7 +137,6 @@ def few(stored: Stored, loss: str) -> list[int]:
 
 
 def part(stored: Stored, numbers: list[int]) -> Stored:
-    """Keep some of the candidates."""
     losses = {name: values[numbers] for name, values in stored.losses.items()}
     names, sizes = [stored.names[number] for number in numbers], stored.sizes[numbers]
     return stored._replace(names=names, sizes=sizes, losses=losses, test=stored.test[numbers])

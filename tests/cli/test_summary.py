@@ -1,5 +1,3 @@
-"""``dimred summary`` as a command."""
-
 import json
 from pathlib import Path
 

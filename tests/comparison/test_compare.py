@@ -58,13 +58,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(folder: Path) -> dict[str, Any]:
-    """Return what ``dimred.compare`` says of one run."""
     rows = ["plain_to_the_end", "stage_2", "average", "last"]
     return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=rows)
 
 
 def copied(run: Path, to: Path, **changed: object) -> Path:
-    """Copy a run with other settings."""
     shutil.copytree(run, to)
     config = to / "config.yaml"
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | changed))

@@ -180,7 +180,6 @@ def snapshot_callback(ranks: Ranks) -> bool:
 
 
 def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
-    """Run the same steps operator by operator."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         return beside_one_rank(ranks)

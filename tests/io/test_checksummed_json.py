@@ -1,5 +1,3 @@
-"""JSON files with a checksum of their own."""
-
 import json
 
 import pytest

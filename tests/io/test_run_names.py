@@ -1,5 +1,3 @@
-"""Messages recognise the folders and checkpoints of a run."""
-
 from pathlib import Path
 
 from dimred.io.run_names import full_checkpoint_beside, named_weights, snapshots_below

@@ -1,8 +1,8 @@
 """A run that dies at any one of its write events is resumed to the bytes of the uninterrupted run.
 
-From that event on nothing reaches the disk, whatever the dying run still tries. ``tests/pipelines`` kills real processes
-at a few of these moments. Here a task that trains in milliseconds allows all of them: by default all of the PCA's and
-some of the two stages', and with ``-m slow`` each one.
+From that event on nothing reaches the disk, whatever the dying run still tries. ``tests/pipelines`` kills real
+processes at a few of these moments. Here a task that trains in milliseconds allows all of them: by default all of the
+PCA's and some of the two stages', and with ``-m slow`` each one.
 """
 
 import os
