@@ -37,7 +37,7 @@ def test_an_error_of_ours_is_one_line_with_its_own_status(ended) -> None:
     assert ended(FaultError("no space")) == (3, "error: no space\n")
 
 
-def test_an_error_that_nobody_foresaw_is_one_line_and_status_1(ended) -> None:
+def test_an_unforeseen_error_is_one_line_and_status_1(ended) -> None:
     assert ended(KeyError("seven")) == (1, "error: KeyError: 'seven' (dimred --debug COMMAND shows where)\n")
 
 

@@ -98,7 +98,7 @@ LARGEST = {"float16": 65_504.0, "float32": float(np.finfo(np.float32).max), "bfl
 
 @pytest.mark.parametrize("dtype", LARGEST)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_a_type_cannot_hold_is_not_written_as_infinite(tmp_path: Path, dtype: str, sign: int) -> None:
+def test_a_mean_too_large_for_its_type_is_refused(tmp_path: Path, dtype: str, sign: int) -> None:
     largest = LARGEST[dtype]
     above = 2.0 ** np.ceil(np.log2(largest))
     rounded_up = largest + (above - largest) / 2  # half way to what would be the next number
@@ -115,7 +115,7 @@ def test_what_a_type_cannot_hold_is_not_written_as_infinite(tmp_path: Path, dtyp
             assert not out.exists()
 
 
-def test_what_is_no_number_stays_none_in_bfloat16() -> None:
+def test_nan_stays_nan_in_bfloat16() -> None:
     """CUDA's NaN has all bits of the fraction set, so that rounding its bits would give -0."""
     values = np.array([0x7FFFFFFF, 0x7FC00000, 0x7FF00000, 0xFFFFFFFF], np.uint32).view(np.float32).astype(np.float64)
     found = round_to(values, BFLOAT16)

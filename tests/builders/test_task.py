@@ -61,7 +61,7 @@ def test_mindspores_own_losses_are_accepted() -> None:
         ({"metric": None}, "the labels are Float32 of the shape (6, 2), but only whole numbers can be counted as"),
     ],
 )
-def test_what_can_not_be_used_is_said(options: dict[str, Any], said: str) -> None:
+def test_an_unusable_loss_or_metric_is_explained(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DimredError) as refused:
         check(**options)
     assert said in str(refused.value)

@@ -84,7 +84,7 @@ def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
         (tmp_path / re.search(r"n-\d_1\.ckpt", message)[0]).unlink()
 
 
-def test_nothing_left_is_an_error(tmp_path):
+def test_a_series_without_usable_snapshots_is_refused(tmp_path):
     (tmp_path / "n-1_1.ckpt").write_bytes(b"")
     with pytest.raises(SeriesError, match="None of the 1 snapshots"):
         WeightMatrix(CheckpointSeries.open(tmp_path), skip_bad=True)

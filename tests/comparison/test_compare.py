@@ -86,7 +86,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert compared == json.loads((folder / "out" / "compare.json").read_text())
 
 
-def test_what_a_stop_measured_counts(folder: Path, tmp_path: Path) -> None:
+def test_the_passes_of_a_stop_s_measurements_count(folder: Path, tmp_path: Path) -> None:
     run = copied(folder / "run_3", tmp_path / "run", stop={"every_epochs": 2})
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for record in records:

@@ -100,7 +100,9 @@ def test_the_average_that_the_losses_choose_is_put(network: nn.Cell, series: Che
 
 
 @pytest.mark.parametrize("losses", [0.5, np.ones((3, 2)), np.ones(1)])
-def test_losses_that_are_not_one_for_each_sample(losses, network: nn.Cell, series: CheckpointSeries) -> None:
+def test_losses_that_are_not_one_for_each_sample_are_refused(
+    losses, network: nn.Cell, series: CheckpointSeries
+) -> None:
     with pytest.raises(ConfigError, match="it must give one loss for each held-out sample"):
         dimred.choose_start(network, series, lambda: losses)
 
@@ -176,7 +178,7 @@ def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("count", "windows"), [(0, []), (1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
-def test_of_so_few_snapshots_there_are_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
+def test_few_snapshots_have_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
     averages = SnapshotAverages(snapshots(tmp_path, 0, N).select(last=count) if count else None, LAYOUT)
     found = choose_average(averages, squares, np.full(M, 9, np.float32), Selection())
     assert [one.name for one in found.selection.candidates] == ["last", *windows]

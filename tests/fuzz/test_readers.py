@@ -198,7 +198,7 @@ def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, chan
         "#" * 200_000,
     ],
 )
-def test_hostile_configurations(text: str, tmp_path: Path) -> None:
+def test_hostile_configurations_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(DimredError) as refused:

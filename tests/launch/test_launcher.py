@@ -160,7 +160,7 @@ def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, nu
         ({"devices": 4, "nodes": 2, "node_rank": 2, "master_addr": "a"}, r"--node-rank is 2; .* must be 0 to 1"),
     ],
 )
-def test_wrong_numbers(tmp_path, options, message):
+def test_wrong_numbers_of_devices_and_nodes_are_refused(tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         job(tmp_path, "fine", **options)
 

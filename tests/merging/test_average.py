@@ -131,7 +131,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
     write_run(tmp_path / "run", 2, sharded="shards" in said)
     (tmp_path / "mine.safetensors.json").touch()
     with pytest.raises(DimredError) as refused:

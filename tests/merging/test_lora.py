@@ -139,7 +139,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
         ({"alpha_pattern": {"(": 2}}, "is not the configuration of an adapter (error"),
     ],
 )
-def test_what_has_no_mean_is_refused(tmp_path: Path, changes: dict, said: str) -> None:
+def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, said: str) -> None:
     write_adapters(tmp_path / "run", 2)
     write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)
     with pytest.raises(CheckpointError) as refused:
@@ -173,7 +173,7 @@ def test_factors_without_a_configuration_are_refused(tmp_path: Path) -> None:
         dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
 
 
-def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_a_factor_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     tensors = write_adapters(tmp_path / "run", 2)[0]
     tensors[names_of("conv")[0]][0, 0] = np.nan
     write_adapter(tmp_path / "run" / "checkpoint-100", tensors)
@@ -182,7 +182,7 @@ def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 2)
     for out, options, said in (
         ("mean.safetensors", {}, "but the checkpoints are LoRA adapters; name a folder, without an ending"),

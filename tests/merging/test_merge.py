@@ -154,7 +154,7 @@ def test_the_table_and_the_json(planted: Path) -> None:
         ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, said: str) -> None:
     plant(tmp_path / "run")
     with pytest.raises((ConfigError, SeriesError)) as refused:
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)

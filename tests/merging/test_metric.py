@@ -55,7 +55,7 @@ def test_a_number_a_pair_and_samples(candidate: Path, returned: object, score: S
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
     ],
 )
-def test_what_is_no_score(candidate: Path, returned: object, said: str) -> None:
+def test_a_returned_value_that_is_no_score_is_refused(candidate: Path, returned: object, said: str) -> None:
     with pytest.raises(MetricError, match=said):
         FunctionMetric(lambda path: returned).score(candidate, "search")
 
@@ -79,11 +79,7 @@ def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("raises", "RuntimeError: no such data set"),
-        ("dies", "its process died (signal 9)"),
-    ],
+    ("name", "said"), [("raises", "RuntimeError: no such data set"), ("dies", "its process died (signal 9)")]
 )
 def test_a_failure_is_told_and_the_next_call_works(started, candidate: Path, name: str, said: str) -> None:
     metric = started(f"{METRICS}:{name}")
@@ -181,7 +177,7 @@ def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Pat
         ({"bn.running_mean": np.zeros(3)}, "'bn.running_mean' with the shape (3,); allowed: (7,)"),
     ],
 )
-def test_a_hook_that_returns_something_else(tmp_path: Path, returned: object, said: str) -> None:
+def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path, returned: object, said: str) -> None:
     candidate = write_file(tmp_path / "candidate.safetensors", network(1))
     with pytest.raises(MetricError) as failed:
         FunctionMetric(lambda path: 0, lambda path: returned).reestimate(candidate)

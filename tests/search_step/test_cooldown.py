@@ -10,15 +10,7 @@ from dimred.search_step.result import Outcome
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
-from tests.helpers.networks import (
-    BatchNormNet,
-    Shortened,
-    TanhMLP,
-    basis_for,
-    image_batch,
-    mlp_function,
-    weight_vector,
-)
+from tests.helpers.networks import BatchNormNet, Shortened, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 from tests.helpers.problems import batches, changed, tensors, values
 from tests.oracles.search import Twin
 from tests.oracles.train_step import Optimizer

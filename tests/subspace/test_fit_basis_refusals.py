@@ -38,7 +38,7 @@ def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arg
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_a_single_snapshot_there_is_no_smaller_number_to_ask_for(walk, tmp_path):
+def test_the_refusal_of_a_single_snapshot_suggests_no_smaller_number(walk, tmp_path):
     with pytest.raises(SeriesError, match=r"at least 2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"):
         fit_basis(walk[0].select(last=1), 1, out=tmp_path / "a.npy")
 
@@ -135,7 +135,7 @@ def test_of_two_runs_for_one_result_the_slower_one_replaces_nothing(walk, tmp_pa
     assert np.array_equal(load_basis(out).components, faster[0].components)
 
 
-def test_a_file_of_somebody_else_that_ends_in_h5_is_kept(walk, tmp_path):
+def test_a_foreign_file_that_ends_in_h5_is_kept(walk, tmp_path):
     (tmp_path / "pca_mat.h5").write_text("mine")
     with pytest.raises(ConfigError, match=r"pca_mat\.h5 would be replaced"):
         fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")

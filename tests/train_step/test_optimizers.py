@@ -76,11 +76,7 @@ def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):
     ("name", "options", "said"),
     [
         ("momentum", {"nesterov": True}, "optimizer.nesterov is not an option of momentum"),
-        (
-            "adamw",
-            {"momentum": 0.9},
-            "not an option of adamw; it has beta1, beta2, eps: set it to null",
-        ),
+        ("adamw", {"momentum": 0.9}, "not an option of adamw; it has beta1, beta2, eps: set it to null"),
         ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
     ],
 )

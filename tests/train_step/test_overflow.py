@@ -64,8 +64,7 @@ def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happ
 
 
 @pytest.mark.parametrize(
-    ("level", "optimizer", "rows"),
-    [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)],
+    ("level", "optimizer", "rows"), [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)]
 )
 def test_in_graph_mode_too(level, optimizer, rows):
     check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))

@@ -14,14 +14,7 @@ from mindspore import nn
 from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import (
-    CooldownConfig,
-    OptimizerConfig,
-    SearchConfig,
-    StageOneConfig,
-    StageTwoConfig,
-    load_config,
-)
+from dimred.config import CooldownConfig, OptimizerConfig, SearchConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError, DimredError, SeriesError
@@ -163,7 +156,7 @@ def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snaps
     assert found.path == out / "pca_mat.npy"
 
 
-def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:
+def test_weights_of_another_network_are_refused(data: Path, network: nn.Cell, weights: Path) -> None:
     (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
     assert "moving_mean" in refusal_of_stage_2(data, network, snapshot, None)
 
@@ -176,7 +169,7 @@ def test_every_problem_is_told_at_once(data: Path, network: nn.Cell, weights: Pa
     assert "33" in told
 
 
-def test_space_and_memory(tmp_path: Path) -> None:
+def test_too_little_space_or_memory_is_refused(tmp_path: Path) -> None:
     check_space(tmp_path / "not" / "yet", 1000, "the run")
     with pytest.raises(ConfigError, match=r"MB free; the run takes up to 1,000,000,000,000 MB"):
         check_space(tmp_path / "not" / "yet", 10**18, "the run")
