@@ -1,4 +1,4 @@
-"""Which tests are quick: ``-m quick`` takes them, and ends in 90 seconds on two idle cores."""
+"""Mark the quick tests: ``-m quick`` takes them, and ends in 90 seconds on two idle cores."""
 
 import signal
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import settings
 
 TESTS = Path(__file__).parent
 NOT_QUICK = {"slow", "benchmark", "browser", "torch"}  # markers
-# Folders that start training runs or jobs, or compile much; files elsewhere that take ten seconds of processor time.
+# Folders whose tests start training runs or jobs or compile much, and other files that take ten seconds of CPU time.
 LONGER_FOLDERS = ("benchmarks", "distributed", "fuzz", "pipelines", "train_step")
 LONGER = (
     "cli/test_bench.py",
@@ -30,7 +30,7 @@ LONGER = (
     "search_step/test_use.py",
 )
 
-# What a script runs in its background, or nohup, ignores these signals, and so do its children. Tests send them.
+# A process in a script's background or under nohup ignores these signals, and so do its children; tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -40,7 +40,7 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, before ``-m`` chooses."""
+    """Mark quick tests before ``-m`` selects."""
     for item in items:
         file, marks = item.path.relative_to(TESTS), {mark.name for mark in item.iter_markers()}
         is_longer = file.parts[0] in LONGER_FOLDERS or file.as_posix() in LONGER

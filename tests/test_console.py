@@ -1,4 +1,4 @@
-"""What a program shows, and with which exit status it ends."""
+"""What a program prints, and the exit status with which it ends."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ log = logging.getLogger("dimred.somewhere")
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run a program that raises an error; return its exit status, and what it printed on standard error."""
+    """Return a function that runs a program with an error, and returns its exit status and standard error."""
 
     def run(error: Exception, tell_refusal: Callable[[str], bool] = lambda why: False) -> tuple[int, str]:
         def program() -> None:
@@ -37,7 +37,7 @@ def test_an_error_of_ours_is_one_line_with_its_own_status(ended) -> None:
     assert ended(FaultError("no space")) == (3, "error: no space\n")
 
 
-def test_an_error_that_nobody_foresaw_is_one_line_and_status_1(ended) -> None:
+def test_an_unforeseen_error_is_one_line_and_status_1(ended) -> None:
     assert ended(KeyError("seven")) == (1, "error: KeyError: 'seven' (dimred --debug COMMAND shows where)\n")
 
 

@@ -1,4 +1,4 @@
-"""Error texts stay short, and numbers are checked whatever kind they are of."""
+"""Error texts stay short, and numbers of every kind are checked."""
 
 import math
 
@@ -9,7 +9,7 @@ from dimred.errors import ConfigError, DimredError, check_number, shown
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float32(0.5), np.int8(1), np.float64(1)])
-def test_numbers_of_every_kind(value: object) -> None:
+def test_numbers_of_every_kind_are_accepted(value: object) -> None:
     check_number("rho", value, above=0)
 
 
@@ -18,12 +18,12 @@ NO_NUMBERS = [True, "1", None, 1j, np.bool_(True), np.array(1.0)]
 
 
 @pytest.mark.parametrize("value", OUT_OF_RANGE + NO_NUMBERS, ids=lambda value: type(value).__name__)
-def test_what_is_out_of_range_or_no_number(value: object) -> None:
+def test_what_is_out_of_range_or_no_number_is_refused(value: object) -> None:
     with pytest.raises(ConfigError, match=r"^rho is .*; it must be a number above 0 \(0\.9 is usual\)$"):
         check_number("rho", value, above=0, usual="0.9 is usual")
 
 
-def test_whole_numbers() -> None:
+def test_whole_numbers_are_checked() -> None:
     check_number("epochs", np.int64(3), at_least=3, whole=True)
     with pytest.raises(ConfigError, match=r"^epochs is 3\.0; it must be a whole number of at least 3$"):
         check_number("epochs", 3.0, at_least=3, whole=True)

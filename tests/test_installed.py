@@ -1,4 +1,4 @@
-"""dimred as it is installed: one name at the top of site-packages, and the programs and their files inside it."""
+"""An installed dimred has one name at the top of site-packages, with the programs and their files inside it."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ NEEDED = ("pipelines/stage_1.py", "pipelines/stage_2.py", "report/style.css", "r
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, which has nothing of an earlier build."""
+    """Copy the source without anything of an earlier build."""
     source = tmp_path_factory.mktemp("source")
     for name in ("dimred", "pipelines"):
         shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,7 +90,7 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> Path:
-    """A series that was written without MindSpore, in both formats."""
+    """Write a series without MindSpore, in both formats."""
     rng = np.random.default_rng(0)
     for step in range(1, 6):
         series = CheckpointSeries(tmp_path / "snapshots", format="ckpt" if step < 3 else "safetensors")
@@ -99,7 +99,7 @@ def snapshots(tmp_path: Path) -> Path:
 
 
 def check_commands(command: list[object], snapshots: Path, missing_for_images: str) -> None:
-    """Run what the base install is for, and commands that need more: the first of it that each misses is named."""
+    """Run what the base install is for, and commands that need more, whose first missing package is named."""
     folder = snapshots.parent
     for arguments in (
         ("pca", "--ckpt-dir", snapshots, "--n-components", 2, "--out", folder / "pca_mat.npy"),

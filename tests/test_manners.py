@@ -1,4 +1,4 @@
-"""What ``import dimred`` does to a user's script: a cap for oneDNN, no folder of MindSpore's, no words at its end."""
+"""``import dimred`` sets a cap for oneDNN in a user's script, and leaves no folder and no words at its end."""
 
 import os
 import subprocess

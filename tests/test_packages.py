@@ -1,4 +1,4 @@
-"""The table of packages in the README: who may import whom, held by walking every import."""
+"""Hold the README's table of who may import whom, by walking every import."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Package -> the packages it may import besides itself. None of them is excepted.
+# Package -> the packages it may import besides itself, without exceptions.
 OFFLINE = ("errors", "io", "checkpoints", "subspace", "averaging", "merging")
 MAY_IMPORT = {
     "errors": (),
@@ -42,7 +42,7 @@ WITHOUT_MINDSPORE = ("errors", "console", "io", "config", *OFFLINE[2:], "launch"
 MAY_IMPORT["cli"] = tuple(name for name in WITHOUT_MINDSPORE if name != "cli")
 MAY_IMPORT_LATE = {"cli": (*MAY_IMPORT["pipelines"], "pipelines"), "__init__": MAY_IMPORT["pipelines"]}
 
-OF_DIMRED = ("__version__", "ISA_VARIABLE", "has_avx512")  # what stands in dimred/__init__.py itself
+OF_DIMRED = ("__version__", "ISA_VARIABLE", "has_avx512")  # what dimred/__init__.py itself defines
 
 FILES = sorted(path for folder in ("dimred", "pipelines") for path in (ROOT / folder).rglob("*.py"))
 
@@ -57,7 +57,7 @@ def package_of(module: str) -> str:
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
-    """(module or name imported, whether it happens while the file is imported)."""
+    """List (module or name imported, whether it happens while the file is imported)."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     late = {
         id(inner)
@@ -113,7 +113,7 @@ def test_no_file_is_longer_than_300_lines():
 
 
 def test_every_folder_of_tests_is_collected(pytestconfig):
-    """Whatever its name is: pytest leaves out folders such as ``build``, unless norecursedirs says otherwise."""
+    """pytest leaves out folders named ``build``, for example, unless norecursedirs says otherwise."""
     folders = {path.parent.name for path in (ROOT / "tests").rglob("test_*.py")}
     left_out = {name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)}
     assert len(folders) > 15

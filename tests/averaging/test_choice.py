@@ -1,4 +1,4 @@
-"""Every choice: the lowest loss; what is told and recorded of it."""
+"""The choice among candidates: the lowest loss wins, and the log and the record say so."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_largest_average(others:
 
 
 def test_negative_losses_have_the_same_tolerance() -> None:
-    """A likelihood's, of which float32 has as many digits."""
+    """A likelihood's losses are negative; float32 gives them as many digits."""
     candidates = [Candidate("lowest", 1, -100 * np.ones(400)), Candidate("larger", 9, -99.99999 * np.ones(400))]
     assert choose(candidates).name == "larger"
 

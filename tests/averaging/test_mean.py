@@ -1,4 +1,4 @@
-"""Streamed sums against the plain loop of the oracle, to the last bit."""
+"""Streamed sums equal the oracle's plain loop to the last bit."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_bfloat16_is_rounded_once(values: list[float]) -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 0x7F7F), st.integers(-3, 3), st.booleans())
 def test_bfloat16_ties_and_their_neighbours(bits: int, away: int, negative: bool) -> None:
-    """Half way between two bfloat16, and next to it: by one float64, where a float32 in between would be a tie too."""
+    """Round ties between two bfloat16, and values one float64 off, which float32 would turn into ties."""
     above = 2.0**128 if bits == 0x7F7F else oracle.from_bfloat16(bits + 1)
     value = (oracle.from_bfloat16(bits) + above) / 2
     for _ in range(abs(away)):
@@ -98,7 +98,7 @@ LARGEST = {"float16": 65_504.0, "float32": float(np.finfo(np.float32).max), "bfl
 
 @pytest.mark.parametrize("dtype", LARGEST)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_a_type_cannot_hold_is_not_written_as_infinite(tmp_path: Path, dtype: str, sign: int) -> None:
+def test_a_mean_too_large_for_its_type_is_refused(tmp_path: Path, dtype: str, sign: int) -> None:
     largest = LARGEST[dtype]
     above = 2.0 ** np.ceil(np.log2(largest))
     rounded_up = largest + (above - largest) / 2  # half way to what would be the next number
@@ -115,8 +115,8 @@ def test_what_a_type_cannot_hold_is_not_written_as_infinite(tmp_path: Path, dtyp
             assert not out.exists()
 
 
-def test_what_is_no_number_stays_none_in_bfloat16() -> None:
-    """CUDA's NaN has all bits of the fraction set, and would be rounded to -0."""
+def test_nan_stays_nan_in_bfloat16() -> None:
+    """CUDA's NaN has all bits of the fraction set, so that rounding its bits would give -0."""
     values = np.array([0x7FFFFFFF, 0x7FC00000, 0x7FF00000, 0xFFFFFFFF], np.uint32).view(np.float32).astype(np.float64)
     found = round_to(values, BFLOAT16)
     assert np.isnan((found.astype(np.uint32) << 16).view(np.float32)).all()

@@ -1,4 +1,4 @@
-"""The averages of every choice: profiles against their papers' recursions, windows, and the greedy soup."""
+"""The averages that are candidates: profiles against their papers' recursions, windows, and the greedy soup."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,9 @@ def mean(profile: str, steps: list[int] = STEPS, values: np.ndarray = VALUES) ->
         ("1.5,-0.5", STEPS[:2], [1.5, -0.5]),
     ],
 )
-def test_what_is_known_in_closed_form(profile: str, steps: list[int], expected: list[float]) -> None:
+def test_profiles_with_a_closed_form_have_its_coefficients(
+    profile: str, steps: list[int], expected: list[float]
+) -> None:
     np.testing.assert_allclose(profile_coefficients(profile, steps), expected)
 
 
@@ -74,7 +76,7 @@ def test_merge_decay_scales_each_update_by_its_decay(shape: str, decay) -> None:
 
 
 @pytest.mark.parametrize("profile", ["uniform", "linear", "exponential=0.5", "ema=0.1", "merge-decay=cosine", "1.0"])
-def test_one_checkpoint_counts_whole(profile: str) -> None:
+def test_a_single_checkpoint_is_its_own_average(profile: str) -> None:
     for step in (500, 0):
         np.testing.assert_allclose(mean(profile, [step], VALUES[:1]), VALUES[0], rtol=1e-12)
 
@@ -93,7 +95,7 @@ def test_one_checkpoint_counts_whole(profile: str) -> None:
         ("nan,0,0,0,0,1", "sum to nan"),
     ],
 )
-def test_what_is_no_profile_is_refused(profile: str, said: str) -> None:
+def test_a_wrong_profile_is_refused(profile: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         profile_coefficients(profile, STEPS)
     assert said in str(refused.value)
@@ -114,7 +116,6 @@ def test_windows_are_few_and_include_the_newest_and_all(n: int) -> None:
 
 
 def measured(n: int, loss) -> list[Window]:
-    """The windows that are measured, in their order."""
     found: list[Window] = []
     measure_windows(n, lambda window: found.append(window) or float(loss(window)))
     assert len(set(found)) == len(found)
@@ -181,5 +182,5 @@ def test_the_soup_is_that_of_the_paper(seed: int) -> None:
     assert len(asked) == 2 * 7
 
 
-def test_a_soup_leaves_out_what_failed() -> None:
+def test_a_soup_leaves_out_candidates_that_failed() -> None:
     assert greedy_soup(range(3), lambda numbers: math.inf if 1 in numbers else 1.0) == [2, 0]

@@ -28,7 +28,7 @@ import numpy as np
 
 from tests.benchmarks.stored_choices import FILE, LOSSES, Stored, choose, few, near, part, read
 
-PARTS = (1 / 8, 1 / 4, 1 / 2)  # of val, after each of which ``race`` drops what is three standard errors behind
+PARTS = (1 / 8, 1 / 4, 1 / 2)  # shares of val; after each, ``race`` drops what is three standard errors behind
 RULE = ("trained", "lowest")
 RULES_OF_FEW = (("entropy", "widest"), RULE, ("trained", "metric"))  # the rule before this one is the first
 SIZES = (200, 500, 1000)  # samples of val
@@ -47,7 +47,7 @@ def regrets(stored: Iterable[Stored]) -> dict[tuple[str, str], dict[str, list[fl
 
 
 def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
-    """Mean and worst regret of each rule and task, in Markdown."""
+    """Tabulate the mean and the worst regret of each rule and task, in Markdown."""
     tasks = sorted({task for of_rule in found.values() for task in of_rule})
     lines = ["| loss | ties | " + " | ".join(tasks) + " | all |", "|---|---|" + "---:|" * (len(tasks) + 1)]
     for (loss, tie), of_rule in found.items():
@@ -58,7 +58,7 @@ def table(found: dict[tuple[str, str], dict[str, list[float]]]) -> str:
 
 
 def few_table(of_sizes: dict[int, list[Stored]]) -> str:
-    """Test metric of what a rule chooses among few candidates, mean over the seeds, by size of ``val``, in Markdown."""
+    """Tabulate the test metric of what a rule chooses among few candidates, mean over seeds, by size of ``val``."""
     tasks = sorted({one.task for stored in of_sizes.values() for one in stored})
     lines = ["| val | rule | " + " | ".join(tasks) + " | all |", "|---|---|" + "---:|" * (len(tasks) + 1)]
     for n_val, stored in of_sizes.items():
@@ -74,7 +74,7 @@ def few_table(of_sizes: dict[int, list[Stored]]) -> str:
 
 
 def race(stored: Stored, loss: str) -> tuple[float, bool]:
-    """The share of forward passes that is left if candidates are dropped on the way; whether the choice is the same.
+    """Return the share of forward passes left when candidates are dropped on the way, and if the choice is the same.
 
     The first sample of ``val`` needs BatchNorm's statistics, so their re-estimation is paid for every candidate.
     """
@@ -93,7 +93,7 @@ def race(stored: Stored, loss: str) -> tuple[float, bool]:
 
 
 def costs(stored: list[Stored]) -> str:
-    """What measuring few candidates, and dropping some on the way, saves and loses, in Markdown."""
+    """Tabulate what measuring few candidates, and dropping some on the way, saves and loses, in Markdown."""
     lines = [
         "| choice | all | few | test of all | test of few | dropping: passes left | same choice |",
         "|---|" + "---:|" * 6,
@@ -108,16 +108,16 @@ def costs(stored: list[Stored]) -> str:
 
 
 class Result(NamedTuple):
-    """Test metric of one run's networks, by name, and what the rule kept."""
+    """The test metric of one run's networks by name, and what the rule kept."""
 
     run: Stored
     values: dict[str, float]
-    passes: dict[str, int]  # of its rivals
+    passes: dict[str, int]  # that each rival took
     kept: str
 
 
 def results(stored: list[Stored], rivals: list[Stored]) -> list[Result]:
-    """The last weights, the best average, the choice, and each rival of the same task, seed and budget."""
+    """Collect the last weights, the best average, the choice, and each rival of the same task, seed and budget."""
     found = []
     for one in stored:
         numbers = few(one, RULE[0])
@@ -134,7 +134,7 @@ def results(stored: list[Stored], rivals: list[Stored]) -> list[Result]:
 
 
 def results_table(found: list[Result], rivals: list[str]) -> str:
-    """One row a run, in Markdown."""
+    """Tabulate one row for each run, in Markdown."""
     lines = [
         "| run | last | average | stage 2 | " + " | ".join(rivals) + " | kept |",
         "|---|" + "---:|" * (3 + len(rivals)) + "---|",
@@ -147,7 +147,7 @@ def results_table(found: list[Result], rivals: list[str]) -> str:
 
 
 def means_table(found: list[Result], rivals: list[str]) -> str:
-    """Means over the seeds that have every rival of the task, and stage 2 less each, ± standard error, in Markdown."""
+    """Tabulate means over the seeds that have every rival, and stage 2 less each ± standard error, in Markdown."""
     lines = [
         "| task, epochs of stage 1 | seeds | last | average | stage 2 | "
         + " | ".join([*rivals, *(f"stage 2 less {name}" for name in rivals)])
@@ -185,7 +185,7 @@ def keep(path: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
-    parser.add_argument("--at", type=int, nargs="*", help="these epochs alone")
+    parser.add_argument("--at", type=int, nargs="*", help="only these epochs of stage 1")
     parser.add_argument("--keep", type=Path, help="write the store without logits of test to this folder, and end")
     arguments = parser.parse_args()
     files = [path for path in sorted(arguments.store.glob("*.npz")) if FILE.fullmatch(path.name)]

@@ -29,12 +29,12 @@ PASSES = {25: 30, 40: 47, 78: 89}  # epochs of stage 1 -> passes that stage 2 en
 
 
 class Task(NamedTuple):
-    """Data, recipe, and the rates of a task."""
+    """The data of a task, its recipe, and the learning rates of its runs."""
 
     write: Callable[[Path, int], Any]
-    rate: float  # constant, of stage 1
-    peak: float  # of plain training; of a half, one and two times the rate the best on ``val`` of seed 1
-    schedule_free: float  # its rate; of 1, 2 and 4 the best on ``val`` of seed 1
+    rate: float  # of stage 1, constant
+    peak: float  # of plain training: the best on ``val`` of seed 1 among a half, one and two times the rate
+    schedule_free: float  # rate of schedule-free SGD: the best on ``val`` of seed 1 among 1, 2 and 4
     options: tuple[str, ...] = ()
     config: Path = DIGITS
 
@@ -60,7 +60,7 @@ EVERYTHING = (
 
 
 class Runs:
-    """The runs of one task and seed below OUT."""
+    """The runs of one task and seed in OUT."""
 
     def __init__(self, out: Path, name: str, seed: int, rate: float | None) -> None:
         self._task, self._out, self._name, self._seed = TASKS[name], out, f"{name}_{seed}", seed
@@ -116,8 +116,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=list(PASSES), help="of stage 1")
-    parser.add_argument("--rate", type=float, help="of stage 1, in place of the task's")
+    parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=list(PASSES), help="epochs")
+    parser.add_argument("--rate", type=float, help="stage 1's learning rate, in place of the task's")
     arguments = parser.parse_args()
     passes = [PASSES[at] for at in arguments.at]
     for seed in arguments.seeds:

@@ -1,16 +1,16 @@
-"""Store what every candidate of a choice says on ``val`` and ``test``, so that any rule can be judged afterwards.
+"""Store the outputs of every candidate of a choice on ``val`` and ``test``, so that any rule can be judged afterwards.
 
     python -m tests.benchmarks.choice_store DATA RUN --config STAGE_2.yaml --at 40 --out store/digits_1_40.npz
 
-RUN is a finished stage 1 with a full checkpoint and the snapshots of epoch ``--at``. Stage 2 runs from there, beside
-RUN, and all its candidates are measured, BatchNorm re-estimated in each: the last weights of stage 1, every uniform
-window and the profiles around the best one, stage 2's epochs and their means. With ``--weights`` the network of a rival
-is measured in the same way, such as plain training's; with ``--snapshot`` the one snapshot of epoch ``--at``, which is
-schedule-free training's averaged point.
+RUN is a finished stage 1 with a full checkpoint and the snapshots of epoch ``--at``. Stage 2 runs from there, in a
+folder beside RUN. Then every candidate is measured with BatchNorm re-estimated: stage 1's last weights, every uniform
+window and the profiles around the best one, and stage 2's epochs and their means. ``--weights`` measures the full
+checkpoint alone, for a rival such as plain training. ``--snapshot`` measures the snapshot of epoch ``--at`` alone, for
+schedule-free training, whose averaged point it is.
 
-The file has ``names``, ``effective_sizes``, ``n_images`` (samples that measuring one candidate forwards), and for each
-split ``{split}_labels`` and ``{split}_logits``, float16 (candidates, n, classes); of a text ``{split}_losses``, float32
-(candidates, n), in place of logits. ``choice_rules.py`` reads them.
+The file has ``names``, ``effective_sizes`` and ``n_images`` (samples forwarded to measure one candidate). Each split
+has ``{split}_labels`` and ``{split}_logits``, float16 (candidates, n, classes). A text has ``{split}_losses``, float32
+(candidates, n), in place of logits. ``choice_rules.py`` reads the file.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 
 
 class Measuring:
-    """A network with the splits of its data, read once."""
+    """A network with the splits of its data, which are read once."""
 
     def __init__(self, one: StageOneConfig, two: StageTwoConfig, data: Path) -> None:
         two = two.with_parts_of(parts_of(one))
@@ -66,7 +66,7 @@ class Measuring:
         self.on.put(weights)
 
     def outputs(self, split: str) -> tuple[str, np.ndarray]:
-        """``logits``, float16 (n, classes), or of a text ``losses``, float32 (n,)."""
+        """Return ``logits``, float16 (n, classes), or for a text ``losses``, float32 (n,)."""
         with evaluating(self.network):
             logits = [self.network(*inputs).asnumpy() for *inputs, _ in self.batches[split]]
         if logits[0].ndim == 2:
@@ -109,7 +109,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     n = len(averages.steps)
     for window in (one for one in uniform_windows(n) if one.end - one.first >= (2 if one.end == n else 5)):
         yield average(window)
-        losses[window] = measuring.mean_loss("val")  # of the network that is measured between the two lines
+        losses[window] = measuring.mean_loss("val")  # the caller has put this window's weights meanwhile
     yield from map(average, profiles_around(min(losses, key=lambda window: losses[window])))
     points = {int(p.stem.rpartition("-")[2].partition("_")[0]): p for p in stage_2.glob("*-*_*.ckpt")}
     epochs = sorted(points)
@@ -122,7 +122,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
 
 
 def run_stage_2(data: Path, run: Path, at: int, config: Path, options: list[str]) -> Path:
-    """Run stage 2 from an epoch of stage 1, if that was not done, and return the folder of its points."""
+    """Run stage 2 from an epoch of stage 1, unless that is done, and return the folder of its points."""
     out = run.with_name(f"{run.name}_stage_2_at_{at}")
     weights = full_checkpoints(run / STAGE_1_CHECKPOINTS)[at]
     command = [
@@ -138,12 +138,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--config", type=Path, required=True, help="of stage 2")
+    parser.add_argument("--config", type=Path, required=True, help="stage 2's configuration")
     parser.add_argument("--at", type=int, required=True, help="epoch of stage 1")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--set", action="append", default=[], help="of stage 2's configuration")
-    parser.add_argument("--weights", action="store_true", help="the full checkpoint alone")
-    parser.add_argument("--snapshot", action="store_true", help="the snapshot of the epoch alone")
+    parser.add_argument("--set", action="append", default=[], help="override a key of stage 2's configuration")
+    parser.add_argument("--weights", action="store_true", help="measure the full checkpoint alone")
+    parser.add_argument("--snapshot", action="store_true", help="measure the snapshot of the epoch alone")
     arguments = parser.parse_args()
     run, at, options = arguments.run, arguments.at, arguments.set
     one = load_config(StageOneConfig, run / "config.yaml")

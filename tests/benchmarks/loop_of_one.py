@@ -1,9 +1,9 @@
-"""Seconds a step in each epoch of one program: python -m tests.benchmarks.loop_of_one PROGRAM NETWORK FOLDER [WEIGHTS].
+"""Measure one program's seconds a step: python -m tests.benchmarks.loop_of_one PROGRAM NETWORK FOLDER [WEIGHTS].
 
-PROGRAM is ``bare``, ``model``, ``stage_1`` or ``cooldown``, all with the same data and optimizer; NETWORK is ``small``,
-a residual network of 27 ms a step, or ``light``, whose step is hardly more than the host's own work. Each runs on one
-core, where nothing waits, so its processor time is taken, which other programs on the machine change less. The first
-epoch, which compiles, is left out. The figures are the last line, as JSON.
+PROGRAM is ``bare``, ``model``, ``stage_1`` or ``cooldown``; all have the same data and optimizer. NETWORK is ``small``,
+a residual network of 27 ms a step, or ``light``, whose step is hardly more than the host's own work. The program keeps
+to one core, where nothing waits, and processor time is taken, because other programs change it less. The first epoch
+compiles and is left out. The last line has the figures of the other epochs as JSON.
 """
 
 import json
@@ -30,7 +30,7 @@ EPOCHS = 5
 
 
 class Images16:
-    """2,560 random images; reading them costs next to nothing."""
+    """2,560 random images, which cost next to nothing to read."""
 
     def __init__(self, data: Path, split: str, seed: int | None):
         rng = np.random.default_rng(1)
@@ -51,7 +51,7 @@ NETWORKS = {"small": ("resnet_small", 64), "light": ("tests.benchmarks.loop_of_o
 
 
 def task(network: str) -> dict[str, Any]:
-    """Of the configuration of either stage."""
+    """Return the keys that the configurations of both stages share."""
     name, batch_size = NETWORKS[network]
     return {
         "model": {"name": name, "n_classes": 10},

@@ -1,7 +1,7 @@
-"""Seconds a step on the ranks of a job: python -m tests.benchmarks.loop_of_ranks --out FOLDER, started by the launcher.
+"""Measure a job's seconds a step; the launcher starts python -m tests.benchmarks.loop_of_ranks --out FOLDER.
 
-Before: an all-reduce before each step, for whose answer the host waits. After: the votes travel in the step. Of each
-there are several instances, in turns; each rank keeps to one core.
+``before`` is an all-reduce before each step, for whose answer the host waits; ``after`` lets the votes travel in the
+step. Several instances of each take turns, and each rank keeps to one core.
 """
 
 import json
@@ -38,7 +38,7 @@ class Images:
 
 
 class Losses(Observer):
-    """Reads the losses as a training does."""
+    """Read the losses as a training does."""
 
     def after_step(self, result: Any, place: Place) -> None:
         float(result.loss)
@@ -48,7 +48,7 @@ class Losses(Observer):
 
 
 def make_epoch(ranks: Ranks, **options: Any) -> Any:
-    """A function that takes an epoch, and returns its seconds a step."""
+    """Return a function that takes an epoch and returns its seconds a step."""
     network, images = BatchNormNet(), Images(ranks.rank)
     step = TrainStep(network, nn.Momentum(network.trainable_params(), 1e-3, 0.9), reduce=ranks.mean(), **options)
 

@@ -1,7 +1,7 @@
-"""One way to average a folder of bfloat16 checkpoints, in a process of its own.
+"""Average a folder of bfloat16 checkpoints in one way, in a process of its own.
 
-Usage: python -m tests.benchmarks.merge_engine ENGINE FOLDER OUT. Prints the seconds, the processor's seconds (imports
-aside), and the most private memory (RssAnon).
+Usage: python -m tests.benchmarks.merge_engine ENGINE FOLDER OUT. Prints the seconds and the processor's seconds,
+without imports, and the peak private memory (RssAnon).
 """
 
 import os
@@ -25,7 +25,7 @@ _STEP = 1 << 20
 
 
 def read_once(folder: Path, out: Path) -> None:
-    """Read every byte of the checkpoints, and write as many as one has: what any average has to do."""
+    """Read every byte of the checkpoints, and write one checkpoint's size: the least that any average has to do."""
     paths = sorted(folder.glob("*/model.safetensors"))
     buffer = bytearray(_STEP)
     for path in paths:
@@ -40,7 +40,7 @@ def read_once(folder: Path, out: Path) -> None:
 
 
 def plain_loop(folder: Path, out: Path) -> None:
-    """The loop over the safetensors library that anybody would write, in float64; NumPy has no bfloat16."""
+    """Average in float64 by the obvious loop over the safetensors library; NumPy has no bfloat16."""
     totals: dict[str, np.ndarray] = {}
     paths = sorted(folder.glob("*/model.safetensors"))
     for path in paths:
@@ -55,7 +55,7 @@ def plain_loop(folder: Path, out: Path) -> None:
 
 
 def candidate(folder: Path, out: Path) -> None:
-    """Write a moving average of all checkpoints as it is written for a metric: not flushed to the disk."""
+    """Write a moving average of all checkpoints as it is written for a metric, which is not flushed to the disk."""
     checkpoints = open_checkpoints([folder])
     coefficients = profile_coefficients("exponential=0.8", [checkpoint.step for checkpoint in checkpoints])
     write_network(checkpoints, coefficients, out, checkpoints[-1])

@@ -1,4 +1,4 @@
-"""What others offer for averaging checkpoints, for a process of the environment of ``tests.helpers.peers``.
+"""Average checkpoints with other libraries, in the environment of ``tests.helpers.peers``.
 
 Usage: python merge_peers.py FUNCTION ARGUMENTS... The environment has PyTorch and no dimred.
 """
@@ -17,7 +17,7 @@ ADAPTERS = 3
 
 
 def write_llamas(folder: str, n: str, layers: str) -> None:
-    """Sharded bfloat16 Llamas; 14 layers have 245 M weights."""
+    """Write sharded bfloat16 Llamas; 14 layers have 245 M weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -31,7 +31,7 @@ def write_llamas(folder: str, n: str, layers: str) -> None:
 
 
 def averaged_llama(folder: str, out: str) -> None:
-    """AveragedModel over all checkpoints, in float32."""
+    """Average all checkpoints by AveragedModel, in float32."""
     from transformers import LlamaForCausalLM
 
     averaged = None
@@ -44,7 +44,7 @@ def averaged_llama(folder: str, out: str) -> None:
 
 
 def compare_llamas(ours: str, theirs: str, answer: str) -> None:
-    """How many weights differ, and by how much; and that ours loads and runs in transformers."""
+    """Count the weights that differ, tell the largest difference, and run ours in transformers."""
     from transformers import LlamaForCausalLM
 
     one, other = (LlamaForCausalLM.from_pretrained(path, dtype=torch.bfloat16).state_dict() for path in (ours, theirs))
@@ -68,7 +68,7 @@ def _batches() -> list[torch.Tensor]:
 
 
 def train_with_batch_norm(folder: str) -> None:
-    """Ten checkpoints; and what AveragedModel with update_bn makes of the same networks."""
+    """Save ten checkpoints, and what AveragedModel with update_bn makes of the same networks."""
     torch.manual_seed(0)
     model = _convolutional()
     averaged, optimizer = AveragedModel(model), torch.optim.SGD(model.parameters(), 0.05)
@@ -84,7 +84,7 @@ def train_with_batch_norm(folder: str) -> None:
 
 
 def compare_with_batch_norm(folder: str, ours: str, answer: str) -> None:
-    """update_bn on dimred's average, as the tutorial says, beside AveragedModel with update_bn."""
+    """Compare update_bn on dimred's average, as the tutorial says, with AveragedModel and update_bn."""
     model, theirs = _convolutional(), load_file(Path(folder, "averaged.safetensors"))
     model.load_state_dict(load_file(ours))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -98,7 +98,7 @@ def compare_with_batch_norm(folder: str, ours: str, answer: str) -> None:
 
 
 def train_for_post_hoc(folder: str, size: str, steps: str, every: str) -> None:
-    """A noisy descent; snapshots of it, and PostHocEMA's own checkpoints; and the true EMA of every step in float64."""
+    """Save snapshots of a noisy descent, PostHocEMA's own checkpoints, and the exact EMA of every step in float64."""
     from ema_pytorch import PostHocEMA
 
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ class _Small(nn.Module):
 
 
 def write_adapters(folder: str, rslora: str, initialisation: str) -> None:
-    """Adapters of PEFT with everything that a merge has to care for; factors as after training."""
+    """Write PEFT adapters with everything that a merge must respect, and factors as after training."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
@@ -166,9 +166,9 @@ def write_adapters(folder: str, rslora: str, initialisation: str) -> None:
 
 
 def compare_adapters(folder: str, answer: str) -> None:
-    """What dimred's adapters, ``NAME=PERCENT`` in the folder, give in PEFT, beside the mean of what each input gives.
+    """Compare what dimred's adapters give in PEFT with the mean of what each input gives.
 
-    Beside them is the mean of the factors, for which PEFT has no name.
+    The folder has them as ``NAME=PERCENT``. The mean of the factors, for which PEFT has no name, is compared too.
     """
     from peft import PeftModel
 

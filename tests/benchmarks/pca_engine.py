@@ -1,7 +1,7 @@
-"""One way to get 32 principal directions from a folder of snapshots, in a process of its own.
+"""Compute 32 principal directions of a folder of snapshots in one way, in a process of its own.
 
-Usage: python -m tests.benchmarks.pca_engine ENGINE FOLDER OUT. Prints the seconds and the processor's seconds (imports
-aside) and the peak memory.
+Usage: python -m tests.benchmarks.pca_engine ENGINE FOLDER OUT. Prints the seconds and the processor's seconds, without
+imports, and the peak memory.
 """
 
 import sys
@@ -73,7 +73,7 @@ def float64_svd(folder: Path, out: Path) -> Callable[[], None]:
     def run() -> None:
         snapshots = read_matrix(folder).astype(np.float64)
         snapshots -= snapshots.mean(axis=0)
-        # Of the transpose, in Fortran order: LAPACK then works in place.
+        # The transpose is in Fortran order, so that LAPACK works in place.
         directions, _, _ = scipy.linalg.svd(snapshots.T, full_matrices=False, overwrite_a=True, check_finite=False)
         np.save(out, directions.T[:K])
 

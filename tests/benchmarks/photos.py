@@ -1,10 +1,10 @@
-"""An image task of the studies, without a download: what was done to a small patch of a photograph.
+"""An image task of the studies that needs no download: tell what was done to a small patch of a photograph.
 
 python -c "from pathlib import Path; from tests.benchmarks.photos import write_photos; write_photos(Path('photos'))"
 
 The two photographs that ship with scikit-learn (a Chinese temple, a flower) are cut into blocks, and the *blocks* are
 split, so that no pixel is in two splits. A patch is drawn inside its block, halved in size, changed in one of eight
-ways (blurred, sharpened, ...), and covered with noise; its class is what was done. What a patch shows does not tell its
+ways (blurred, sharpened, ...), and covered with noise; the change is its class. What a patch shows does not tell its
 class, so a network that learns one split's places by heart gains nothing on another's.
 """
 

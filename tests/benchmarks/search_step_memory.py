@@ -1,4 +1,4 @@
-"""Prints the private memory of a process after five steps, in kilobytes.
+"""Print the private memory of a process after five steps, in kilobytes.
 
 python -m tests.benchmarks.search_step_memory BASIS.npy WHAT
 

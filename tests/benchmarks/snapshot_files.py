@@ -1,4 +1,4 @@
-"""Large series of snapshots for the benchmarks, and what to do with large files."""
+"""Write large series of snapshots for the benchmarks, and drop large files from the page cache."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def resnet_18_shapes(n_classes: int = 10) -> Shapes:
-    """The trainable parameters of a ResNet-18 for small images: 11.2 M weights."""
+    """Return the trainable parameters of a ResNet-18 for small images: 11.2 M weights."""
     shapes: Shapes = {"conv1.weight": (64, 3, 3, 3), **_norm("bn1", 64)}
     width = 64
     for stage, wide in enumerate((64, 128, 256, 512), 1):
@@ -29,7 +29,7 @@ def resnet_18_shapes(n_classes: int = 10) -> Shapes:
 
 
 def resnet_50_shapes(n_classes: int = 1001) -> Shapes:
-    """The trainable parameters of ResNet-50: 25.6 M weights."""
+    """Return the trainable parameters of ResNet-50: 25.6 M weights."""
     shapes: Shapes = {"conv1.weight": (64, 3, 7, 7), **_norm("bn1", 64)}
     width = 64
     for stage, (wide, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 1):
@@ -50,7 +50,7 @@ def _norm(name: str, width: int) -> Shapes:
 
 
 def write_random_walk(directory: Path, shapes: Shapes, n_snapshots: int, seed: int = 0) -> CheckpointSeries:
-    """Snapshots of a random walk with steps of a hundredth of the weights' size."""
+    """Write snapshots of a random walk with steps of a hundredth of the weights' size."""
     rng = np.random.default_rng(seed)
     weights = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     series = CheckpointSeries(directory, keep=None, prefix="net")

@@ -48,7 +48,7 @@ class Windows:
 
 
 def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Windows:
-    """See ``dimred.data.own_dataset``; without an epoch the first windows of the fixed order."""
+    """Make a split's windows as ``dimred.data.own_dataset`` asks; without an epoch, the first of the fixed order."""
     text = text_of(folder, split)
     order = np.random.default_rng(0).permutation((len(text) - 1) // CONTEXT)
     if split != "train":
@@ -65,7 +65,7 @@ def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Wi
 
 @cache
 def text_of(folder: Path, split: str) -> np.ndarray:
-    """The split's files, one after another with a 0 behind each, uint8."""
+    """Return the split's files as uint8, one after another, with a 0 behind each."""
     found = []
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder)
@@ -80,7 +80,7 @@ def _split_of(name: str) -> str:
 
 
 def loss_per_byte() -> Score:
-    """Cross entropy of each byte, in nats, without label smoothing; the perplexity is its exponential."""
+    """Return the cross entropy of each byte in nats, without smoothing; the perplexity is its exponential."""
     return cross_entropy
 
 
@@ -104,7 +104,7 @@ class _Attention(nn.Cell):
 
 
 class _Block(nn.Cell):
-    """Attention and two dense layers, each added to what comes in, normalised before."""
+    """Attention and two dense layers, each behind a normalisation and added to its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,5 +137,5 @@ def _dense(n_in: int, n_out: int) -> nn.Dense:
 
 
 def network(n_classes: int) -> nn.Cell:
-    """A causal transformer of 0.4 M weights, without dropout and BatchNorm."""
+    """Build a causal transformer of 0.4 M weights, without dropout or BatchNorm."""
     return _Transformer(n_classes)

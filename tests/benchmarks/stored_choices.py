@@ -1,4 +1,4 @@
-"""What ``choice_store.py`` stored, and what a rule of choice makes of it; see ``choice_rules.py``."""
+"""Read what ``choice_store.py`` stored, and apply the rules of ``choice_rules.py``."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
 
 
 class Stored(NamedTuple):
-    """What one choice can see, and what it should find."""
+    """What one choice can see, and the test metric that it should find."""
 
     task: str
     seed: int
@@ -35,18 +35,18 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """-log p(label), (candidates, n)."""
+    """Return -log p(label), (candidates, n)."""
     return -log_softmax(logits)[:, np.arange(len(labels)), labels]
 
 
 def trained(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Cross entropy with smoothed labels, (candidates, n)."""
+    """Return the cross entropy with smoothed labels, (candidates, n)."""
     found = log_softmax(logits)
     return -(1 - SMOOTHING) * found[:, np.arange(len(labels)), labels] - SMOOTHING * found.mean(-1)
 
 
 def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The T > 0 with the lowest mean cross entropy of logits / T, (n, classes)."""
+    """Return the T > 0 with the lowest mean cross entropy of logits / T, (n, classes)."""
     found = minimize_scalar(
         lambda t: entropy(logits[None] / np.exp(t), labels).mean(), bounds=(-3, 3), method="bounded"
     )
@@ -54,7 +54,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def at_own_temperature(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Cross entropy at each candidate's best temperature, cross-fitted over two halves, (candidates, n)."""
+    """Return the cross entropy at each candidate's best temperature, cross-fitted on halves, (candidates, n)."""
     halves = np.arange(len(labels)) % 2
     found = np.empty(logits.shape[:2])
     for number, one in enumerate(logits):
@@ -97,15 +97,15 @@ def read(path: Path, n_val: int) -> Stored:
 
 
 def near(losses: np.ndarray, n_errors: float) -> np.ndarray:
-    """Which candidates are within so many standard errors of the lowest mean, paired by sample, (candidates,)."""
+    """Return which candidates are within ``n_errors`` standard errors of the lowest mean, paired by sample."""
     differences = losses - losses[losses.mean(1).argmin()]
     errors = differences.std(1, ddof=1) / np.sqrt(losses.shape[1])
     return differences.mean(1) <= n_errors * errors
 
 
 def choose(stored: Stored, loss: str, tie: str) -> int:
-    """The number of the candidate that a rule chooses."""
-    losses = stored.losses.get(loss, stored.losses["entropy"])  # of a text all losses are the one that was trained
+    """Return the number of the candidate that a rule chooses."""
+    losses = stored.losses.get(loss, stored.losses["entropy"])  # a text has one loss, which was trained
     means = losses.mean(1)
     if tie == "lowest":
         return int(means.argmin())
@@ -117,7 +117,7 @@ def choose(stored: Stored, loss: str, tie: str) -> int:
 
 
 def few(stored: Stored, loss: str) -> list[int]:
-    """The numbers of the candidates that stage 2 measures: some windows from coarse to fine, and its own ends."""
+    """Return the numbers of the candidates that stage 2 measures: windows from coarse to fine, and its own ends."""
     means = stored.losses.get(loss, stored.losses["entropy"]).mean(1)
     n, first, last = max(tuple(map(int, found.groups())) for found in map(_WINDOW.fullmatch, stored.names) if found)
     steps = np.linspace(first, last, n).astype(int).tolist()
@@ -128,7 +128,7 @@ def few(stored: Stored, loss: str) -> list[int]:
     def of_window(window: Window) -> float:
         number = numbers["last"] if window.end - window.first == 1 else numbers.get(window.name(steps))
         if number is None:
-            return np.inf  # of a window that the store does not have
+            return np.inf  # the store does not have this window
         measured.append(number)
         return float(means[number])
 
@@ -137,7 +137,6 @@ def few(stored: Stored, loss: str) -> list[int]:
 
 
 def part(stored: Stored, numbers: list[int]) -> Stored:
-    """Some of the candidates."""
     losses = {name: values[numbers] for name, values in stored.losses.items()}
     names, sizes = [stored.names[number] for number in numbers], stored.sizes[numbers]
     return stored._replace(names=names, sizes=sizes, losses=losses, test=stored.test[numbers])

@@ -1,4 +1,4 @@
-"""Images a second of the ImageNet data path alone, beside what training takes. Run with -m benchmark -s."""
+"""Images a second that the ImageNet data path delivers alone. Run with -m benchmark -s."""
 
 import time
 

@@ -1,7 +1,7 @@
-"""What the loop of a run costs beside a bare one, on one rank; and what the ranks' votes cost in the step of two.
+"""Compare the loop of a run with a bare one on one rank, and votes in the step with a wait for them on two.
 
 On one rank each process keeps to one core, with one thread: on two, instances of the same bare step differ by up to a
-factor of two, for all of a run. Each program gets several processes, in turns with as many of the bare loop.
+factor of two for a whole run. Each program gets several processes, in turns with as many of the bare loop.
 
 bash scripts/test.sh -m benchmark -s tests/benchmarks/test_loop.py -k "stage_1 or ranks"
 """
@@ -32,7 +32,7 @@ def test_two_ranks_beside_an_all_reduce_that_the_host_waits_for(tmp_path: Path) 
 
 @pytest.fixture(scope="module", params=["light", "small"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A network, and weights that a cooldown can begin with."""
+    """Return a network and weights that a cooldown can begin with."""
     out = tmp_path_factory.mktemp("stage 1")
     seconds_a_step("stage_1", request.param, out)
     return request.param, next((out / "checkpoint_stage_1").glob("*.ckpt"))
@@ -63,7 +63,7 @@ def say(name: str, other_name: str, own: list[list[float]], other: list[list[flo
     """Print how two programs compare: by the least time of all, and in pairs of instances, ± standard error.
 
     Args:
-        name, other_name: of the programs.
+        name, other_name: names of the programs.
         own, other: seconds a step of each instance, in pairs that ran one after the other.
     """
 

@@ -1,9 +1,9 @@
-"""``dimred merge`` beside mergekit, torch's AveragedModel, ema-pytorch and PEFT, on the same checkpoints.
+"""Compare ``dimred merge`` with mergekit, torch's AveragedModel, ema-pytorch and PEFT on the same checkpoints.
 
     pytest -m peers -s tests/benchmarks/test_merge_peers.py
 
-Makes an environment for them first (``tests/helpers/peers.py``). DIMRED_PEERS_LAYERS=14 takes Llamas of 245 M weights,
-6 GB of disk for as long as it runs; the default of 1 has 78 M weights.
+This makes an environment for them first (``tests/helpers/peers.py``). DIMRED_PEERS_LAYERS=14 takes Llamas of 245 M
+weights and 6 GB of disk meanwhile; the default of 1 takes 78 M weights.
 """
 
 import json
@@ -54,7 +54,7 @@ def test_sharded_llamas(folder: Path, capsys: pytest.CaptureFixture) -> None:
     }
     with capsys.disabled():
         show(f"{N} sharded bfloat16 Llamas from the page cache, whole processes", rows)
-    # mergekit rounds twice. The running mean of AveragedModel in float32 rounds after each checkpoint: near ties tell.
+    # mergekit rounds twice, and AveragedModel's float32 mean after each checkpoint, so that values near ties differ.
     for name, most in (("mergekit", 1e-5), ("torch", 1e-2)):
         program("compare_llamas", folder / "ours", folder / name, folder / "answer.json")
         answer = json.loads((folder / "answer.json").read_text())

@@ -1,4 +1,4 @@
-"""The oneDNN cap: the same work with and without it, each in its own process. Run with -m benchmark -s."""
+"""Time the same work with and without the oneDNN cap, each in its own process. Run with -m benchmark -s."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a basis costs: at ResNet-50's size beside mere reading and writing, and as N and M grow."""
+"""Compare the cost of a basis at ResNet-50's size with mere reading and writing."""
 
 import os
 import subprocess

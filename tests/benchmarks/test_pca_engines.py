@@ -1,4 +1,4 @@
-"""36 snapshots of ResNet-18's size: dimred beside MindSpore's boost, scikit-learn, and a float64 SVD."""
+"""Compare dimred with MindSpore's boost, scikit-learn and a float64 SVD on 36 snapshots of ResNet-18's size."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.benchmark
 
 
 def distance(reference: Path, other: Path) -> float:
-    """The sine of the largest angle between two subspaces of equal size, block by block: |Q - (Q P') P|_2.
+    """Return the sine of the largest angle between two subspaces of equal size, block by block: |Q - (Q P') P|_2.
 
     Q (float64) is orthonormal; P is used as it is, after a QR of its Gram matrix, so that only its row space counts.
     """

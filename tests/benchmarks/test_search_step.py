@@ -1,4 +1,4 @@
-"""What a search step costs: beside its necessary parts, beside MindSpore boost's step, and in memory.
+"""Compare a search step with its necessary parts and with MindSpore boost's step, and measure its memory.
 
 ResNet-18 at 10 classes (11.2 M weights), batch 32, 32 px, k = 32, float32, graph mode. Run with -m benchmark -s.
 """
@@ -26,7 +26,7 @@ MEGABYTE = 2**20
 
 
 def random_rows(n_weights: int, path: Path) -> np.ndarray:
-    """Rows of length 1, orthogonal but for chance, as a memory-mapped file."""
+    """Write rows of length 1, nearly orthogonal, and return them as a memory-mapped file."""
     rows = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(N_COMPONENTS, n_weights))
     rng = np.random.default_rng(2)
     for row in rows:
@@ -42,7 +42,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 class Parts:
-    """What a step can't do without, each timed alone: seconds by name, for a batch."""
+    """The parts that a step can't do without, each timed alone: a batch gives their seconds by name."""
 
     def __init__(self, network: nn.Cell, step: SubspaceTrainStep, n_weights: int):
         self.plain, self.step = PlainGradient(network), step
@@ -102,7 +102,7 @@ def test_step_beside_the_sum_of_its_parts(alpha, tmp_path):
 
 
 def boost_step(network: nn.Cell, rows: np.ndarray) -> nn.Cell:
-    """MindSpore boost's own stage-2 step, as ``BoostTrainOneStepCell`` drives it without a loss scale."""
+    """Make MindSpore boost's own stage-2 step, as ``BoostTrainOneStepCell`` drives it without a loss scale."""
     from mindspore.boost.dim_reduce import DimReduce
 
     class BoostStep(nn.Cell):
@@ -129,7 +129,7 @@ def boost_step(network: nn.Cell, rows: np.ndarray) -> nn.Cell:
 
 
 def test_step_beside_boosts(tmp_path):
-    """Both with boost's two trials and alpha 0.001; boost compiles its step into one graph."""
+    """Both take boost's two trials and alpha 0.001; boost compiles its step into one graph."""
     network, batches = network_and_batches()
     n_weights = sum(p.size for p in network.trainable_params())
     rows = random_rows(n_weights, tmp_path / "p.npy")
@@ -166,7 +166,7 @@ def test_step_beside_boosts(tmp_path):
 
 
 def test_memory_beside_a_plain_gradient(tmp_path):
-    """Private memory of a process that takes gradients only, and of one that searches; the basis is a mapped file."""
+    """Compare the private memory of a process that takes gradients only with one that searches in a mapped basis."""
     network, _ = network_and_batches()
     n_weights = sum(p.size for p in network.trainable_params())
     random_rows(n_weights, tmp_path / "p.npy")

@@ -1,4 +1,4 @@
-"""The studies' own tasks: nothing of one split is in another, nothing is read twice, and no byte sees a later one."""
+"""The studies' own tasks: splits share nothing, nothing is read twice, and no byte sees a later one."""
 
 import gzip
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_photos_have_their_counts_and_no_block_in_two_splits(tmp_path: Path, mon
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 files, each a text of its own, and one that is a test."""
+    """Write 60 files, each a text of its own, and one test file, which must not be read."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "test").mkdir()
     for number in range(60):
@@ -103,7 +103,7 @@ def test_fashion_mnist_is_drawn_from_its_own_files_and_no_image_is_in_two_splits
 
 
 def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -> None:
-    """A sure candidate that errs twice, an unsure one that errs once, and an average that errs twice elsewhere."""
+    """A sure candidate errs twice, an unsure one errs once, and an average errs twice elsewhere."""
     labels = np.arange(20) % 2
 
     def logits(margin: float, *wrong: int) -> np.ndarray:

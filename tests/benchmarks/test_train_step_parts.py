@@ -1,6 +1,6 @@
-"""What each part of a training step costs, on ResNet-18 and beside a step of gradient and optimizer alone.
+"""Compare a training step with each of its parts with a bare step of gradient and optimizer, on ResNet-18.
 
-The time of the first step is that of compiling the graph.
+The first step's time is that of compiling the graph.
 """
 
 import statistics
@@ -66,7 +66,7 @@ def make(part: str) -> nn.Cell:
     ids=str,
 )
 def test_cost_of_each_part(parts: list[str]) -> None:
-    """Rounds alternate between the steps, so that a busy moment of the machine meets all of them."""
+    """Rounds alternate between the steps, so that a busy moment of the machine affects all of them."""
     ms.set_context(mode=ms.GRAPH_MODE)
     rng = np.random.default_rng(0)
     images = Tensor(rng.standard_normal((ROWS, 3, PIXELS, PIXELS)).astype(np.float32))

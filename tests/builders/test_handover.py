@@ -1,4 +1,4 @@
-"""What a cooldown takes over: from a run of stage 1, from the configuration, or a refusal."""
+"""What a cooldown takes over from a run of stage 1 or from the configuration, and what it refuses."""
 
 import shutil
 from pathlib import Path
@@ -36,7 +36,7 @@ def settings(**options: object) -> StageTwoConfig:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    """The full checkpoint after epoch 4 of 8, with 3 steps in each, in its run; a snapshot of the same."""
+    """Write a run's full checkpoint after epoch 4 of 8 with 3 steps in each, and a snapshot of the same weights."""
     (tmp_path / "run" / "checkpoint_stage_1" / "checkpoint_pca").mkdir(parents=True)
     (tmp_path / "run" / "config.yaml").write_text(config_text(ONE))
     path = tmp_path / "run" / "checkpoint_stage_1" / "net-4_3.ckpt"
@@ -52,7 +52,7 @@ def weights(tmp_path: Path) -> Path:
 
 
 def after_updates(path: Path, count: int) -> Path:
-    """The checkpoint, with another number of updates in its optimizer's state."""
+    """Give the checkpoint's optimizer state another number of updates."""
     arrays = read_checkpoint(path)
     write_checkpoint(path, arrays | {"global_step": np.full_like(arrays["global_step"], count)})
     return path

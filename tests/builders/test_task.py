@@ -61,7 +61,7 @@ def test_mindspores_own_losses_are_accepted() -> None:
         ({"metric": None}, "the labels are Float32 of the shape (6, 2), but only whole numbers can be counted as"),
     ],
 )
-def test_what_can_not_be_used_is_said(options: dict[str, Any], said: str) -> None:
+def test_an_unusable_loss_or_metric_is_explained(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DimredError) as refused:
         check(**options)
     assert said in str(refused.value)
@@ -77,7 +77,7 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     two = StageTwoConfig.model_validate(TASK)
-    check_same_loss(two, weights)  # nothing is known
+    check_same_loss(two, weights)  # stage 1's loss is not known
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
     check_same_loss(two, weights)
     with pytest.raises(

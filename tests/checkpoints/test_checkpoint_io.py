@@ -90,7 +90,7 @@ def test_every_truncation_is_found_or_a_whole_file_of_fewer_tensors(tmp_path, su
         except CheckpointError as error:
             messages.append(str(error))
     assert all(str(cut) in message for message in messages)
-    # Only a .ckpt cut exactly between two records is one, as MindSpore writes it: the layout finds what is missing.
+    # A .ckpt cut exactly between two records is a whole file of fewer tensors; the layout finds what is missing.
     assert accepted == ([("a",), ("a", "b"), ("a", "b", "epoch")] if suffix == ".ckpt" else [])
 
 
@@ -134,7 +134,7 @@ def _f32(shape: list[int], offsets: list[int], kind: str = "F32") -> bytes:
 
 
 def _twice() -> bytes:
-    """A header that names a tensor twice, as no dictionary can."""
+    """Make a header that names a tensor twice, as no dictionary can."""
     entry = b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
     head = b"{" + entry + b"," + entry + b"}"
     return len(head).to_bytes(8, "little") + head + b"\0" * 8
@@ -182,7 +182,7 @@ def test_hostile_files_are_refused_by_name(tmp_path, name, content, words):
         read_checkpoint(path)
     assert str(path) in str(caught.value)
     assert words in str(caught.value)
-    assert len(str(caught.value)) < 1000  # whatever it claims
+    assert len(str(caught.value)) < 1000  # whatever sizes the file claims
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

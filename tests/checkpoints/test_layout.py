@@ -82,7 +82,7 @@ VECTOR = np.arange(150_000, dtype=np.float32)
 
 
 def test_digests_are_those_of_the_first_version():
-    """Manifests and bases on disk carry them, so their values may never change."""
+    """Manifests and bases on disk have these digests, so their values may never change."""
     expected = "588ca90395877b5edec06974c470d3d383a624e77c8f385449a1652a40e314c4"
     assert {vector_digest(VECTOR.astype(dtype)) for dtype in (np.float32, np.float64, ">f4")} == {expected}
     rows = np.arange(300_000, dtype=np.float32).reshape(2, -1)

@@ -43,7 +43,7 @@ def test_other_float_types_become_float32_in_place(tmp_path, suffix, dtype, monk
 
 
 def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
-    """With names as MindSpore writes them: a whole training cell's checkpoint."""
+    """Read a whole training cell's checkpoint, as MindSpore names its entries."""
     mindspore = pytest.importorskip("mindspore")
     nn = mindspore.nn
     network = nn.SequentialCell(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dense(2 * 4 * 4, 3))
@@ -56,7 +56,7 @@ def test_statistics_and_optimizer_state_are_ignored_by_name(tmp_path):
 
 
 def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
-    """Of six without a manifest four are broken, each in its way."""
+    """Four of six snapshots without a manifest are broken, each in its own way."""
     snapshots = random_walk(6, 300)
     for step, vector in enumerate(snapshots, 1):
         write_checkpoint(tmp_path / f"n-{step}_1.ckpt", as_weights(vector))
@@ -84,7 +84,7 @@ def test_snapshots_that_can_not_be_used_are_named_or_left_out(tmp_path, caplog):
         (tmp_path / re.search(r"n-\d_1\.ckpt", message)[0]).unlink()
 
 
-def test_nothing_left_is_an_error(tmp_path):
+def test_a_series_without_usable_snapshots_is_refused(tmp_path):
     (tmp_path / "n-1_1.ckpt").write_bytes(b"")
     with pytest.raises(SeriesError, match="None of the 1 snapshots"):
         WeightMatrix(CheckpointSeries.open(tmp_path), skip_bad=True)

@@ -1,4 +1,4 @@
-"""Snapshots from a PyTorch loop, with the base install: run ``-m torch`` where PyTorch is installed."""
+"""A PyTorch loop keeps snapshots with the base install; run ``-m torch`` where PyTorch is installed."""
 
 from pathlib import Path
 

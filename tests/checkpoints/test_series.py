@@ -38,7 +38,7 @@ def test_the_newest_snapshots_stay_and_the_manifest_says_which(tmp_path):
 
 
 def test_an_old_snapshot_that_can_not_be_removed_does_not_end_the_run(tmp_path):
-    """As on a network disk; here a folder stands in its place."""
+    """This happens on a network disk; here a folder replaces the file."""
     series = fill(tmp_path, [1, 2, 3])
     oldest = series.paths[0]
     oldest.unlink()
@@ -121,7 +121,7 @@ def test_a_series_opened_for_reading_can_not_be_written(tmp_path):
 
 
 def test_snapshots_that_no_manifest_lists_are_not_removed(tmp_path):
-    """Who removed a damaged manifest, as its error allows, and goes on with the run, does not lose the snapshots."""
+    """A user who removed a damaged manifest, as its error suggests, and resumes the run does not lose the snapshots."""
     fill(tmp_path, [1, 2, 3])
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(SeriesError, match=r"has snapshots, but no manifest\.json that lists them; restore it"):

@@ -1,4 +1,4 @@
-"""``dimred bench``: the row of a real run, and where it goes."""
+"""``dimred bench`` prints the row of a real run, and adds it to a table."""
 
 import sys
 from pathlib import Path

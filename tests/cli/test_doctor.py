@@ -1,4 +1,4 @@
-"""``dimred doctor`` on this machine, and on one where something is missing."""
+"""``dimred doctor`` on this machine, and on machines where something is missing."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""``dimred init``: what it writes is the configuration, every key explained."""
+"""``dimred init`` writes a configuration that explains every key."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def test_values_and_ranges_allowed_are_named() -> None:
 
 @STAGES
 def test_the_schema_knows_every_key_and_no_other(stage: str, model: type[StageConfig], tmp_path: Path) -> None:
-    """As an editor reads it, which stops at keys that are not in it."""
+    """An editor reads this schema and marks keys that are not in it."""
     file = tmp_path / "schema.json"
     dimred_here("init", stage, file, "--schema", status=0)
     schema = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""``dimred`` as a new user meets it: help of everything without MindSpore, exit statuses, errors on one screen."""
+"""``dimred`` as a new user meets it: help without MindSpore, exit statuses, and errors that fit on one screen."""
 
 import importlib.metadata
 import json

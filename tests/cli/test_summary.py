@@ -1,5 +1,3 @@
-"""``dimred summary`` as a command."""
-
 import json
 from pathlib import Path
 
@@ -18,7 +16,7 @@ def test_a_table_for_people_and_json_for_programs() -> None:
     assert sum(layer["n_parameters"] for layer in found["layers"]) == 19954
 
 
-def test_somebody_s_own_network(tmp_path: Path) -> None:
+def test_a_user_s_own_network(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from mindspore import nn\ndef build(n_classes):\n    return nn.Dense(7, n_classes)\n"
     )

@@ -1,4 +1,4 @@
-"""What ``dimred compare`` checks before anything is trained."""
+"""Checks that ``dimred compare`` makes before anything is trained."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""``dimred compare``: who is judged on what, at which cost. On a task whose epochs take milliseconds."""
+"""``dimred compare`` on a task whose epochs take milliseconds: which networks it judges, on what, and at which cost."""
 
 import json
 import math
@@ -46,7 +46,7 @@ AT, PASSES = 4, 1  # 20 % of all passes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two stage 1 runs with different seeds, the second with few snapshots; and the configurations of stage 2."""
+    """Make two stage 1 runs with different seeds, the second with few snapshots, and stage 2's configurations."""
     folder = tmp_path_factory.mktemp("compared")
     for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
         set_up(seed)
@@ -59,13 +59,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(folder: Path) -> dict[str, Any]:
-    """What a call returns."""
     rows = ["plain_to_the_end", "stage_2", "average", "last"]
     return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=rows)
 
 
 def copied(run: Path, to: Path, **changed: object) -> Path:
-    """A copy of a run with other settings."""
     shutil.copytree(run, to)
     config = to / "config.yaml"
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | changed))
@@ -89,7 +87,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert compared == json.loads((folder / "out" / "compare.json").read_text())
 
 
-def test_what_a_stop_measured_counts(folder: Path, tmp_path: Path) -> None:
+def test_the_passes_of_a_stop_s_measurements_count(folder: Path, tmp_path: Path) -> None:
     run = copied(folder / "run_3", tmp_path / "run", stop={"every_epochs": 2})
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for record in records:
@@ -101,7 +99,7 @@ def test_what_a_stop_measured_counts(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_figures_are_those_of_the_runs(folder: Path, compared: dict[str, Any]) -> None:
-    """By default both stages report on val."""
+    """Both stages report on val by default."""
     rows, place = {run["method"]: run for run in compared["runs"]}, folder / "out" / "seed_3" / f"at_{AT}"
     result = read_checksummed(place / "stage_2" / "result.json")
     assert rows["stage_2"]["val_reestimated"] == pytest.approx(result["accuracy_reestimated"])
@@ -204,7 +202,7 @@ def test_a_configured_search_has_a_row_and_the_others_as_many_passes(folder: Pat
 
 @pytest.mark.slow
 def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
-    """Their batches are micro-batches here, and config.yaml does not tell the number of ranks."""
+    """The ranks' batches are micro-batches here, because config.yaml does not tell the number of ranks."""
     settings = TASK | STAGE_ONE | {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
     stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
@@ -262,7 +260,7 @@ def test_rows_of_another_run_or_configuration_do_not_mix(folder: Path, tmp_path:
 
 
 def test_a_signal_is_told_with_what_to_do(folder: Path, tmp_path: Path) -> None:
-    """MindSpore would end the process without a word, as by SIGTERM, whichever came."""
+    """MindSpore's own handler would end the process without a word."""
     out = tmp_path / "out"
 
     def interrupt() -> None:
@@ -288,7 +286,7 @@ def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_path: Path) -> None:
-    """Its rates lie around r / (1 - momentum); its averaged point is the network, BatchNorm re-estimated."""
+    """Its rates lie around r / (1 - momentum), and its network is the averaged point with BatchNorm re-estimated."""
     rows = ["stage_2", "schedule_free", "plain_for_total"]
     found = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path, methods=rows)["runs"]
     runs = {run["method"]: run for run in found}
@@ -297,6 +295,5 @@ def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_p
     network = Path(runs["schedule_free"]["network"])
     assert network.name == "network-final.ckpt"
     made = load_config(StageOneConfig, network.parents[1] / "config.yaml")
-    assert (made.optimizer.name, made.schedule.name, made.schedule.peak) == (
-        "schedule_free", "constant", runs["schedule_free"]["choice"]
-    )  # fmt: skip
+    assert made.optimizer.name == "schedule_free"
+    assert made.schedule.peak == runs["schedule_free"]["choice"]

@@ -1,4 +1,4 @@
-"""The comparison summed up: mean, spread, who is bold; and the page, with its verdict, tables and pictures."""
+"""The summary of a comparison: means, spreads, the best in bold; and the page with verdict, tables and pictures."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Configuration: what is refused, and how it is said."""
+"""What a configuration accepts, and how it explains what it refuses."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_a_saved_configuration_reads_back_equal(stage: type[StageConfig], number
 
 
 def refusal(recipe: str, *overrides: str) -> str:
-    """What is said of a recipe with these overrides."""
+    """Return the error about a recipe with these overrides."""
     stage = StageOneConfig if recipe.endswith("_1") else StageTwoConfig
     with pytest.raises(ConfigError) as refused:
         load_config(stage, CONFIGS / f"{recipe}.yaml", overrides)

@@ -1,4 +1,4 @@
-"""Class folders of images: order, ranks, augmentation; what ImageNet's JPEGs are like; a folder that is gone."""
+"""Class folders of images: order, ranks, augmentation, ImageNet's odd JPEGs, and a folder that goes missing."""
 
 import io
 import os
@@ -22,7 +22,7 @@ N_IMAGES = 23
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Images whose every pixel is their number, in classes named so that text order differs from number order."""
+    """Write images whose every pixel is their number, in classes named so that text order differs from number order."""
     root = tmp_path_factory.mktemp("tree with blanks é")
     for split in ("train", "val"):
         for number in range(N_IMAGES):
@@ -45,7 +45,7 @@ def batches(readable):
 
 
 def read(readable):
-    """(number, label) of every image, in order; and the batch sizes."""
+    """Return (number, label) of every image in order, and the batch sizes."""
     pairs, sizes = [], []
     for images, labels in batches(readable):
         numbers = np.rint((images[:, 0, 0, 0] * 2.0 + 10.0) / 10).astype(int)
@@ -144,7 +144,7 @@ def test_spare_batches_go_on_in_orders_that_no_epoch_has(root):
 
 @pytest.fixture
 def jpegs(tmp_path: Path) -> Path:
-    """Real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, PNG in disguise."""
+    """Write real JPEGs as ImageNet has them: capital suffixes, grey, CMYK, and a PNG in disguise."""
     write_imagenet_tree(tmp_path, n_classes=2, train=4, val=1)
     disguised = io.BytesIO()
     Image.new("RGBA", (40, 30), (9, 9, 9, 9)).save(disguised, "PNG")
@@ -182,7 +182,7 @@ def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage, 
 
 @pytest.fixture
 def may_go(root: Path, tmp_path: Path) -> ImageFolder:
-    """A folder of its own, which may be gone for a while."""
+    """Copy the folder, so that it may be gone for a while."""
     shutil.copytree(root / "train", tmp_path / "train")
     return folder(tmp_path, augmentation="pad_crop")
 
@@ -212,7 +212,7 @@ def test_a_folder_that_comes_back_costs_nothing_but_time(
 
 
 def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is gone for a moment in the middle of the epoch, and once more before another is begun."""
+    """The folder is gone for a moment in the middle of the epoch, and once more before the next attempt begins."""
     whole, faults = reread(may_go), iter([3, 0])
     iterate = Readable.create_tuple_iterator
 

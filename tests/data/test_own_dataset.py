@@ -1,4 +1,4 @@
-"""A user's own samples: order, batches, ranks and seeds as for class folders; wrong factories explained."""
+"""A user's own samples have order, batches, ranks and seeds as class folders do; wrong factories are explained."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -56,12 +56,7 @@ def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_
 
 @pytest.mark.parametrize(
     ("labels", "dtype"),
-    [
-        ([1, 0, 2], np.int32),
-        (np.array([3, 4], np.uint8), np.int32),
-        ([True, False], np.int32),
-        ([0.25, 2], np.float32),
-    ],
+    [([1, 0, 2], np.int32), (np.array([3, 4], np.uint8), np.int32), ([True, False], np.int32), ([0.25, 2], np.float32)],
 )
 def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequence[object], dtype: type) -> None:
     ((_, found),) = columns(made([(0, label) for label in labels]).evaluation())
@@ -117,7 +112,7 @@ def test_several_inputs_and_float_labels_of_any_shape_leave_as_they_are() -> Non
         np.testing.assert_array_equal(column, np.array(expected))
 
 
-def test_an_error_in_somebodys_samples_is_told_in_its_own_words() -> None:
+def test_an_error_in_a_user_s_samples_is_told_in_its_own_words() -> None:
     class Broken(list):
         def __getitem__(self, number: int) -> object:
             return super().__getitem__(number) if number != 1 else {}["the disk of image 1 is gone"]

@@ -1,4 +1,4 @@
-"""Checks of ``checks.py``: ranks that leave a loop together, wherever one of them fails or is told to stop."""
+"""Checks of ``checks.py``: ranks leave a loop together when one of them fails or is told to stop."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ EVENTS = {"fault": DataError("no image: decode failed"), "SIGTERM": signal.SIGTE
 
 
 class Net(nn.Cell):
-    """Its loss is not finite where an image is not; ReLU alone would make it so again."""
+    """A network whose loss is not finite where an image is not; ReLU alone would hide that."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Net(nn.Cell):
 
 
 class Synchronised(Net):
-    """Each forward pass holds a collective, as with SyncBatchNorm."""
+    """A network with a collective in each forward pass, as with SyncBatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Images:
 
 
 class Seen(Observer):
-    """What a run did: the values that it saved, the steps that were recorded, where it read, and how it ended."""
+    """What a run did: the values it saved, the steps it recorded, where it read, and how it ended."""
 
     def __init__(self, step: TrainStep):
         self.step, self.watch = step, DivergenceDetector()
@@ -101,7 +101,7 @@ class Seen(Observer):
 
 
 class Runs:
-    """Runs of one step, each from the same beginning."""
+    """Runs of one step, each from the same initial values."""
 
     def __init__(self, ranks: Ranks, net: type[Net] = Net, short: tuple[int, ...] = (), **parts: Any):
         network, self.short = net(), short
@@ -112,7 +112,7 @@ class Runs:
         self.ranks, self.first = ranks, to_arrays(list(self.step.get_parameters()))
         self.weights = [weight.name for weight in network.trainable_params()]
         self.stopped = self.run({}, read_every=1, save_every=1).saved | {0: self.first}
-        """Step -> what a run that was stopped there has."""
+        """Step -> the values of a run that was stopped there."""
 
     def run(
         self, events: dict[int, Any], poison: range = range(0), n_epochs: int = 2, read_every: int = READ_EVERY,
@@ -132,7 +132,7 @@ class Runs:
         return seen
 
     def told(self, seen: "Seen") -> dict[str, Any]:
-        """How a run ended, whether its last state is that of a run that was stopped there, and its weights."""
+        """Return how a run ended, whether its last state is that of a run stopped there, and its weights' digest."""
         last = max(seen.saved)
         return {
             "recorded": seen.recorded, "launched": seen.launched, "saved": last, "end": seen.end,
@@ -142,7 +142,7 @@ class Runs:
 
 
 def one_rank_leaves(ranks: Ranks) -> dict:
-    """The last rank can't read its batch, or gets SIGTERM, before some step; or rank 0 is told to stop before it."""
+    """Make the last rank fail to read a batch, or get SIGTERM, before some step; or stop rank 0 before that."""
     is_last, found = ranks.rank == ranks.group_size - 1, dict[str, Any]()
     parts = {"loss_scale": DynamicLossScale(128.0), "clipping": Clipping(1.0), "ema": None}
     runs, micro = Runs(ranks, **parts), Runs(ranks, micro_batch_size=MICRO)
@@ -152,7 +152,7 @@ def one_rank_leaves(ranks: Ranks) -> dict:
             found[f"{name} {step}"] = runs.told(runs.run({step: event} if is_last else {}))
         for step in (2, STEPS):
             found[f"micro {name} {step}"] = micro.told(micro.run({step: event} if is_last else {}))
-    # The last group of an epoch is one micro-batch, and the batch before it, that this rank goes on with, is two.
+    # The last group of an epoch is one micro-batch; the batch before it, with which this rank goes on, is two.
     synchronised = Runs(ranks, Synchronised, (STEPS, 2 * STEPS), micro_batch_size=MICRO)
     found[f"micro fault {STEPS} with a collective in each pass"] = synchronised.told(
         synchronised.run({STEPS: EVENTS["fault"]} if is_last else {})
@@ -162,7 +162,7 @@ def one_rank_leaves(ranks: Ranks) -> dict:
 
 
 def one_loss_is_not_finite(ranks: Ranks) -> dict:
-    """The last rank's losses are no numbers: in two steps, which are dropped; in all, which ends the run."""
+    """Make the last rank's losses NaN in two steps, which are dropped, or in all, which ends the run."""
     is_last = ranks.rank == ranks.group_size - 1
     dropping, not_dropping = Runs(ranks, loss_scale=DynamicLossScale(128.0)), Runs(ranks, micro_batch_size=MICRO)
     found = {}
@@ -177,7 +177,7 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
 
 
 def all_reduces(ranks: Ranks) -> dict:
-    """Of a step with votes and no large gradient; and the means of 110 tensors, as many small ones as ResNet-50 has."""
+    """Count the all-reduces of a step with votes, and of the means of 110 tensors, mostly small, as ResNet-50 has."""
     network, mean = BatchNormNet(), ranks.mean()
     step = TrainStep(
         network, nn.Momentum(network.trainable_params(), 0.1, 0.9), reduce=ranks.mean(), ballot=ranks.ballot()

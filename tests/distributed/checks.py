@@ -1,4 +1,4 @@
-"""What a rank of a real job finds out: python -m tests.distributed.checks --out FOLDER, started by the launcher.
+"""Run the checks of one rank of a real job: python -m tests.distributed.checks --out FOLDER, by the launcher.
 
 One job answers many questions, because starting it is what costs. Each check returns plain numbers; every rank writes
 its answers to FOLDER/checks.json, and ``test_ranks.py`` compares them.
@@ -36,7 +36,7 @@ from tests.helpers.networks import TanhMLP, orthonormal_rows
 
 
 def one_rank_fails_at_work(ranks: Ranks) -> list[str]:
-    """The last rank can't read an image; then rank 0's disk is full. All of them raise, and can still add."""
+    """Let the last rank fail to read an image, then rank 0's disk be full: all raise, and can still add."""
 
     def unreadable() -> float:
         if ranks.rank == ranks.group_size - 1:
@@ -86,7 +86,7 @@ def collectives(ranks: Ranks) -> dict:
 
 
 def subspace(ranks: Ranks) -> dict:
-    """Down and up over the shards, beside NumPy on the whole; M odd and prime."""
+    """Project down and up over the shards, and compare with NumPy on the whole; M is odd and prime."""
     m = 101
     components = orthonormal_rows(K, m)
     vector = np.random.default_rng(1).standard_normal(m).astype(np.float32)
@@ -102,7 +102,7 @@ def subspace(ranks: Ranks) -> dict:
 
 
 def evaluation(ranks: Ranks) -> dict:
-    """23 images, of which the network gets every third right; the ranks have different numbers of them."""
+    """Measure 23 images, of which the network gets every third right; the ranks have different numbers of them."""
     logits = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
     labels = np.zeros(23, np.int32)
     own = slice(ranks.rank, None, ranks.group_size)
@@ -112,7 +112,7 @@ def evaluation(ranks: Ranks) -> dict:
 
 
 def averages(ranks: Ranks) -> dict:
-    """Of snapshots that only rank 0 has."""
+    """Average snapshots that only rank 0 has."""
     rows = np.random.default_rng(2).standard_normal((5, 101)).astype(np.float32)
     layout = WeightLayout.from_weights({"w": rows[0]})
     with tempfile.TemporaryDirectory() as own:
@@ -130,7 +130,7 @@ def averages(ranks: Ranks) -> dict:
 
 
 def shared_files(ranks: Ranks) -> dict:
-    """Rank 0's state under one path for all; then under a path that is another folder's on every rank."""
+    """Share rank 0's state under one path for all, then under a path that leads to another folder on every rank."""
     before = Path.cwd()
     weights = np.random.default_rng(3).standard_normal(100_000, dtype=np.float32)
     shared = RunStates(Path(sys.argv[-1]).parent)  # on one host, of which all ranks here are
@@ -155,7 +155,7 @@ def shared_files(ranks: Ranks) -> dict:
 
 
 def metrics_without_a_shared_disk(ranks: Ranks) -> dict:
-    """Rank 0 goes on with three of its four records; the others, on hosts that are new, have none or other ones."""
+    """Resume with three of rank 0's four records; ranks on new hosts have none of them."""
     with tempfile.TemporaryDirectory() as own:
         path = Path(own) / "metrics.jsonl"
         with MetricsLog(path) as log:
@@ -181,7 +181,6 @@ def snapshot_callback(ranks: Ranks) -> bool:
 
 
 def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
-    """The same steps, operator by operator."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     try:
         return beside_one_rank(ranks)

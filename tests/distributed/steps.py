@@ -1,4 +1,4 @@
-"""Checks of ``checks.py``: the steps of both stages on several ranks, beside one rank that has all rows."""
+"""Checks of ``checks.py``: compare the steps of both stages on several ranks with one rank that has all rows."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from dimred.distributed.ranks import ALONE, Ranks
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import PlainBasis, TanhMLP, orthonormal_rows, weight_vector
 
-K, STEPS, ROWS = 32, 10, 6  # ROWS: of a batch on each rank
+K, STEPS, ROWS = 32, 10, 6  # ROWS: rows of a batch on each rank
 OPTIONS = {"rho": 0.5, "sigma": 0.3, "gamma": 0.9, "alpha": 0.01}
 
 
@@ -50,7 +50,7 @@ def stage_2_weights(ranks: Ranks, group_size: int, continued: bool = False):
 
 
 def beside_one_rank(ranks: Ranks) -> dict:
-    """R ranks with b rows each, and one with all R b rows: the same weights after ten steps of each stage."""
+    """Take ten steps of each stage on R ranks with b rows each, and on one rank with all R b rows."""
     one, alone = (stage_1_weights(who, ranks.group_size) for who in (ranks, ALONE))
     (two, decisions), (two_alone, decisions_alone) = (stage_2_weights(who, ranks.group_size) for who in (ranks, ALONE))
     continued, continued_alone = (stage_2_weights(who, ranks.group_size, True)[0] for who in (ranks, ALONE))
@@ -67,7 +67,7 @@ def beside_one_rank(ranks: Ranks) -> dict:
 
 
 class OwnLoss(nn.Cell):
-    """f(w; a) = sum(a w^2) / 2 - sum(w): a differs between the ranks."""
+    """f(w; a) = sum(a w^2) / 2 - sum(w), where a differs between the ranks."""
 
     def __init__(self, n: int):
         super().__init__()
@@ -78,7 +78,7 @@ class OwnLoss(nn.Cell):
 
 
 def one_loss_differs(ranks: Ranks) -> dict:
-    """The last rank's loss grows along the step that the others like, and is not finite in the third step."""
+    """Let the last rank's loss grow along the step that the others like, and be NaN in the third step."""
     network = OwnLoss(K)
     basis = PlainBasis(np.eye(K, dtype=np.float32))
     step = SubspaceTrainStep(network, basis, ranks=ranks, **(OPTIONS | {"alpha": 0.0}))
@@ -92,7 +92,7 @@ def one_loss_differs(ranks: Ranks) -> dict:
 
 
 def counters(ranks: Ranks) -> dict:
-    """Numbers that one accepted step hands to the collectives, counted where they enter."""
+    """Count the numbers that one accepted step hands to the collectives."""
     network = TanhMLP(8, 12, 4)
     n_weights = len(weight_vector(network))
     step = SubspaceTrainStep(network, PlainBasis(orthonormal_rows(K, n_weights)), ranks=ranks, **OPTIONS)

@@ -1,4 +1,4 @@
-"""Real jobs of 2 ranks on two hosts, and with ``-m slow`` of 3 on one, with k = 32; see ``checks.py``."""
+"""Real jobs of 2 ranks on two hosts, and with ``-m slow`` of 3 ranks on one; see ``checks.py``."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.launch.jobs import launch_command
 
 @pytest.fixture(scope="module", params=[(2, 2), pytest.param((3, 1), marks=pytest.mark.slow)])
 def answers(request, tmp_path_factory):
-    """Run the checks on 2 ranks of two hosts, both of them here, or on 3 of one; check -> what each rank found."""
+    """Run the checks on 2 ranks of two hosts, both on this machine, or on 3 of one; map each check to its answers."""
     devices, nodes = request.param
     out = tmp_path_factory.mktemp("ranks")
     job = make_job("tests.distributed.checks", "stage_1", [], out=out, devices=devices, device_target="CPU")
@@ -83,7 +83,7 @@ def end_of(event: str, rank: int, last: int) -> str:
 
 
 def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
-    """Whatever the phase of the reads, with all parts and with micro-batches: as of a run that was stopped there."""
+    """The state equals that of a run stopped there, with all parts and micro-batches, at every phase of the reads."""
     found = answers["one_rank_leaves"]
     last, reads = len(found) - 1, (3, 6, 8, 11, 14, 16)
     for case in found[0]:
@@ -96,9 +96,9 @@ def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them
             assert (each["saved"], each["recorded"]) == (n_made, list(range(1, n_made + 1)))
             if event == "whole":
                 assert (each["launched"], each["end"]) == (2 * STEPS, "the end")
-                assert each["reads"] == [0, *reads]  # nothing in between; before an epoch's first step they meet (0, 8)
+                assert each["reads"] == [0, *reads]  # 0 and 8: the ranks meet before an epoch's first step
                 continue
-            # A rank that fails before the first step of an epoch has no batch to go on with: there they meet before it.
+            # A rank that fails before an epoch's first step has no batch to go on with, so the ranks meet before it.
             launched = n_made if n_made in (0, STEPS) else min(read for read in reads if read > n_made)
             assert (each["launched"], each["end"]) == (launched, end_of(event.replace("both", "fault"), rank, last))
 
@@ -115,7 +115,7 @@ def test_ranks_go_on_or_end_together_where_the_loss_of_one_is_not_finite(answers
 
 
 def test_the_votes_and_all_small_gradients_take_one_all_reduce(answers) -> None:
-    """Of the means two tensors are large."""
+    """Each of the two large tensors among the means takes one of its own."""
     for each in answers["all_reduces"]:
         assert (each["of a step"], each["of means"], each["shapes"]) == (1, 3, True)
         assert each["error"] < 1e-5
@@ -176,7 +176,7 @@ def test_files_are_read_under_one_path_and_compared(answers):
 
 
 def test_what_a_step_sends_is_what_the_readme_counts(answers):
-    """Gradient M and loss 1; a loss for each trial; k down; M up for the direction, and M for the residual."""
+    """The mean takes the gradient (M), a loss and one loss for each trial; down takes k; up takes M twice."""
     for each in answers["counters"]:
         assert each["accepted"]
         m = each["n_weights"]

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _pynative() -> Iterator[None]:
-    """Nothing is compiled; a test of what graphs do sets the mode itself."""
+    """Compile nothing; a test of what graphs do sets the mode itself."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     yield
     ms.set_context(mode=ms.GRAPH_MODE)

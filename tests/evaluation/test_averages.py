@@ -1,4 +1,4 @@
-"""Averages of a series, against their formulas; which is chosen, also as a user's own program asks for it."""
+"""Averages of a series equal their formulas, and the best is chosen, also when a user's own program asks for it."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,7 +33,7 @@ def write(folder: Path, snapshots: Iterable[dict[str, Any]], keep: int = N) -> C
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[CheckpointSeries, WeightLayout, np.ndarray]:
-    """A window of 4 of 6 snapshots, and the vectors in it."""
+    """Write six snapshots, of which the series keeps four, and return it with their vectors."""
     rng = np.random.default_rng(0)
     drawn = [
         {"a": rng.normal(size=(2, 3)).astype(np.float32), "b": rng.normal(size=4).astype(np.float32)} for _ in range(6)
@@ -80,7 +80,7 @@ def network() -> nn.Cell:
 
 @pytest.fixture
 def series(network: nn.Cell, tmp_path: Path) -> CheckpointSeries:
-    """Ten snapshots, all ones and a little noise."""
+    """Write ten snapshots, all ones with a little noise."""
     rng, weights = np.random.default_rng(0), network.trainable_params()
     noisy = ({p.name: (1 + 0.1 * rng.normal(size=p.shape)).astype(np.float32) for p in weights} for _ in range(10))
     return write(tmp_path, noisy)
@@ -100,7 +100,9 @@ def test_the_average_that_the_losses_choose_is_put(network: nn.Cell, series: Che
 
 
 @pytest.mark.parametrize("losses", [0.5, np.ones((3, 2)), np.ones(1)])
-def test_losses_that_are_not_one_for_each_sample(losses, network: nn.Cell, series: CheckpointSeries) -> None:
+def test_losses_that_are_not_one_for_each_sample_are_refused(
+    losses, network: nn.Cell, series: CheckpointSeries
+) -> None:
     with pytest.raises(ConfigError, match="it must give one loss for each held-out sample"):
         dimred.choose_start(network, series, lambda: losses)
 
@@ -119,7 +121,7 @@ def test_the_losses_are_measured_in_evaluation_mode_and_the_mode_is_put_back(tmp
 
 
 def test_weights_that_are_not_finite_are_not_chosen_however_low_their_loss(network: nn.Cell, tmp_path: Path) -> None:
-    """ReLU on a CPU turns NaN into 0, so a loss may not show them."""
+    """ReLU on a CPU turns NaN into 0, so a loss may hide it."""
     good = {weight.name: np.ones(weight.shape, np.float32) for weight in network.trainable_params()}
     series = write(tmp_path, [good] * 7)
     write_checkpoint(series.paths[-1], good | {"weight": np.full((3, 2), np.nan, np.float32)})
@@ -139,14 +141,14 @@ def test_another_number_of_losses_than_before_is_refused_and_the_network_stays(
 
 
 def snapshots(folder: Path, first_good: int, last_good: int) -> CheckpointSeries:
-    """Snapshots around the optimum 0, with noise, from one number to another; far away before and after."""
+    """Write noisy snapshots around the optimum 0 from one number to another; the others are far away."""
     rng = np.random.default_rng(0)
     distances = [max(first_good - number, 0) + max(number - last_good, 0) for number in range(N)]
     return write(folder, ({"w": (rng.normal(size=(M, 1)) + away).astype(np.float32)} for away in distances))
 
 
 def squares(vector: np.ndarray) -> Measured:
-    """Each weight is a sample."""
+    """Take each weight for a sample."""
     return Measured(vector.astype(np.float64) ** 2)
 
 
@@ -176,7 +178,7 @@ def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("count", "windows"), [(0, []), (1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
-def test_of_so_few_snapshots_there_are_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
+def test_few_snapshots_have_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
     averages = SnapshotAverages(snapshots(tmp_path, 0, N).select(last=count) if count else None, LAYOUT)
     found = choose_average(averages, squares, np.full(M, 9, np.float32), Selection())
     assert [one.name for one in found.selection.candidates] == ["last", *windows]

@@ -1,4 +1,4 @@
-"""Re-estimated BatchNorm statistics against plain NumPy."""
+"""Re-estimated BatchNorm statistics equal those of plain NumPy."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_a_network_with_batch_norm_needs_batches_and_one_without_none() -> None:
 
 
 class Drops(nn.Cell):
-    """Drops by a cell and by a function, before a BatchNorm."""
+    """Dropout by a cell and by a function, before a BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_a_layer_that_runs_several_times_weighs_its_runs_as_training_does(
     network.idle.moving_variance.set_data(Tensor(np.full(3, 7, np.float32)))
     drawn = [(images * scale, labels) for images, labels in batches(2)]
     reestimate_batch_norm(network, drawn)
-    weights = momentum ** np.arange(n_runs)[::-1]  # of the runs: a later one moves what an earlier one left
+    weights = momentum ** np.arange(n_runs)[::-1]  # a later run decays what an earlier one left
     factors = np.arange(1, n_runs + 1)
     pixels = [images.asnumpy().astype(np.float64) for images, _ in drawn]
     mean = np.mean([x.mean((0, 2, 3)) for x in pixels], axis=0) * np.average(factors, weights=weights)

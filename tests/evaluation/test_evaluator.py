@@ -1,4 +1,4 @@
-"""Measuring on splits: the mean over labels, and re-estimated statistics."""
+"""Measurements on splits: the mean over labels, and re-estimated statistics."""
 
 from collections.abc import Iterator
 from typing import Any

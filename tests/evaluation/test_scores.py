@@ -1,4 +1,4 @@
-"""Accuracy, cross entropy and any other score, against NumPy and scikit-learn; what can't be counted is refused."""
+"""Accuracy, cross entropy and other scores equal those of NumPy and scikit-learn; uncountable labels are refused."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ from dimred.evaluation.scores import (
 )
 from tests.helpers.commands import REPOSITORY
 
-N, V, T = 7, 4, 5  # texts, words that there are, places in a text
+N, V, T = 7, 4, 5  # texts, words of the vocabulary, places in a text
 RNG = np.random.default_rng(4)
 OUTPUTS, LABELS = RNG.normal(size=(2, N, T)).astype(np.float32)
 LOGITS, WORDS = RNG.normal(size=(N, V, T)).astype(np.float32), RNG.integers(0, V, (N, T)).astype(np.int32)
 
 
 def batches(*columns: np.ndarray) -> dataset.Dataset:
-    """Columns in uneven batches."""
+    """Put columns into uneven batches."""
     return dataset.NumpySlicesDataset(columns, shuffle=False).batch(3)
 
 
@@ -128,7 +128,7 @@ def test_what_is_not_counted_is_left_out_and_what_is_not_a_number_is_not_hidden(
     ],
 )  # fmt: skip
 def test_what_is_not_one_value_for_each_item_is_refused(score: Any, outputs: np.ndarray, said: str) -> None:
-    """A mean over a batch would count the samples of a small last batch more; n x n pairs are no errors at all."""
+    """A mean over a batch would overweight a small last batch, and n x n pairs are no errors."""
     with pytest.raises(ConfigError, match=said):
         mean_score(score, outputs, LABELS[:, 0])
 

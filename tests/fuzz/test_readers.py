@@ -74,7 +74,7 @@ def _read_tensors(path: Path) -> None:
 
 
 def _drop_crc(path: Path) -> None:
-    """MindSpore's own files have no checksum: then the parser is all there is."""
+    """Remove the checksum, which MindSpore's own files lack, so that only the parser stands guard."""
     raw = path.read_bytes()
     path.write_bytes(raw[:-17] if raw[-17:-10] == b"crc_num" else raw)
 
@@ -150,7 +150,7 @@ def read(reader: Reader, path: Path) -> None:
 
 @st.composite
 def edits(draw: st.DrawFn) -> list[tuple[str, float, bytes]]:
-    """Some changes: how, where (a share of the length), and with what."""
+    """Draw some changes: how, where (a share of the length), and with what."""
     what = st.binary(min_size=1, max_size=8) | st.sampled_from(PIECES)
     how = st.sampled_from(["write", "insert", "cut", "repeat", "flip"])
     return draw(st.lists(st.tuples(how, st.floats(0, 1), what), min_size=1, max_size=4))
@@ -198,7 +198,7 @@ def test_a_changed_file_is_read_or_refused_in_our_own_words(reader, forged, chan
         "#" * 200_000,
     ],
 )
-def test_hostile_configurations(text: str, tmp_path: Path) -> None:
+def test_hostile_configurations_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(DimredError) as refused:

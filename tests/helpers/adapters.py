@@ -46,7 +46,7 @@ def write_adapter(folder: Path, tensors: Mapping[str, np.ndarray], **changes: ob
 
 
 def write_adapters(folder: Path, n: int, dtype: type = np.float32, **changes: object) -> list[dict[str, np.ndarray]]:
-    """``checkpoint-100`` and so on, as a trainer leaves them; their tensors."""
+    """Write ``checkpoint-100`` and so on, as a trainer leaves them, and return their tensors."""
     written = [adapter(seed, dtype) for seed in range(n)]
     for number, tensors in enumerate(written, start=1):
         write_adapter(folder / f"checkpoint-{number}00", tensors, **changes)

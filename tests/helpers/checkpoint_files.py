@@ -16,7 +16,7 @@ CODES = {"BF16": np.uint16, "U16": np.uint16, "F16": np.float16, "F32": np.float
 
 
 def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> Path:
-    """A ``.safetensors`` file; the library's NumPy side has no bfloat16, so its header is given the type afterwards."""
+    """Write a ``.safetensors`` file; the library's NumPy side has no bfloat16, so the header gets it afterwards."""
     content = save(dict(tensors), metadata={"format": "pt"} if metadata is None else metadata)
     size = int.from_bytes(content[:8], "little")
     head = content[8 : 8 + size].rstrip().replace(b'"U16"', b'"BF16"')
@@ -81,7 +81,7 @@ def network(seed: int, dtype: type = np.float32) -> dict[str, np.ndarray]:
 
 
 def write_run(folder: Path, n: int, dtype: type = np.float32, *, sharded: bool = False) -> list[dict[str, np.ndarray]]:
-    """``checkpoint-1000`` and so on in the folder, as a trainer leaves them; what was written."""
+    """Write ``checkpoint-1000`` and so on, as a trainer leaves them, and return their tensors."""
     written = [network(seed, dtype) for seed in range(n)]
     for number, tensors in enumerate(written, start=1):
         one = folder / f"checkpoint-{number}000"

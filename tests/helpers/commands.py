@@ -1,4 +1,4 @@
-"""The programs as a person would start them."""
+"""Start the programs as a person would."""
 
 import io
 import os
@@ -29,7 +29,7 @@ def run(
     timeout_seconds: float = 600,
     status: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a person would type it, in a process of its own; ``status`` is the one that it must end with."""
+    """Run a command as a person would type it, in a process of its own, and check its exit ``status`` if given."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=os.environ | (environment or {}), capture_output=True, text=True,
         check=False, timeout=timeout_seconds,
@@ -78,7 +78,7 @@ def command_words(command: object, words: tuple[str, ...] = ()) -> list[tuple[st
 
 @dataclass(frozen=True)
 class TwoStages:
-    """Where the shared run lies in ``folder``, and what it printed."""
+    """The paths of the shared run in ``folder``, and what stage 1 printed."""
 
     folder: Path
     data: Path

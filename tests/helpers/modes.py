@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture
 def pynative():
-    """Runs a test in PyNative; the mode is the whole process's."""
+    """Run a test in PyNative; the mode is the whole process's."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     yield
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -14,7 +14,7 @@ def pynative():
 
 @pytest.fixture(params=["graph", "pynative"])
 def mode(request):
-    """Runs a test in graph mode and in PyNative."""
+    """Run a test in graph mode and in PyNative."""
     ms.set_context(mode=ms.GRAPH_MODE if request.param == "graph" else ms.PYNATIVE_MODE)
     yield request.param
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -22,5 +22,5 @@ def mode(request):
 
 @pytest.fixture(autouse=True)
 def _graph_mode():
-    """MindSpore starts in PyNative."""
+    """Set graph mode, because MindSpore starts in PyNative."""
     ms.set_context(mode=ms.GRAPH_MODE)

@@ -1,4 +1,4 @@
-"""Small real networks for the search, some with their loss and gradient by hand in NumPy."""
+"""Small real networks for the search, some with loss and gradient written by hand in NumPy."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def basis_for(network: nn.Cell, k: int = 4, seed: int = 0) -> PlainBasis:
 
 
 class Shortened:
-    """A rule for directions, which are made no longer than ``longest``, as the twin's ``max_step`` does."""
+    """A rule whose directions are made no longer than ``longest``, as the twin's ``max_step`` does."""
 
     def __init__(self, rule: Any, longest: float):
         self.rule, self.longest = rule, longest
@@ -92,7 +92,7 @@ class TanhMLP(nn.Cell):
 
 
 def mlp_function(n_in: int = 3, n_hidden: int = 5, n_out: int = 2):
-    """Loss and gradient of ``TanhMLP`` by hand; the weights in its order: W1, b1, W2, b2."""
+    """Return loss and gradient of ``TanhMLP`` by hand, with the weights in its order: W1, b1, W2, b2."""
     shapes = [(n_hidden, n_in), (n_hidden,), (n_out, n_hidden), (n_out,)]
 
     def function(w, batch):

@@ -1,4 +1,4 @@
-"""Snapshots with a spectrum that is known beforehand, as arrays and as files."""
+"""Snapshots with a known spectrum, as arrays and as files."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ WALK_WIDTH = 2 * CHUNK + 4321  # columns of the fixture ``walk``: several blocks
 def planted(
     n_snapshots: int, n_weights: int, singular_values: np.ndarray, mean_size: float = 1.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Snapshots float32 (N, M) = 1 m' + U S V' with U'U = I, U'1 = 0, V V' = I; and V, float64 (r, M)."""
+    """Return snapshots float32 (N, M) = 1 m' + U S V' with U'U = I, U'1 = 0, V V' = I; and V, float64 (r, M)."""
     rng = np.random.default_rng(seed)
     rank = len(singular_values)
     scores = rng.standard_normal((n_snapshots, rank))
@@ -24,7 +24,7 @@ def planted(
 
 
 def random_walk(n_snapshots: int, n_weights: int, step: float = 0.01, seed: int = 0) -> np.ndarray:
-    """Snapshots float32 (N, M) of a random walk, the shape late training has."""
+    """Return snapshots float32 (N, M) of a random walk, which late training resembles."""
     rng = np.random.default_rng(seed)
     weights = rng.standard_normal(n_weights)
     rows = []
@@ -45,7 +45,7 @@ def as_weights(vector: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def write_series(directory: Path, snapshots: np.ndarray, first_step: int = 1) -> CheckpointSeries:
-    """Append the rows as snapshots, the first at ``first_step``; the series, opened for reading."""
+    """Append the rows as snapshots, the first at ``first_step``, and return the series, opened for reading."""
     series = CheckpointSeries(directory, keep=None, prefix="net")
     for step, vector in enumerate(snapshots, first_step):
         series.append(as_weights(vector), step=step, epoch=step)

@@ -1,4 +1,4 @@
-"""What the tests of the parts share: batches, some of which overflow, and a step's whole state."""
+"""Batches, some of which overflow, and a step's whole state, for the tests of the step's parts."""
 
 from collections import Counter
 
@@ -48,7 +48,7 @@ def primitives(cell: nn.Cell) -> Counter[str]:
 
 
 class BareStep(nn.Cell):
-    """Gradient and optimizer, and nothing else."""
+    """A step of gradient and optimizer alone."""
 
     def __init__(self, network: nn.Cell, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)

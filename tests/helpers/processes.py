@@ -1,4 +1,4 @@
-"""Processes watched from outside."""
+"""Start processes and watch them from outside."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def nothing_is_left(out: Path) -> bool:
 
 
 def others() -> Iterator[psutil.Process]:
-    """All processes but this one; those that have ended and wait for their parent have no command line."""
+    """Iterate over all processes but this one; those that have ended and are not reaped have no command line."""
     return (process for process in psutil.process_iter(["cmdline"]) if process.pid != os.getpid())
 
 

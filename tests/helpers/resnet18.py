@@ -1,4 +1,4 @@
-"""ResNet-18 at 10 classes and batches for it, which the benchmarks of a search step share."""
+"""ResNet-18 at 10 classes and batches for it, for the benchmarks of a search step."""
 
 import mindspore as ms
 import numpy as np
@@ -26,7 +26,7 @@ def network_and_batches() -> tuple[nn.Cell, list[tuple[Tensor, Tensor]]]:
 
 
 class PlainGradient(nn.Cell):
-    """Loss and gradient, as any training step needs them."""
+    """Compute loss and gradient, as any training step must."""
 
     def __init__(self, network: nn.Cell):
         super().__init__(auto_prefix=False)

@@ -15,11 +15,11 @@ TIMES = (
     "kept_seconds", "sources",
 )  # fmt: skip
 
-# Made of differences of losses, of which a millionth of a loss may be a large part.
+# These come from differences of losses, of which a millionth of a loss may be a large part.
 DIFFERENCES = (
     "behind", "standard_error", "averaged_gain", "averaged_gain_standard_error", "averaged_standard_error"
 )  # fmt: skip
-STATE_LOSSES = "losses in the newest state"  # of the samples of val
+STATE_LOSSES = "losses in the newest state"  # one for each sample of val
 MEASURED = "val_loss:"
 
 
@@ -55,10 +55,10 @@ def differing(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 
 
 def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """To the last byte; but a loss in the log or the result may differ in its last bit.
+    """Compare to the last byte, but allow a loss in the log or the result to differ in its last bit.
 
-    MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so the loss of one
-    and the same batch may be summed in another order in another process. The gradient is not made from this sum.
+    MindSpore's CPU kernels time several ways to share out their work (``ParallelLaunchAutoSearch``), so that another
+    process may sum the loss of the same batch in another order. The gradient is not made from this sum.
     """
     if name == STATE_LOSSES and name in found.keys() & expected.keys():
         one, other = found[name], expected[name]
@@ -69,7 +69,7 @@ def same(name: str, found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def near(one: Any, other: Any) -> bool:
-    """Equal, floating-point numbers anywhere inside up to a millionth."""
+    """Compare for equality, with a tolerance of a millionth for floating-point numbers anywhere inside."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
             one[key] == pytest.approx(other[key], abs=1e-6) if key in DIFFERENCES else near(one[key], other[key])

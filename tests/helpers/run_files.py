@@ -1,4 +1,4 @@
-"""The files of a finished run of both stages, small, made without training."""
+"""Write the files of a small finished run of both stages without training."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ class RunFiles(NamedTuple):
 
 
 def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> RunFiles:
-    """Stage 1 of so many epochs, with so many snapshots an epoch from ``first_epoch`` on; two steps of stage 2."""
+    """Write a stage 1 of ``epochs`` epochs, whose snapshots begin at ``first_epoch``, and two steps of stage 2."""
     files = RunFiles(folder / "stage_1", folder / "stage_2")
     rng = np.random.default_rng(0)
     series = CheckpointSeries(files.stage_1 / "checkpoint_stage_1" / "checkpoint_pca", keep=None)
@@ -63,13 +63,13 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
 
 
 def _candidate(name: str, effective_size: float, loss: float, behind: float) -> dict[str, Any]:
-    """A row of a choice in ``result.json``; the metric falls as the loss rises."""
+    """Make a row of a choice in ``result.json``; the metric falls as the loss rises."""
     found = {"name": name, "effective_size": effective_size, "loss": loss, "metric": 1 - loss}
     return found | {"behind": behind, "standard_error": behind / 10}
 
 
 def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
-    """What ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
+    """Write what ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
     record = {
         "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "seconds": 10.0,
         "val_loss": 0.5, "test_loss": 0.5, "metric": "accuracy", "batch_norm": True,

@@ -1,7 +1,4 @@
-"""A regression whose training takes milliseconds: two inputs, two float labels, no BatchNorm; with a loss and a metric.
-
-And some that can't be used.
-"""
+"""A regression that trains in milliseconds: two inputs, two float labels, no BatchNorm; with some unusable metrics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +17,11 @@ TASK: dict[str, Any] = {
     "metric": f"{HERE}:absolute_error",
     "callback": f"{HERE}:callback",
 }
-"""Of the configuration of either stage."""
+"""Keys that the configurations of both stages share."""
 
 
 def samples(data: Path, split: str, seed: int | None) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """24 to train on; 9, which fill no whole batch, to measure on."""
+    """Draw 24 samples to train on, and 9 to measure on, which fill no whole batch."""
     rng = np.random.default_rng(len(split))
     n = 24 if split == "train" else 9
     first, second = rng.normal(size=(n, 3)), rng.normal(size=(n, 2))
@@ -47,12 +44,12 @@ def network(n_classes: int) -> nn.Cell:
 
 
 def absolute_error() -> Callable[[Tensor, Tensor], np.ndarray]:
-    """In plain NumPy."""
+    """Return a metric in plain NumPy."""
     return lambda outputs, labels: np.abs(outputs.asnumpy() - labels.asnumpy())
 
 
 TOLD: list[tuple[str, dict[str, Any]]] = []
-"""What a run's callback was told: the name of the run's folder, and the record."""
+"""What a run's callback got: the name of the run's folder, and the record."""
 
 
 def callback(out: Path) -> Callable[[dict[str, Any]], None]:

@@ -1,4 +1,4 @@
-"""Runs of both stages on the tiny task, inside this process."""
+"""Run both stages on the tiny task, inside this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +28,11 @@ Run = Callable[[Path, bool], object]  # the folder, and whether to resume
 
 
 def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Path | None = None) -> Run:
-    """Every run uses the same cells, so that they are compiled once; it begins with the same values in them.
+    """Make a function that runs stage 1 with the same cells, compiled once, and the same values at the beginning.
 
     Args:
-        settings: of the run.
-        allowed: keys that may differ from before.
+        settings: configuration of the run.
+        allowed: keys that may differ from the earlier run's.
         begin: a full checkpoint to begin with.
     """
     ms.set_seed(settings.seed)
@@ -54,13 +54,13 @@ def stage_1_run(settings: StageOneConfig, allowed: Sequence[str] = (), begin: Pa
 def stage_2_run(
     settings: StageTwoConfig, weights: Path, matrix: Path | None = None, allowed: Sequence[str] = ()
 ) -> Run:
-    """As ``stage_1_run``.
+    """Make a function that runs stage 2, as ``stage_1_run`` does.
 
     Args:
-        settings: of the run; ``epochs`` is a number.
+        settings: configuration of the run; ``epochs`` is a number.
         weights: the full checkpoint to begin with, in its run.
         matrix: the basis of a search; None without one.
-        allowed: keys that may differ from before.
+        allowed: keys that may differ from the earlier run's.
     """
     network, start = build_network(settings), read_checkpoint(weights)
     images = {split: build_data(settings.data, Path(), split) for split in settings.splits}
@@ -90,7 +90,7 @@ def stage_2_run(
 
 @contextmanager
 def dying(kind: type, method: str) -> Iterator[None]:
-    """The run in the block dies where it calls this method."""
+    """Let the run in the block die where it calls this method."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, method, lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):

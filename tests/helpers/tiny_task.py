@@ -1,4 +1,4 @@
-"""A task whose training takes milliseconds: 24 points in three classes, and a network with BatchNorm."""
+"""A task that trains in milliseconds: 24 points in three classes, and a network with BatchNorm."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ TASK: dict[str, Any] = {
     "model": {"name": "tests.helpers.tiny_task:network", "n_classes": N_CLASSES},
     "data": {"dataset": "tests.helpers.tiny_task:Points", "batch_size": 6, "workers": 1},
 }
-"""Of the configuration of either stage."""
+"""Keys that the configurations of both stages share."""
 
 
 class Points:

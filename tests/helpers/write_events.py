@@ -1,11 +1,11 @@
-"""Whatever changes the disk below a folder, as numbered events at which a test can act, or a program is killed.
+"""Number the changes that a process makes on disk below a folder, and act at one of them.
 
 An event is: opening a file to write, flushing it to the disk, renaming, removing, truncating, making a folder.
 
 python -m tests.helpers.write_events EVENT DELAY SIGNAL COUNT_FILE PROGRAM [ARGUMENTS ...]
 
-runs a program. The signal comes DELAY seconds after the event number EVENT below ``--out``, from a thread, or at once
-for 0.
+runs a program, and sends it the signal DELAY seconds after the event number EVENT below the parent of ``--out``: from a
+thread, or at once if DELAY is 0.
 """
 
 import os
@@ -26,7 +26,7 @@ _watched: list["WriteEvents"] = []
 
 
 class WriteEvents:
-    """Counts the events below a folder.
+    """Count the events below a folder.
 
     Args:
         below: part of the paths that count.
@@ -83,7 +83,7 @@ sys.addaudithook(_audit)
 
 
 def main() -> None:
-    """The number of events is written to COUNT_FILE when the program ends by itself."""
+    """Run the program, and write the number of its events to COUNT_FILE when it ends by itself."""
     event, delay, name, count_file, program, *arguments = sys.argv[1:]
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all; what a killed writer leaves goes; one process is in a folder at a time."""
+"""Files appear whole or not at all, leftovers of a killed writer go, and one process at a time holds a folder."""
 
 import os
 from contextlib import suppress
@@ -56,7 +56,7 @@ def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
 
 
-def test_leftovers_of_somebody_else_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with slow_writer(tmp_path / "target"):
         pass
     monkeypatch.chdir(tmp_path)

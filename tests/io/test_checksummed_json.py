@@ -1,5 +1,3 @@
-"""JSON with its own checksum."""
-
 import json
 
 import pytest

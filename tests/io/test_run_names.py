@@ -1,5 +1,3 @@
-"""Folders and checkpoints of a run, recognised for a message."""
-
 from pathlib import Path
 
 from dimred.io.run_names import full_checkpoint_beside, named_weights, snapshots_below

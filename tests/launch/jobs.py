@@ -1,6 +1,6 @@
-"""Jobs of ranks that run ``rank_programs``, launched here or in a process of their own.
+"""Launch jobs of ranks that run ``rank_programs``, here or in a process of their own.
 
-python -m tests.launch.jobs PROGRAM DEVICES NODES NODE PORT OUT WORDS; PORT is 0 where one node looks up a free one.
+python -m tests.launch.jobs PROGRAM DEVICES NODES NODE PORT OUT WORDS; with PORT 0 a single node looks up a free one.
 """
 
 import subprocess
@@ -45,7 +45,7 @@ class Launcher:
         )  # fmt: skip
 
     def pids(self, n_ranks: int) -> dict[str, int]:
-        """The processes of the ranks, once all have started."""
+        """Return the processes of the ranks once all have started."""
         for _ in range(2400):
             found = sorted((self.out / "pids").glob("[0-9]*"))
             if len(found) == n_ranks:

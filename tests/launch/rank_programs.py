@@ -1,19 +1,19 @@
 """A program for ranks, without MindSpore: python -m tests.launch.rank_programs HOW ... --out FOLDER.
 
-It notes its process in FOLDER/../pids, and then ends as the words say:
+It notes its process in FOLDER/../pids, and then ends as HOW says:
 
-- ``fine``
-- ``fail RANK STATUS WORDS``
-- ``refuse RANKS``: these do not begin, the later ones at once, rank 0 after half a second; the others wait
-- ``follow``: rank 1 does not begin, because rank 0 has a fault, which ends with status 3 a little later
+- ``fine``: at once, with status 0
+- ``fail RANK STATUS WORDS``: this rank fails with the status and the words; the others wait
+- ``refuse RANKS``: these refuse to begin, the later ones at once, rank 0 after half a second; the others wait
+- ``follow``: rank 1 refuses because rank 0 has a fault, and rank 0 ends with status 3 a second later
 - ``together``: rank 1 ends with status 3, and rank 0 a moment later
-- ``begin and refuse``: in the first step
-- ``wait``
-- ``save STATUS``: waits; on SIGTERM it says so, takes a second to save, and ends with that status
+- ``begin and refuse``: it refuses in the first step, when it is too late
+- ``wait``: never
+- ``save STATUS``: on SIGTERM it says so, takes a second to save, and ends with that status
 - ``measure SECONDS``: in its first step it reads batches for so long
-- ``inherit``: shows which descriptors and variables of the launcher a program gets that it starts
+- ``inherit``: it shows which of the launcher's descriptors and variables reach a program that it starts
 - ``log SECONDS``: in its first step it waits for so long, and says so
-- ``stall RANK STEPS``: that rank never gets the batch after so many steps, and the others wait for it in that step
+- ``stall RANK STEPS``: this rank never gets the batch after so many steps, and the others wait for it in that step
 """
 
 import logging
@@ -76,7 +76,7 @@ def main(how: str, *rest: str) -> None:
 
 
 def refuse(why: str) -> None:
-    """As ``run_program`` does."""
+    """Refuse as ``run_program`` does."""
     if not tell_refusal(why):
         print(f"error: {why}", file=sys.stderr)
     sys.exit(2)
@@ -97,7 +97,7 @@ def note_process(pids: Path, rank: str) -> None:
 
 
 def stall_after(steps: int, reading: bool) -> None:
-    """Do so many steps, and come to a halt in the next: while its batch is read, or after that."""
+    """Take so many steps, and halt in the next one: while its batch is read, or after that."""
     for step in range(11, 11 + steps + (not reading)):
         tell_position(READING, step)
         tell_position(COMPUTING, step)

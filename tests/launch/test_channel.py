@@ -12,7 +12,7 @@ from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector, Stop
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def number(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Of a signal that this process does not ignore, whoever started it."""
+    """Give the number of a signal that this process does not ignore, whoever started it."""
     before = signal.signal(request.param, signal.SIG_DFL)
     yield request.param
     signal.signal(request.param, before)
@@ -30,7 +30,7 @@ def test_the_first_waits_while_it_is_held_and_the_second_does_not(number: int) -
 
 
 def test_under_a_launcher_the_second_waits_too(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes on what a scheduler has sent to every process; a save is not to end in the middle for that."""
+    """A launcher passes on what a scheduler has sent to every process, and that must not interrupt a save."""
     monkeypatch.setattr("dimred.launch.channel._launcher", object())
     saved = []
     with StopSignals() as signals:
@@ -56,7 +56,7 @@ class Clock:
         return self.now
 
     def run(self, seconds: int, positions: StallDetector) -> Stall | None:
-        """As long as there is no stall, ask every second, as the launcher does."""
+        """Ask every second, as the launcher does, until there is a stall."""
         for _ in range(seconds):
             self.now += 1
             if (found := positions.stalled()) is not None:
@@ -82,7 +82,7 @@ def test_the_rank_that_is_least_far_is_named(
 ) -> None:
     clock = Clock()
     positions = StallDetector(range(n_ranks), 60, clock)
-    assert positions.stalled() is None  # nobody has begun
+    assert positions.stalled() is None  # no rank has begun
     assert clock.run(1000, positions) is None
     for position in heard:
         positions.heard(*position)

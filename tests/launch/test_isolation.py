@@ -1,4 +1,4 @@
-"""Nobody but the launcher reaches a job's processes, and none of them outlives it."""
+"""Nothing but the launcher reaches a job's processes, and none of them outlives it."""
 
 import os
 import signal
@@ -20,13 +20,13 @@ from tests.launch.jobs import Launcher, job
 
 
 def sockets(process: psutil.Process) -> set[str]:
-    """The inodes of its sockets."""
+    """Return the inodes of a process's sockets."""
     links = (str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir() if link.is_symlink())
     return {link[len("socket:[") : -1] for link in links if link.startswith("socket:")}
 
 
 def listening() -> set[str]:
-    """The inodes of all sockets of this host that listen."""
+    """Return the inodes of all listening sockets of this host."""
     found = set()
     for name, column, state, inode in (("unix", 3, "00010000", 6), ("tcp", 3, "0A", 9), ("tcp6", 3, "0A", 9)):
         rows = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
@@ -53,7 +53,7 @@ def test_nobody_listens_and_each_rank_holds_one_socket_of_its_own(tmp_path, capf
 
 
 def test_a_rank_whose_launcher_is_already_dead_never_begins(tmp_path):
-    """Killed in the moment between the fork and the request to die with the parent."""
+    """The launcher dies between the fork and the child's request to die with its parent."""
     began, forked = tmp_path / "began", tmp_path / "forked"
     program = f"""
 import pathlib, sys, time

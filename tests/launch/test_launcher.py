@@ -1,4 +1,4 @@
-"""Jobs started for real and ended in every way. Ranks that join MindSpore's cluster are in tests/distributed."""
+"""Real jobs that end in every way. Ranks that join MindSpore's cluster are in tests/distributed."""
 
 import os
 import shlex
@@ -121,7 +121,7 @@ def test_a_rank_that_had_begun_is_a_failure_with_its_log(tmp_path):
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path, everywhere):
-    """Slurm and systemd send it to every process of a job, to the scheduler too."""
+    """Slurm and systemd send SIGTERM to every process of a job, also to the scheduler."""
     launcher = Launcher(tmp_path, "save", "75", devices=2)
     launcher.pids(2)
     below = psutil.Process(launcher.process.pid).children(recursive=True) if everywhere else []
@@ -138,9 +138,9 @@ def test_sigterm_lets_the_ranks_save_and_nothing_is_left(tmp_path, everywhere):
 
 @pytest.mark.parametrize(("number", "saved", "status"), [(signal.SIGINT, "143", 130), (signal.SIGHUP, "75", 75)])
 def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, number, saved, status):
-    """Ctrl-C ends ``tee`` in ``dimred train | tee`` too; where the terminal ends, both pipes do.
+    """Ctrl-C ends ``tee`` in ``dimred train | tee`` too, and both pipes break when the terminal ends.
 
-    The rank, which gets SIGTERM, ends with 143 when all is well: the job's status is that of the signal that came.
+    The rank gets SIGTERM and ends with 143 if all is well; the job's status is that of the signal that came.
     """
     launcher = Launcher(tmp_path, "save", saved, devices=1)
     launcher.pids(1)
@@ -160,7 +160,7 @@ def test_the_rank_saves_though_nobody_reads_what_the_launcher_shows(tmp_path, nu
         ({"devices": 4, "nodes": 2, "node_rank": 2, "master_addr": "a"}, r"--node-rank is 2; .* must be 0 to 1"),
     ],
 )
-def test_wrong_numbers(tmp_path, options, message):
+def test_wrong_numbers_of_devices_and_nodes_are_refused(tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         job(tmp_path, "fine", **options)
 
@@ -169,7 +169,7 @@ def test_a_missing_ascend_device_or_collective_library_is_said_before_anything_s
     two, one = (make_job("x", "stage_1", [], out=tmp_path, devices=n, device_target="Ascend") for n in (2, 1))
     with pytest.raises(ConfigError, match="--device-target is Ascend, but this host has no Ascend device"):
         launch(two)
-    monkeypatch.setattr("dimred.launch.job.ASCEND_DEVICE", tmp_path)  # a device is there, its software is not
+    monkeypatch.setattr("dimred.launch.job.ASCEND_DEVICE", tmp_path)  # there is a device, but not its software
     with pytest.raises(ConfigError, match=r"--devices is 2, but .* has no module 'hccl'.* source CANN's set_env\.sh"):
         launch(two)
     one.check(resume=False)
@@ -221,7 +221,7 @@ def test_whole_lines_are_shown_once_and_without_mindspores_noise(tmp_path, capsy
 
 
 def test_a_log_that_can_not_be_read_for_a_moment_ends_nothing(tmp_path, capsys):
-    """As on a network disk that is away; here a folder stands in its place."""
+    """This happens on a network disk that is away; here a folder replaces the file."""
     log = tmp_path / "train.log"
     tail = LogTail(log)
     log.mkdir()

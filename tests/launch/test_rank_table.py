@@ -1,4 +1,4 @@
-"""Rank tables: what is made can be read, and everything wrong with one is said at once."""
+"""Rank tables that are made can be read, and every problem of a wrong one is named at once."""
 
 import json
 import re
@@ -67,12 +67,12 @@ def test_all_problems_are_reported_at_once(tmp_path: Path, changes: dict[str, st
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00"])
-def test_what_is_no_json(tmp_path: Path, text: str) -> None:
+def test_a_table_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"can't be read as JSON|can't be used"):
         read_rank_table(written(tmp_path, text))
 
 
-def test_devices_that_can_not_be_divided() -> None:
+def test_devices_that_can_not_be_divided_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"3 device addresses .* for 2 servers"):
         make_rank_table(["10.0.0.1", "10.0.0.2"], ["192.168.0.1", "192.168.0.2", "192.168.0.3"])
     with pytest.raises(ConfigError, match=r"device_ip 192\.168\.0\.1 is there 2 times"):

@@ -1,4 +1,4 @@
-"""Planted problems, for every test of a search."""
+"""Planted problems for the tests of a search."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of checkpoints; their optimum is known to the metric ``distance``."""
+    """Write checkpoints whose optimum the metric ``distance`` knows, and return their parent folder."""
     np.save(tmp_path / "optimum.npy", plant(tmp_path / "run"))
     monkeypatch.setenv("OPTIMUM", str(tmp_path / "optimum.npy"))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Gets a signal while it makes a merge: ``python merge_and_die.py SIGNAL FUNCTION_OF_OS RUN OUT``."""
+"""Get a signal during a merge: ``python merge_and_die.py SIGNAL FUNCTION_OF_OS RUN OUT``."""
 
 import os
 import signal

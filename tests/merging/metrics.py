@@ -1,4 +1,4 @@
-"""Metrics as a user writes them, good and bad. Each is started in a process of its own."""
+"""Metrics as users write them, good and bad; each is started in a process of its own."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tests.helpers.checkpoint_files import as_float, read_file
 
 
 def distance(candidate, split):
-    """Not differentiable: how far the weights are from a planted optimum, in steps; each split has an offset."""
+    """Return the distance from a planted optimum, in steps, so not differentiable; each split adds an offset."""
     far = np.linalg.norm(_weights(candidate) - _optimum())
     return np.floor(200 * far) / 200 + {"search": 0, "select": 1, "test": 2}[split]
 
@@ -34,7 +34,7 @@ def samples(tensors):
 
 
 def raises(candidate):
-    raise RuntimeError("no such\n\tdata set")  # as load_state_dict's
+    raise RuntimeError("no such\n\tdata set")  # several lines, as load_state_dict's errors have
 
 
 def dies(candidate):
@@ -42,7 +42,7 @@ def dies(candidate):
 
 
 def hangs_once(candidate):
-    """Only while there is no file that says it hung already."""
+    """Hang unless a file says that it hung before."""
     marker = Path(os.environ["MARKER"])
     if not marker.exists():
         marker.touch()
@@ -56,7 +56,7 @@ def hangs(candidate):
 
 
 def hangs_with_the_lock(candidate):
-    """As code does that is not Python's and doesn't release the interpreter's lock."""
+    """Hang without releasing the interpreter's lock, as foreign code can."""
     print("begins to hang", flush=True)
     re.match(r"(a+)+$", "a" * 60 + "b")
 

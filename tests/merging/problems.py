@@ -1,4 +1,4 @@
-"""Checkpoints to choose from, and where their metrics are."""
+"""Checkpoints to choose from, and the paths of their metrics."""
 
 from pathlib import Path
 

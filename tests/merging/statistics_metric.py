@@ -1,4 +1,4 @@
-"""A metric with the hook that gives a candidate statistics of its own."""
+"""A metric with a hook that gives a candidate statistics of its own."""
 
 from pathlib import Path
 
@@ -13,6 +13,6 @@ def reestimate(candidate):
 
 
 def score(candidate, split):
-    """0 where the statistics are those of the weights."""
+    """Return 0 where the statistics are those of the weights."""
     tensors = read_file(Path(candidate))
     return float(np.abs(tensors["bn.running_mean"] - tensors["fc.weight"][:7, 0]).sum())

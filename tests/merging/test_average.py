@@ -1,4 +1,4 @@
-"""Averages end to end: what goes in comes out in the same layout, and loads where it came from."""
+"""Averages end to end: the output has the inputs' layout, and loads where they came from."""
 
 import json
 import resource
@@ -96,7 +96,7 @@ def test_large_shards_are_not_taken_into_memory(tmp_path: Path) -> None:
 
 
 def test_tensors_that_are_tied_stay_tied(tmp_path: Path) -> None:
-    """The library's save_model writes one of two shared tensors, and the name of the other into the metadata."""
+    """The library's save_model writes one of two shared tensors, and the other's name into the metadata."""
     tied = {"format": "pt", "lm_head.weight": "embed.weight"}
     for seed in (1, 2):
         write_file(tmp_path / "run" / f"n-{seed}.safetensors", {"embed.weight": draw((3, 2), BITS, seed)}, tied)
@@ -131,7 +131,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
     write_run(tmp_path / "run", 2, sharded="shards" in said)
     (tmp_path / "mine.safetensors.json").touch()
     with pytest.raises(DimredError) as refused:
@@ -157,7 +157,7 @@ def test_a_disk_without_room_leaves_nothing(tmp_path: Path, sharded: bool) -> No
 
 
 def interrupted(tmp_path: Path, out: str, number: signal.Signals, after: str = "posix_fallocate") -> int:
-    """The exit status of a merge that gets a signal after it has called a function of ``os``."""
+    """Return the exit status of a merge that gets a signal after it has called a function of ``os``."""
     write_run(tmp_path / "run", 2)
     program = [sys.executable, Path(__file__).with_name("merge_and_die.py"), str(int(number)), after]
     return subprocess.run([*program, tmp_path / "run", tmp_path / out], check=False, stderr=subprocess.PIPE).returncode
@@ -172,7 +172,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, out: str) -> None:
 @pytest.mark.parametrize("after", ["posix_fallocate", "replace"])
 @pytest.mark.parametrize("out", ["avg.safetensors", "avg"])
 def test_a_merge_that_was_killed_can_be_made_again(tmp_path: Path, out: str, after: str) -> None:
-    """While the network was written, or when its record was there and it was not yet."""
+    """It is killed while the network is written, or between its record and itself."""
     assert interrupted(tmp_path, out, signal.SIGKILL, after) == -signal.SIGKILL
     assert len(list(tmp_path.glob(f"{out}.merge/candidate*"))) == 1
     assert (tmp_path / f"{out}.json").exists() == (after == "replace")
@@ -206,7 +206,7 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
 
 
 def constants(dtype: type) -> dict[str, np.ndarray]:
-    """Buffers that are not finite, as an attention mask, and integers that are no counters."""
+    """Make buffers that are not finite, as an attention mask's, and integers that are no counters."""
     mask = np.triu(np.full((5, 5), -np.inf, np.float32), 1)
     bits = (mask.view(np.uint32) >> 16).astype(BITS)
     return {"mask": bits if dtype is BITS else mask.astype(dtype), "ids": np.arange(7, dtype=np.int64)}

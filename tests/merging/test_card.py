@@ -13,7 +13,7 @@ from tests.helpers.commands import dimred_here as command
 
 
 def read_card(folder: Path) -> tuple[dict, str]:
-    """The metadata and the text."""
+    """Return the metadata and the text of a card."""
     _, front, text = (folder / "README.md").read_text().split("---\n", 2)
     return yaml.safe_load(front), text
 

@@ -1,4 +1,4 @@
-"""Checkpoints as people have them: found, ordered, and compared."""
+"""Checkpoints as users have them are found, ordered and compared."""
 
 import os
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def steps(folder: Path, order: str = "step") -> list[tuple[str, int]]:
 @pytest.mark.parametrize("sharded", [False, True])
 def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
     write_run(tmp_path, 11, sharded=sharded)
-    write_file(tmp_path / "model.safetensors", network(99))  # the final one: no step
+    write_file(tmp_path / "model.safetensors", network(99))  # the final one has no step
     (tmp_path / "runs-2026").mkdir()
     found = open_checkpoints([tmp_path])
     assert [one.step for one in found] == list(range(1000, 12000, 1000))
@@ -54,7 +54,7 @@ def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], 
     assert steps(tmp_path) == list(zip(names, expected, strict=True))
 
 
-def test_other_orders(tmp_path: Path) -> None:
+def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
     write_named(tmp_path, "b.safetensors", "a.safetensors", "c.safetensors")
     for number, name in enumerate(("c", "a", "b")):
         os.utime(tmp_path / f"{name}.safetensors", (number, number))
@@ -75,7 +75,7 @@ def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: 
     assert len(open_checkpoints(sorted(tmp_path.glob("*.safetensors")))) == 3
 
 
-def test_globs_lists_and_indices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_globs_lists_and_indices_name_the_same_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 4, sharded=True)
     monkeypatch.chdir(tmp_path)
     for given in (
@@ -94,7 +94,7 @@ def test_a_series_has_the_steps_of_its_manifest(tmp_path: Path) -> None:
     assert [one.step for one in open_checkpoints([tmp_path])] == [7, 8, 9]
 
 
-def test_windows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_checkpoints_are_selected_by_number_and_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_run(tmp_path, 5)
     found = open_checkpoints([tmp_path])
     assert [one.step for one in select(found, 2, None, None)] == [4000, 5000]
@@ -128,7 +128,7 @@ def other(name: str, value: np.ndarray | None) -> dict[str, np.ndarray]:
         (other("bn.running_mean", None), "'bn.running_mean' is in {last} and not in {first}"),
     ],
 )
-def test_two_networks_mixed(tmp_path: Path, second: dict[str, np.ndarray], said: str) -> None:
+def test_checkpoints_of_two_networks_are_refused(tmp_path: Path, second: dict[str, np.ndarray], said: str) -> None:
     last, first = (write_file(tmp_path / f"n-{number}.safetensors", second) for number in (2, 1))
     write_file(last, network(6))
     with pytest.raises(CheckpointError) as refused:
@@ -138,7 +138,7 @@ def test_two_networks_mixed(tmp_path: Path, second: dict[str, np.ndarray], said:
 
 
 def shards(change: Callable[[Path], object]) -> Callable[[Path], object]:
-    """Write two sharded checkpoints, and change the folder of the first."""
+    """Return a function that writes two sharded checkpoints, and changes the folder of the first."""
     return lambda folder: (write_run(folder, 2, sharded=True), change(folder / "checkpoint-1000"))
 
 
@@ -185,7 +185,7 @@ def damaged_ckpt(folder: Path) -> None:
         (only_pickles, "is a pickle, which could run any code; convert it: python -c"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, make, said: str) -> None:
+def test_unusable_checkpoints_are_refused(tmp_path: Path, make, said: str) -> None:
     make(tmp_path)
     with pytest.raises(DimredError) as refused:
         open_checkpoints([tmp_path])

@@ -1,4 +1,4 @@
-"""LoRA adapters: the mean of what they add, not of their factors."""
+"""Adapters are averaged by what they add to the network, not by their factors."""
 
 import json
 import shutil
@@ -69,7 +69,7 @@ PATTERNS = {"rank_pattern": {"embed": 2, "conv": 1}, "alpha_pattern": {"^conv": 
     ],
 )
 def test_the_mean_or_the_nearest_matrix_of_a_rank(tmp_path, rslora, coefficients, rank, changes) -> None:
-    changes = changes | {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # which does not allow every rank
+    changes = changes | {"use_rslora": rslora, "init_lora_weights": "orthogonal"}  # does not allow every rank
     written = [adapter(seed, np.float64, changes.get("rank_pattern")) for seed in range(3)]
     for number, tensors in enumerate(written):
         write_adapter(tmp_path / "run" / f"a-{number}", tensors, **changes)
@@ -100,7 +100,7 @@ def test_one_adapter_gives_itself_back_byte_for_byte(tmp_path: Path, options: di
 
 @pytest.mark.parametrize("rank", [None, 6])
 def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> None:
-    """Candidates are folders with a configuration, so a metric loads them as ever."""
+    """Candidates are folders with a configuration, which a metric can load as usual."""
     written = write_adapters(tmp_path / "run", 5)
     good, ranks = mean_of(written[2:], CONFIG, [1, 1, 1])["dense"], set()
 
@@ -139,7 +139,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
         ({"alpha_pattern": {"(": 2}}, "is not the configuration of an adapter (error"),
     ],
 )
-def test_what_has_no_mean_is_refused(tmp_path: Path, changes: dict, said: str) -> None:
+def test_adapters_that_have_no_mean_are_refused(tmp_path: Path, changes: dict, said: str) -> None:
     write_adapters(tmp_path / "run", 2)
     write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)
     with pytest.raises(CheckpointError) as refused:
@@ -173,7 +173,7 @@ def test_factors_without_a_configuration_are_refused(tmp_path: Path) -> None:
         dimred.merge(tmp_path / "run", tmp_path / "mean.safetensors")
 
 
-def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_a_factor_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     tensors = write_adapters(tmp_path / "run", 2)[0]
     tensors[names_of("conv")[0]][0, 0] = np.nan
     write_adapter(tmp_path / "run" / "checkpoint-100", tensors)
@@ -182,7 +182,7 @@ def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 2)
     for out, options, said in (
         ("mean.safetensors", {}, "but the checkpoints are LoRA adapters; name a folder, without an ending"),
@@ -202,7 +202,7 @@ def test_the_command_with_files_instead_of_folders(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 3)
     files = sorted((tmp_path / "run").glob("*/adapter_model.safetensors"))
     changes = {"target_modules": ["embed", "dense"], "lora_dropout": 0.0, "revision": None}
-    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)  # none of which is a difference
+    write_adapter(tmp_path / "run" / "checkpoint-100", adapter(0), **changes)  # these changes are no differences
     done = command("merge", *files, "--lora-rank", "6", "--dtype", "bfloat16", "--out", tmp_path / "mean")
     assert "LoRA: the mean of 3 products B A, the largest singular values, without " in done.stdout, done.stderr
     assert json.loads((tmp_path / "mean" / "adapter_config.json").read_text())["r"] == 6
@@ -211,7 +211,7 @@ def test_the_command_with_files_instead_of_folders(tmp_path: Path) -> None:
 
 
 def test_factors_in_two_shards(tmp_path: Path) -> None:
-    """PEFT writes none, but who shards a folder of weights gets them."""
+    """PEFT writes none, but sharding a folder of weights gives them."""
     written = [adapter(seed) for seed in range(2)]
     for number, tensors in enumerate(written):
         folder = write_adapter(tmp_path / "run" / f"checkpoint-{number}", tensors)

@@ -1,4 +1,4 @@
-"""``dimred.merge`` with a metric, end to end: planted optima, noise, failures, statistics, and what is refused."""
+"""``dimred.merge`` with a metric, end to end: planted optima, noise, failures, statistics, and refusals."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def test_the_window_with_the_optimum_is_kept(planted: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Path, seed: int) -> None:
-    """Noise, but the same for the same weights: what was fitted to it stays the best when it is asked again."""
+    """The noise is the same for the same weights, so the candidate fitted to it stays the best."""
     plant(tmp_path / "run")
     asked = []
 
@@ -93,7 +93,7 @@ def test_single_failures_are_named_and_survived(planted: Path) -> None:
 
 def test_a_metric_that_always_fails_ends_it(planted: Path) -> None:
     out = planted / "x.safetensors"
-    for _ in range(2):  # the same command, with the metric mended, begins anew
+    for _ in range(2):  # the same command begins anew, so that a mended metric is called again
         with pytest.raises(SearchError) as failed:
             dimred.merge(planted / "run", out, metric=f"{METRICS}:raises", maximize=True)
         assert str(failed.value).startswith("the metric failed on the first 3 candidates: ")
@@ -154,7 +154,7 @@ def test_the_table_and_the_json(planted: Path) -> None:
         ({"metric_command": "x", "minimize": True}, "--metric-command is 'x'; put {} where the candidate's path"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, options: dict, said: str) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, options: dict, said: str) -> None:
     plant(tmp_path / "run")
     with pytest.raises((ConfigError, SeriesError)) as refused:
         dimred.merge(tmp_path / "run", tmp_path / "x.safetensors", **options)

@@ -1,4 +1,4 @@
-"""Merges that are killed, stopped or disturbed go on, and lose and mix nothing."""
+"""Merges that are killed, stopped or disturbed resume, and neither lose nor mix scores."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def remove_result(out: Path) -> None:
 
 
 def test_what_was_scored_before_a_kill_is_not_scored_again(planted: Path) -> None:
-    """SIGKILL in the middle, and again; the scores and the result are those of a call that was left alone."""
+    """After two SIGKILLs the scores and the result are those of an undisturbed call."""
     arguments = ["merge", planted / "run", "--metric", f"{METRICS}:distance", "--minimize"]
     whole = planted / "whole.safetensors"
     assert command(*arguments, "--out", whole).returncode == 0
@@ -87,7 +87,7 @@ def test_ctrl_c_before_the_first_score_names_no_budget(planted: Path) -> None:
 
 
 def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
-    """The metric's process is in a session of its own: it does not die of the same ctrl-C, and is ended with us."""
+    """The metric's process has a session of its own, so the same ctrl-C does not kill it; it ends with the merge."""
     out = planted / "x.safetensors"
     scores = planted / "x.safetensors.merge" / "scores.jsonl"
     program = [Path(sys.executable).with_name("dimred"), "merge", planted / "run", "--metric", f"{METRICS}:distance"]
@@ -137,7 +137,7 @@ def test_two_processes_do_not_write_the_same_scores(planted: Path) -> None:
 
 
 def test_a_disk_that_is_full_in_the_middle(planted: Path) -> None:
-    """The scratch folder goes away: a fault, not a failed trial; what was written before is kept."""
+    """The scratch folder goes away: that is a fault, not a failed trial, and earlier scores are kept."""
     out = planted / "x.safetensors"
     count = [0]
 
@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written_to_is_a_fault(planted: Path) -> None:
         FaultError, match=r"^--out is '.*x\.safetensors', which can't be written \(.*x\.safetensors\.merge"
     ):
         dimred.merge(planted / "run", out, metric=score_zero, minimize=True)
-    longest = planted / f"{'n' * 243}.safetensors"  # there is no room for the ending of the record
+    longest = planted / f"{'n' * 243}.safetensors"  # the record's longer ending does not fit
     for options in ({}, {"metric": score_zero, "minimize": True}):
         with pytest.raises(FaultError, match="File name too long"):
             dimred.merge(planted / "run", longest, **options)

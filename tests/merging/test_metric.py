@@ -1,4 +1,4 @@
-"""The user's metric: what it may return, and every way it may fail without ending the search."""
+"""What a user's metric may return, and every way in which it may fail without ending the search."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_a_number_a_pair_and_samples(candidate: Path, returned: object, score: S
         ([1.0, float("nan")], r"it returned \[1.0, nan\], which is not finite"),
     ],
 )
-def test_what_is_no_score(candidate: Path, returned: object, said: str) -> None:
+def test_a_returned_value_that_is_no_score_is_refused(candidate: Path, returned: object, said: str) -> None:
     with pytest.raises(MetricError, match=said):
         FunctionMetric(lambda path: returned).score(candidate, "search")
 
@@ -66,7 +66,7 @@ def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log:
     assert metric.score(candidate, "search") == Score(0.5)
     assert "this goes to the log" in log.read_text()
     metric = started(f"{METRICS}:samples")
-    metric._timeout_seconds = 1e12  # no limit, in words of the user
+    metric._timeout_seconds = 1e12  # what a user may give for no limit
     assert metric.score(candidate, "search").samples == (0.5, 1.5, 4.0)
     seen = []
 
@@ -79,11 +79,7 @@ def test_a_function_of_a_file_and_of_this_process(started, candidate: Path, log:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("raises", "RuntimeError: no such data set"),
-        ("dies", "its process died (signal 9)"),
-    ],
+    ("name", "said"), [("raises", "RuntimeError: no such data set"), ("dies", "its process died (signal 9)")]
 )
 def test_a_failure_is_told_and_the_next_call_works(started, candidate: Path, name: str, said: str) -> None:
     metric = started(f"{METRICS}:{name}")
@@ -105,7 +101,7 @@ def test_a_metric_that_never_returns(started, candidate: Path, tmp_path: Path, m
 
 @pytest.mark.parametrize("name", ["hangs", "hangs_with_the_lock"])
 def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, name: str) -> None:
-    """The kernel ends it: the metric may keep the interpreter's lock for ever, and no thread of it ever runs again."""
+    """The kernel must end it, because a metric that keeps the interpreter's lock runs no thread of ours."""
     for number in (1, 2):
         write_file(tmp_path / "run" / f"n-{number}.safetensors", {"w": VALUES})
     program = [Path(sys.executable).with_name("dimred"), "merge", tmp_path / "run", "--out", tmp_path / "x.safetensors"]
@@ -181,7 +177,7 @@ def test_the_hook_changes_the_statistics_and_nothing_else(started, tmp_path: Pat
         ({"bn.running_mean": np.zeros(3)}, "'bn.running_mean' with the shape (3,); allowed: (7,)"),
     ],
 )
-def test_a_hook_that_returns_something_else(tmp_path: Path, returned: object, said: str) -> None:
+def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path, returned: object, said: str) -> None:
     candidate = write_file(tmp_path / "candidate.safetensors", network(1))
     with pytest.raises(MetricError) as failed:
         FunctionMetric(lambda path: 0, lambda path: returned).reestimate(candidate)

@@ -1,4 +1,4 @@
-"""Networks named package.module:factory: found, and what is said where they are not."""
+"""Networks named package.module:factory are found, and errors say why one is not."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
         ("own_networks:broken", "failed with RuntimeError: out of ideas"),
     ],
 )
-def test_what_is_wrong_is_said(folder: None, name: str, said: str) -> None:
+def test_an_unusable_factory_is_explained(folder: None, name: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         make_cell(name)
     assert said in str(refused.value)

@@ -30,7 +30,7 @@ def test_published_parameter_counts(resnet50):
 
 
 def test_published_shapes_of_each_stage(resnet50):
-    """He et al. 2015, table 1: output sizes 56, 28, 14, 7 at 224; here at 64, with 3, 4, 6, 3 blocks."""
+    """He et al. 2015, table 1, has the sizes 56, 28, 14, 7 at 224, with 3, 4, 6, 3 blocks; here the input has 64."""
     x = resnet50.stem(Tensor(np.zeros((2, 3, 64, 64), np.float32)))
     assert x.shape == (2, 64, 16, 16)
     ends, shapes = (3, 7, 13, 16), []
@@ -55,7 +55,7 @@ def test_a_block_adds_its_shortcut():
 
 
 def test_the_stem_pools_as_the_paper_does(resnet50):
-    """3 x 3 maximum, stride 2, over one ring of padding that never wins."""
+    """It takes 3 x 3 maxima, stride 2, over one ring of padding that never wins."""
     pool = nn.SequentialCell(list(resnet50.stem.name_cells().values())[3:])
     x = np.abs(np.random.default_rng(1).standard_normal((1, 2, 8, 8))).astype(np.float32)
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
@@ -72,7 +72,7 @@ def fans(weight: np.ndarray) -> tuple[int, int]:
     return weight.shape[1] * receptive, weight.shape[0] * receptive
 
 
-# What a weight divided by this number looks like: standard deviation 1, and its largest possible size.
+# Name -> the scale that gives weights a standard deviation of 1, and the largest weight in that scale.
 TRUNCATED = 0.8796  # standard deviation of a unit normal cut off at -2 and 2
 EXPECTED = {
     "xavier_uniform": (lambda fan_in, fan_out: np.sqrt(2 / (fan_in + fan_out)), np.sqrt(3)),

@@ -1,4 +1,4 @@
-"""Layers, parameters and FLOPs against counts by hand, and the published ones of ResNet-50."""
+"""Layers, parameters and FLOPs equal counts by hand, and those published for ResNet-50."""
 
 import mindspore as ms
 import numpy as np

@@ -1,4 +1,4 @@
-"""Merging, written plainly: one float64 loop, rounding by whole numbers, and the papers' own recursions."""
+"""Merging written plainly: one float64 loop, rounding by whole numbers, and the papers' own recursions."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def weighted_mean(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -> np.ndarray:
-    """sum(c_i x_i) / sum(c_i) in float64, in order."""
+    """Return sum(c_i x_i) / sum(c_i) in float64, summed in order."""
     total = np.zeros(arrays[0].shape)
     for array, coefficient in zip(arrays, coefficients, strict=True):
         total = total + coefficient * array.astype(np.float64)
@@ -14,7 +14,7 @@ def weighted_mean(arrays: Sequence[np.ndarray], coefficients: Sequence[float]) -
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The bits of the bfloat16 nearest to each float64, ties to the even one.
+    """Return the bits of the bfloat16 nearest to each float64, ties to the even one.
 
     v = m 2^e with 1/2 <= m < 1 has bfloat16 neighbours that are 2^(e - 8) apart, and 2^-133 where these are subnormal.
     Divided by a power of two, v is rounded to a whole number by NumPy, ties to even, without an error before.
@@ -31,7 +31,7 @@ def from_bfloat16(bits: int) -> float:
 
 
 def power_function_average(values: np.ndarray, steps: Sequence[int], exponent: float) -> np.ndarray:
-    """EDM2's running average (Karras et al., 2024, eq. 127): a <- b a + (1 - b) x, b = (1 - dt / t)^(g + 1)."""
+    """Return EDM2's average (Karras et al., 2024, eq. 127): a <- b a + (1 - b) x, b = (1 - dt / t)^(g + 1)."""
     average = np.zeros(values.shape[1])
     before = 0
     for value, step in zip(values, steps, strict=True):
@@ -42,7 +42,7 @@ def power_function_average(values: np.ndarray, steps: Sequence[int], exponent: f
 
 
 def power_function_width(exponent: float) -> float:
-    """The standard deviation of the density (g + 1) t^g on [0, 1], by numerical integration."""
+    """Return the standard deviation of the density (g + 1) t^g on [0, 1], by numerical integration."""
     times = (np.arange(1_000_000) + 0.5) / 1_000_000
     density = (exponent + 1) * times**exponent / len(times)
     mean = float(np.sum(times * density))
@@ -50,7 +50,7 @@ def power_function_width(exponent: float) -> float:
 
 
 def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
-    """x_0 + sum_i w_i (x_i - x_(i-1)): each update between two checkpoints, scaled by its decay (WSM, theorem 1)."""
+    """Return x_0 + sum_i w_i (x_i - x_(i-1)): each update is scaled by its decay (WSM, theorem 1)."""
     result = values[0].astype(np.float64)
     for number, factor in enumerate(factors, start=1):
         result = result + factor * (values[number] - values[number - 1])
@@ -58,20 +58,20 @@ def decayed(values: np.ndarray, factors: Sequence[float]) -> np.ndarray:
 
 
 def lora_delta(a: np.ndarray, b: np.ndarray, alpha: float, *, rslora: bool = False) -> np.ndarray:
-    """What an adapter adds to a layer, alpha / r B A, or alpha / sqrt(r) B A (Hu et al., 2021; Kalajdzievski, 2023)."""
+    """Return alpha / r B A, or alpha / sqrt(r) B A, an adapter's layer (Hu et al., 2021; Kalajdzievski, 2023)."""
     rank = len(a)
     scale = alpha / np.sqrt(rank) if rslora else alpha / rank
     return scale * (b.reshape(len(b), rank).astype(np.float64) @ a.reshape(rank, -1).astype(np.float64))
 
 
 def nearest_of_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
-    """The nearest matrix of a rank, by the singular values of the whole one (Eckart and Young, 1936)."""
+    """Return the nearest matrix of a rank, by the singular values of the whole one (Eckart and Young, 1936)."""
     u, values, v = np.linalg.svd(matrix, full_matrices=False)
     return (u[:, :rank] * values[:rank]) @ v[:rank]
 
 
 def greedy_soup(vectors: np.ndarray, score) -> tuple[list[int], float]:
-    """Model soups, recipe 1: from the best to the worst, of equal ones the newer first, each that does not harm."""
+    """Follow Model soups, recipe 1: from best to worst, the newer of equals first, add each that does no harm."""
     alone = [score(vector) for vector in vectors]
     order = sorted(range(len(vectors)), key=lambda number: (alone[number], number), reverse=True)
     members, reached = [order[0]], alone[order[0]]

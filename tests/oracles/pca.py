@@ -4,7 +4,7 @@ import numpy as np
 
 
 def principal_components(snapshots: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, first k principal directions (k, M) and all singular values, by SVD of the centred matrix.
+    """Return mean, first k principal directions (k, M) and all singular values, by SVD of the centred matrix.
 
     Jolliffe, Principal Component Analysis (2nd ed.), equation 3.5.1: X = U L A'.
     """
@@ -14,7 +14,7 @@ def principal_components(snapshots: np.ndarray, k: int) -> tuple[np.ndarray, np.
 
 
 def gram_schmidt(rows: np.ndarray) -> np.ndarray:
-    """Modified Gram-Schmidt, twice: Golub & Van Loan, Matrix Computations (4th ed.), algorithm 5.2.6."""
+    """Apply modified Gram-Schmidt twice: Golub & Van Loan, Matrix Computations (4th ed.), algorithm 5.2.6."""
     basis = rows.astype(np.float64)
     for _ in range(2):
         for i in range(len(basis)):
@@ -25,7 +25,7 @@ def gram_schmidt(rows: np.ndarray) -> np.ndarray:
 
 
 def subspace_distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The sine of the largest angle between the row spaces of two orthonormal bases of equal size.
+    """Return the sine of the largest angle between the row spaces of two orthonormal bases of equal size.
 
     Golub & Van Loan, section 2.5.3: dist = |(I - P P') Q'|_2, accurate for small angles.
     """

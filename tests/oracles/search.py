@@ -1,7 +1,7 @@
-"""Plain NumPy twin of the search in the subspace, float64, written from the equations and not from the code.
+"""A plain NumPy twin of the search in the subspace, in float64, written from the equations and not from the code.
 
 Equations: spec.md section 2, steps 1 to 6; Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS); Li et al. (2022), P-SGD. Line 6 with a cooldown: an optimizer's step on g - P' g_k, from w + t d;
+(inverse BFGS); Li et al. (2022), P-SGD. With a cooldown, line 6 is an optimizer's step on g - P' g_k, from w + t d;
 ``tests.oracles.train_step`` has the optimizers' own equations.
 """
 
@@ -12,14 +12,14 @@ import numpy as np
 
 
 def bfgs_inverse(h, s, y):
-    """Nocedal & Wright 6.17, as written: (I - r s y') H (I - r y s') + r s s', r = 1 / y's."""
+    """Apply Nocedal & Wright 6.17 as written: (I - r s y') H (I - r y s') + r s s', r = 1 / y's."""
     r = 1.0 / (y @ s)
     left = np.eye(len(s)) - r * np.outer(s, y)
     return left @ h @ left.T + r * np.outer(s, s)
 
 
 def cosine(s, y):
-    """The angle that the relative guard looks at."""
+    """Return the cosine that the relative guard compares."""
     return (y @ s) / (np.linalg.norm(y) * np.linalg.norm(s))
 
 
@@ -40,8 +40,8 @@ class Twin:
     learning_rate: Any = 0.1
     momentum: float = 0.9
     guard: float = 0.01
-    optimizer: Any = None  # of the cooldown: a ``tests.oracles.train_step.Optimizer``
-    sizes: Any = ()  # of the arrays it steps on
+    optimizer: Any = None  # the cooldown's: a ``tests.oracles.train_step.Optimizer``
+    sizes: Any = ()  # of the arrays that the optimizer steps on
     h: np.ndarray = field(init=False)
     pair_start: Any = None  # g_prev and s_prev of the last accepted step
     m: Any = 0.0
@@ -54,7 +54,7 @@ class Twin:
         self.h = np.eye(len(self.components))
 
     def step(self, batch):
-        """One step; what happened, as a dictionary."""
+        """Take one step, and return what happened as a dictionary."""
         p, w = self.components, self.weights
         loss, g = self.function(w, batch)
         g_k = p @ g  # 1

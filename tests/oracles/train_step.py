@@ -1,10 +1,10 @@
-"""Plain NumPy twins of a training step's parts, float64, written from the equations and not from the code."""
+"""Plain NumPy twins of a training step's parts, in float64, written from the equations and not from the code."""
 
 import numpy as np
 
 
 def clip(gradients, norm):
-    """All as one vector to a length of at most norm (Pascanu et al., 2013, algorithm 1)."""
+    """Scale all gradients as one vector to a length of at most ``norm`` (Pascanu et al., 2013, algorithm 1)."""
     before = np.sqrt(sum((g**2).sum() for g in gradients))
     if before > norm:
         gradients = [g * norm / before for g in gradients]
@@ -12,7 +12,7 @@ def clip(gradients, norm):
 
 
 def ema(start, values, decay, ramp):
-    """sum over updates s of (1 - d_s) prod_{r > s} d_r value_s, and prod d_r start: the recursion solved."""
+    """Return sum over updates s of (1 - d_s) prod_{r > s} d_r value_s, and prod d_r start: the recursion solved."""
     steps = np.arange(1, len(values) + 1)
     decays = decay * (1 - np.exp(-steps / 2000)) if ramp else np.full(len(values), decay)
     total = start * np.prod(decays)
@@ -22,7 +22,7 @@ def ema(start, values, decay, ramp):
 
 
 class LossScaleTwin:
-    """Micikevicius et al. (2018), section 3.2, with bounds."""
+    """The dynamic loss scale of Micikevicius et al. (2018), section 3.2, with bounds."""
 
     def __init__(self, scale, factor, window, smallest, largest):
         self.scale, self.factor, self.window = scale, factor, window
@@ -73,7 +73,7 @@ class Optimizer:
         return w - rate * (self.first[i] / (np.sqrt(self.second[i]) + self.eps) + decay * w)
 
     def _schedule_free(self, i, w, g, decay):
-        """Defazio et al. (2024), algorithm 1: z and x from all rates and gradients so far."""
+        """Follow Defazio et al. (2024), algorithm 1: compute z and x from all rates and gradients so far."""
         if self.t == 1:
             self.first[i] = [w]  # z_1, z_2, ...
         self.first[i].append(self.first[i][-1] - self._rate(self.t - 1) * (g + decay * w))
@@ -83,7 +83,7 @@ class Optimizer:
 
 
 def rates(name, peak, warmup, total, milestones=(), factor=0.1):
-    """One at a time, from the definitions."""
+    """Return the rate of each step, one at a time, from the definitions."""
     found = []
     for i in range(total):
         x = (i - warmup) / (total - warmup)

@@ -1,4 +1,4 @@
-"""One real run of both stages, short, shared by the tests of the programs and by the processes that run them."""
+"""One short real run of both stages, shared by the tests of the programs and by the processes that run them."""
 
 import fcntl
 import re
@@ -15,7 +15,7 @@ DIGITS = "digits with ü and blanks"
 
 
 class Shared:
-    """``shared(name, fill)``: a folder under ``root`` that the first process to ask fills, and all of them read."""
+    """Let the first process that asks fill a folder under ``root``, which all of them read."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -39,7 +39,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 
 @pytest.fixture(scope="session")
 def digits(shared: Shared) -> Path:
-    """Of the 4,000 test images a quarter; every run of a program measures them."""
+    """Write the digits with a quarter of the 4,000 test images, because every run of a program measures them."""
 
     def fill(folder: Path) -> None:
         write_digits(folder / DIGITS, seed=7)
@@ -52,7 +52,7 @@ def digits(shared: Shared) -> Path:
 
 @pytest.fixture(scope="session")
 def few_digits(digits: Path, shared: Shared) -> Path:
-    """200 images to train on, 50 to choose by, and 50 to test on."""
+    """Copy 200 images to train on, 50 to choose by, and 50 to test on."""
 
     def fill(few: Path) -> None:
         for split, count in (("train", 20), ("val", 5), ("test", 5)):
@@ -77,7 +77,7 @@ def two_stages(digits: Path, shared: Shared) -> TwoStages:
 
 @pytest.fixture(scope="session")
 def searched(two_stages: TwoStages, shared: Shared) -> Path:
-    """A run from the mean with alpha = 0, on the given matrix."""
+    """Run stage 2 from the mean with alpha = 0, on the given matrix."""
 
     def fill(out: Path) -> None:
         done = program(

@@ -39,7 +39,7 @@ def configuration(file: Path, *parts: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stage 1; ``one.yaml`` is its configuration."""
+    """Run a stage 1 with the configuration ``one.yaml``."""
     folder = tmp_path_factory.mktemp("all_parts")
     stage_1(folder, configuration(folder / "one.yaml", DATA, PARTS, ONE), folder / "one")
     return folder
@@ -101,6 +101,6 @@ def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
     assert json.loads((tmp_path / "two" / "result.json").read_text())["steps"] == STEPS
     begun = read_checkpoint(checkpoint(run, 2))
     saved = read_checkpoint(tmp_path / "two" / "checkpoint_stage_2" / f"network-1_{STEPS}.ckpt")
-    assert int(saved["ema.updates"]) > int(begun["ema.updates"])  # it goes on from stage 1's
+    assert int(saved["ema.updates"]) > int(begun["ema.updates"])  # it continues stage 1's count
     assert int(saved["loss_scale.overflows"]) >= int(begun["loss_scale.overflows"]) > 0
     assert "stage 1 made" not in caplog.text

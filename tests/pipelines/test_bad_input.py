@@ -1,4 +1,4 @@
-"""Bad input as a person meets it: one clear line, exit status 2, nothing is left. ``tests/builders`` has every kind."""
+"""Bad input ends with one clear line and exit status 2, and leaves nothing. ``tests/builders`` has every kind."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def assert_said_once(done: CompletedProcess[str], *said: str) -> None:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """What they hold, by name; a lock says who held it last, and the logs keep every attempt."""
+    """Read all files by name, except the lock, which names its last holder, and logs, which keep every attempt."""
     files = [
         path for path in folder.rglob("*") if path.is_file() and path.name not in (LOCK, RANK_LOG, ENVIRONMENT_LOG)
     ]
@@ -38,7 +38,7 @@ def test_a_program_started_directly_refuses_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_error_that_every_rank_finds_is_printed_once(devices: int, digits: Path, tmp_path: Path) -> None:
     command = ("train", "stage-1", digits, "--config", STAGE_1, "--device-target", "CPU", "--devices", devices)
-    for n_classes in ("8", "9"):  # the second attempt speaks of itself only
+    for n_classes in ("8", "9"):  # the second attempt reports only its own error
         done = dimred(*command, f"--set=model.n_classes={n_classes}", "--out", "new/out", cwd=tmp_path)
         assert_said_once(done, "10 classes", f"n_classes {n_classes};")
         assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The demo, as the README gives it, and with a short stage 1."""
+"""The demo runs as the README gives it, and with a short stage 1."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def test_the_demo_ends_with_a_table_a_sentence_and_a_picture_that_agree(epochs: 
     found = re.findall(r"^ *\S.*? {2,}([\d.]+) +([\d.]+) % *$", done.stdout, re.MULTILINE)
     (_, stage_1), (average_at, average), (ours_at, ours), (same_at, _), (twice_at, _) = found
     assert (float(same_at), float(twice_at)) == {2: (5, 10), 12: (16, 32)}[epochs]
-    assert epochs < float(average_at) < float(ours_at) <= float(same_at)  # choosing counts
+    assert epochs < float(average_at) < float(ours_at) <= float(same_at)  # the cost of choosing counts
     told = [f"{100 * result[name]:.2f}" for name in ("accuracy_average", "accuracy_reestimated")]
     assert [average, ours] == told
     assert result["kept"] in {candidate["name"] for candidate in result["kept_candidates"]}

@@ -1,4 +1,4 @@
-"""``dimred train --fast-dev-run``: a step and all that surrounds it, on the user's own data and network."""
+"""``dimred train --fast-dev-run`` makes one step and all that surrounds it, on the user's data and network."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -29,13 +29,13 @@ def test_two_ranks_of_stage_1_go_through_every_phase_and_leave_nothing(tmp_path:
     assert "epoch 2/2  step 1  loss" in done.stdout
     assert "{'Accuracy': 0." in done.stdout
     assert "went well on 2 ranks in" in done.stdout.splitlines()[-1]
-    assert "next: " not in done.stdout  # of a network that is gone
+    assert "next: " not in done.stdout  # the network is gone
     assert list(tmp_path.iterdir()) == [config]
 
 
 @pytest.fixture
 def weights(tmp_path: Path, config: Path) -> Path:
-    """Of a stage 1 on one rank, beside four snapshots and ``two.yaml``, a cooldown with a search."""
+    """Run stage 1 on one rank; return its checkpoint, beside four snapshots and ``two.yaml``, which searches."""
     options = ("stop=null", "epochs=4", "snapshots.format=safetensors")
     command = ("train", "stage-1", ".", "--config", config, *ONE_RANK, *(f"--set={option}" for option in options))
     dimred(*command, cwd=tmp_path, status=0)
@@ -52,7 +52,7 @@ def test_stage_2_on_safetensors_chooses_fits_a_basis_and_makes_one_step(tmp_path
     assert "epoch 1/1  step 1" in done.stdout
     assert "\nkept: " in done.stdout
     assert "a step and all that surrounds it went well on 1 rank in" in done.stdout
-    assert "stage 1 made" not in done.stdout + done.stderr  # 4 steps in an epoch, and so does the whole stage 2
+    assert "stage 1 made" not in done.stdout + done.stderr  # a whole stage 2 makes 4 steps an epoch, too
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -1,4 +1,4 @@
-"""The production recipe, ResNet-50 at 224 pixels on real JPEGs, two ranks, only shortened by --set."""
+"""The production recipe, ResNet-50 at 224 pixels on real JPEGs, on two ranks and only shortened by --set."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""Killed at random moments of its writing, and resumed each time: the results are those of the uninterrupted run.
+"""Kill a run at random moments of its writing, resume it each time, and get the uninterrupted run's results.
 
-DIMRED_KILLS (default 1) kills in each phase, DIMRED_KILL_SEED (default 1) chooses the moments; up to three kills hit
-one run after another. ``-m slow`` runs 30 kills in each phase.
+DIMRED_KILLS (default 1) is the number of kills in each phase, and DIMRED_KILL_SEED (default 1) chooses the moments; up
+to three kills hit one run. ``-m slow`` makes 30 kills in each phase.
 """
 
 import os
@@ -46,7 +46,7 @@ class Phase:
 
 
 def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: bool, how: str = "SIGKILL"):
-    """The phase with ``--out`` in ``folder``, ended by a signal; the process and its number of events (0: it died)."""
+    """Run the phase with ``--out`` in ``folder`` and signal it; return the process and its events (0 if it died)."""
     count = folder / "count"
     count.unlink(missing_ok=True)
     options = phase.resume if resumed else []
@@ -83,7 +83,7 @@ def pca(stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory) -
 def stage_2(
     few_digits: Path, stage_1: tuple[Phase, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Phase, Path]:
-    """Without a basis: it is fitted on the way."""
+    """Run stage 2 without a basis, which it fits on the way."""
     folder = tmp_path_factory.mktemp("two")
     weights = stage_1[1] / "checkpoint_stage_1" / "resnet_small-3_10.ckpt"
     options = [f"--set={option}" for option in TWO]
@@ -92,7 +92,7 @@ def stage_2(
 
 
 def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[str], None]) -> None:
-    """Kill and resume until there were so many kills; compare each run that came to its end."""
+    """Kill and resume ``kills`` times; compare each run that came to its end."""
     chance = random.Random(seed)
     so_far, run = 0, 0
     while so_far < kills:
@@ -101,7 +101,7 @@ def survive(phase: Phase, kills: int, seed: int, folder: Path, say: Callable[[st
         in_a_row, done = 0, None
         while done is None or done.returncode != 0:
             kill = in_a_row < IN_A_ROW and so_far < kills
-            # A resumed run has fewer events left: moments near the end are then never reached, and it ends by itself.
+            # A resumed run has fewer events left, so it may end before a late moment comes.
             event = chance.randint(1, phase.events if in_a_row == 0 else phase.events // 2) if kill else 0
             delay = chance.choice([0, 0, chance.uniform(0, 0.3)])
             done, _ = killed(phase, place, event, delay, resumed=in_a_row > 0)

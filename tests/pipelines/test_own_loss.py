@@ -1,4 +1,4 @@
-"""A regression of two inputs through both stages and the comparison, with a user's own loss and metric."""
+"""A regression of two inputs goes through both stages and the comparison with a user's own loss and metric."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ TWO = {"epochs": 2, "start": "best", "search": {"n_components": 4}}
 
 
 class Shown(NamedTuple):
-    """The folder of both runs, and what each of them said."""
+    """The folder of both runs, and what each run printed."""
 
     folder: Path
     one: str

@@ -1,4 +1,4 @@
-"""Both stages under a pseudo-terminal: a live bar there, plain lines in a file, MindSpore's own words in a log."""
+"""Both stages show a live bar on a pseudo-terminal and plain lines in a file; MindSpore's words go to a log."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ TERMINAL = {"TERM": "xterm", "COLUMNS": "120"}
 
 
 def in_a_terminal(*command: object, cwd: Path, log: Path | None = None, **environment: str) -> str:
-    """Run a command on a pseudo-terminal, standard output perhaps in a file; everything that the terminal showed."""
+    """Run a command on a pseudo-terminal, with standard output in ``log`` if given; return what the terminal showed."""
     typed = shlex.join(map(str, command)) + ("" if log is None else f" > {shlex.quote(str(log))}")
     return run("script", "-qec", typed, "/dev/null", cwd=cwd, environment=TERMINAL | environment, status=0).stdout
 
@@ -41,7 +41,6 @@ def test_a_file_gets_plain_lines(two_stages: TwoStages) -> None:
 
 @pytest.mark.slow
 def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: Path, tmp_path: Path) -> None:
-    """``dimred train`` in a terminal, its standard output in a file."""
     log = tmp_path / "log"
     options = ("--set=epochs=2", "--set=data.batch_size=5", "--set=data.eval_split=val")
     command = (
@@ -50,7 +49,7 @@ def test_the_launcher_shows_its_ranks_bar_and_keeps_the_lines_apart(few_digits: 
     )  # fmt: skip
     shown = in_a_terminal(*command, *options, cwd=tmp_path, log=log)
     assert re.search(r"stage 1 .*40/40.*/s.*loss \d\.\d+, accuracy \d+\.\d %", shown)
-    assert len(set(re.findall(r"(\d+)/40", shown))) > 3  # it moved; no word begins between a colour's m and a digit
+    assert len(set(re.findall(r"(\d+)/40", shown))) > 3  # it moved; \b fails between a colour's m and a digit
     assert "loss is" not in shown
     lines = log.read_text().splitlines()
     assert [line[:18] for line in lines if line.startswith("epoch:")] == ["epoch: 1 step: 20 ", "epoch: 2 step: 20 "]

@@ -1,5 +1,4 @@
-"""Jobs of two ranks: what they show and save; killed, after a data fault, on two hosts and by a rank table they give
-the same bytes."""
+"""Jobs of two ranks give the same bytes when killed, after a data fault, on two hosts and by a rank table."""
 
 import json
 import os
@@ -48,7 +47,7 @@ class RanksJob:
 
 
 def results_of(out: Path, stage: int) -> dict[str, Any]:
-    """Rank 0's files but its logs; rank 1 writes nothing else."""
+    """Read rank 0's files except its logs; rank 1 writes only logs."""
     return {name: found for name, found in results(out / f"device0_stage_{stage}").items() if not name.endswith(".log")}
 
 
@@ -137,7 +136,7 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
     image.write_bytes(whole)
     again = run(*command, "--resume", cwd=tmp_path, status=0)
     assert f"going on after step {state.progress['done']} of epoch {state.progress['epoch']}" in again.stdout
-    # The statistics were averaged over the ranks at another step than without the fault: their last bits may differ.
+    # The fault changes the step at which statistics are averaged over the ranks, so their last bits may differ.
     for name in differing(results_of(tmp_path, stage), job.results):
         found, expected = (arrays_of(files[name], tmp_path) for files in (results_of(tmp_path, stage), job.results))
         for parameter, value in expected.items():
@@ -148,7 +147,7 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
 
 
 def arrays_of(found: Any, folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint, given as its bytes or as the values of a state."""
+    """Return the arrays of a checkpoint, given as its bytes or as the values of a state."""
     if isinstance(found, dict):
         return {
             name: np.frombuffer(value, np.float32 if is_statistic(name) else np.uint8) for name, value in found.items()
@@ -158,14 +157,14 @@ def arrays_of(found: Any, folder: Path) -> dict[str, np.ndarray]:
 
 
 def started(command: list[str], folder: Path, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """The process, and the file with what it prints."""
+    """Start the command; return its process, and the file with what it prints."""
     log, variables = folder / "msg", os.environ | environment
     with log.open("wb") as file:
         return subprocess.Popen(command, cwd=folder, env=variables, stdout=file, stderr=subprocess.STDOUT), log
 
 
 def two_hosts(folder: Path) -> tuple[list[Path], str]:
-    """The folders of two hosts, both of them here, and a port for them."""
+    """Make the folders of two hosts, both on this machine, and find a port for them."""
     hosts = [folder / f"host {number}" for number in range(2)]
     for host in hosts:
         host.mkdir()
@@ -185,7 +184,7 @@ def wait_for_a_state(process: subprocess.Popen[bytes], folder: Path) -> None:
 def test_two_hosts_give_the_bytes_of_one(
     stage: int, by: str, two_stages: TwoStages, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Both on loopback, each in a folder of its own; the second finds neither weights, snapshots nor basis."""
+    """Both hosts are on loopback with folders of their own; the second has neither weights, snapshots nor basis."""
     job: RanksJob = request.getfixturevalue(f"job_{stage}")
     paths = {str(two_stages.weights): "weights.ckpt", str(two_stages.matrix): "pca_mat.npy"}
     command = [paths.get(word, word) for word in job.command]
@@ -200,7 +199,7 @@ def test_two_hosts_give_the_bytes_of_one(
     (hosts[0] / "checkpoint_pca").symlink_to(two_stages.snapshots)
     for file in (two_stages.matrix, two_stages.matrix.with_suffix(".h5")):
         (hosts[0] / file.name).symlink_to(file)
-    jobs = [  # with as many threads as each of two ranks on one host of 2 cores has
+    jobs = [  # as many threads as each of two ranks has on one host of 2 cores
         started([*command, "--node-rank", str(number)], host, OMP_NUM_THREADS="1") for number, host in enumerate(hosts)
     ]
     statuses = [process.wait(timeout=300) for process, _ in jobs]
@@ -213,7 +212,7 @@ def test_two_hosts_give_the_bytes_of_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, tmp_path: Path) -> None:
-    """MindSpore's heartbeat tells the other; here within about 35 s."""
+    """MindSpore's heartbeat tells the other host within about 35 s here."""
     hosts, port = two_hosts(tmp_path)
     command = [*job_1.command, "--set=epochs=400", "--set=schedule.total_epochs=401", "--nodes", "2"]
     command += ["--master-addr", "127.0.0.1", "--master-port", port]
@@ -225,13 +224,13 @@ def test_a_host_that_dies_ends_the_job_on_the_other(dead: int, job_1: RanksJob, 
     jobs[dead][0].wait()
     assert process.wait(timeout=120) not in (0, None)
     print(f"host {1 - dead} ended {time.monotonic() - began:.1f} s after host {dead}")
-    failed = "rank 1 of 2" if dead == 0 else "rank 0 of 2|the scheduler"  # which is on host 0, and may end first
+    failed = "rank 1 of 2" if dead == 0 else "rank 0 of 2|the scheduler"  # on host 0, where either may end first
     assert re.search(rf"error: ({failed}) .*if its log names no cause, look at the other hosts", log.read_text())
     assert soon(lambda: nothing_is_left(tmp_path))
 
 
 def program_of(folder: Path) -> int:
-    """The process whose last argument is this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
+    """Find the process that writes to this folder: ``dimred.pipelines.stage_* ... --out FOLDER``."""
     found = [process.pid for process in others() if {str(folder), "--out"} <= set(process.info["cmdline"] or [])]
     assert found, f"no process writes to {folder}"
     return found[0]

@@ -1,4 +1,4 @@
-"""The README's commands and its program, run as they stand."""
+"""The README's commands and its program run as they stand."""
 
 import re
 import sys

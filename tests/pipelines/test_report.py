@@ -1,4 +1,4 @@
-"""``dimred report`` on a real run: one file, whole by itself, read by a program and by a browser."""
+"""``dimred report`` on a real run makes one self-contained file, which a program and a browser can read."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""Both stages, run whole as programs."""
+"""Both stages run whole, as programs."""
 
 import json
 import re
@@ -28,7 +28,7 @@ EPOCHS, STEPS = 2, 18
 
 
 def test_the_series_is_ordered_by_step_and_holds_the_trainable_weights_only(two_stages: TwoStages) -> None:
-    """The last of them are those of the last full checkpoint."""
+    """The last snapshot has the weights of the last full checkpoint."""
     series = CheckpointSeries.open(two_stages.snapshots)
     steps = [entry.step for entry in series.entries]
     assert steps == sorted(set(steps))
@@ -47,7 +47,7 @@ def test_the_resolved_configuration_lies_beside_the_run(two_stages: TwoStages) -
 
 
 class FirstOfSeveral(Ranks):
-    """One process that notes what it is asked to broadcast."""
+    """A single process that records what it is asked to broadcast."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -57,7 +57,7 @@ class FirstOfSeveral(Ranks):
 
 
 def test_all_ranks_begin_with_the_weights_of_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seed is the same on all of them; but an own network may draw from a generator of its own."""
+    """The ranks have the same seed, but a user's network may draw from a generator of its own."""
     ranks = FirstOfSeveral()
     monkeypatch.setattr("dimred.pipelines.stage_1.set_up", lambda *_, **__: ranks)
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK | {"epochs": 1}))
@@ -98,7 +98,7 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
 
 
 def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
-    """By default; without a search after it, what is kept is that start."""
+    """The best start is the default, and a search that does not move keeps it."""
     done = program(
         "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
         tmp_path / "out", "--set=epochs=1", "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
@@ -121,7 +121,7 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
 
 
 def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str) -> bool:
-    """Whether they are what the name says: "last", or "uniform of 5 snapshots, steps 10 to 50"."""
+    """Return whether the weights are what the name says: "last", or "uniform of 5 snapshots, steps 10 to 50"."""
     if name == "last":
         last = read_checkpoint(two_stages.weights)
         return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
@@ -135,7 +135,7 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
 def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     two_stages: TwoStages, tmp_path: Path
 ) -> None:
-    """From the last weights; the matrix that is fitted on the way is the one that the command fits."""
+    """It starts from the last weights, with a matrix fitted on the way, which must be the one that the command fits."""
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
         "--set=start=last", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
@@ -144,7 +144,7 @@ def test_a_search_that_accepts_nothing_stops_says_why_and_keeps_the_start(
     assert "no step was accepted 3 times in a row" in done.stdout
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert "max_trials" in result["stopped"]
-    assert result["epochs"] == result["steps"] / STEPS < 1  # what was done, so that its cost is
+    assert result["epochs"] == result["steps"] / STEPS < 1  # only what was done counts as cost
     assert result["kept"] == "start"
     assert (tmp_path / "out" / "pca_mat.npy").read_bytes() == two_stages.matrix.read_bytes()
     assert result["accuracy_start"] == read_metrics(two_stages.stage_1 / "metrics.jsonl")[-1]["accuracy"]
@@ -197,7 +197,7 @@ def test_the_cooldown_takes_over_from_stage_1_and_needs_no_basis(
     assert result["basis"] is None
     assert not (out / "pca_mat.npy").exists()
     losses = {record["name"]: record["loss"] for record in result["kept_candidates"]}
-    assert list(losses) == ["average", "start", "1"]  # wherever it begins, the best average may be kept
+    assert list(losses) == ["average", "start", "1"]  # the best average may be kept, wherever stage 2 begins
     assert losses["1"] < losses["start"]
     averages = {record["name"]: record["loss"] for record in result["average_candidates"]}
     assert losses["average"] == pytest.approx(averages[result["average_of"]], rel=1e-5)

@@ -1,4 +1,4 @@
-"""The tutorials, as they stand: a stranger's network through both stages; a folder of checkpoints, merged."""
+"""The tutorials work as they stand: a user's network through both stages, and a folder of checkpoints merged."""
 
 import json
 import re
@@ -17,7 +17,7 @@ ADAPTERS = ("adapter", "small-adapter")
 
 
 def write_files(text: str, folder: Path) -> list[str]:
-    """Write the files that a page shows; their names."""
+    """Write the files that a page shows, and return their names."""
     files = re.findall(r"`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     for name, content in files:
         (folder / name).write_text(content)
@@ -36,11 +36,11 @@ def test_a_strangers_network_goes_through_both_stages(tmp_path: Path) -> None:
     done = run_commands(TUTORIAL, tmp_path)
     first, second = (float(found) for found in re.findall(r"^\{'Accuracy': (0\.\d+)\}$", done.stdout, re.MULTILINE))
     assert first > 0.3
-    assert second > first + 0.1  # the rate that stage 2 brings to 0
+    assert second > first + 0.1  # because stage 2 brings the rate to 0
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").stat().st_size > 100_000
     passes = [float(found) for found in re.findall(r"^\| .*? \| (\d+\.\d) \|", done.stdout, re.MULTILINE)]
     assert passes[0] == 4.0
-    assert passes == sorted(passes)  # choosing counts, and stage 2 on top of it
+    assert passes == sorted(passes)  # the cost of choosing counts, and that of stage 2 on top of it
     assert len(set(passes)) == 3
 
 

@@ -1,4 +1,4 @@
-"""The plane of the first two directions: what is drawn is what was measured."""
+"""The plane of the first two directions shows what was measured."""
 
 import mindspore as ms
 import numpy as np

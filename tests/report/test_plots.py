@@ -1,17 +1,10 @@
-"""The pictures: what is drawn is what was measured."""
+"""The pictures show what was measured."""
 
 from pathlib import Path
 
 import numpy as np
 
-from dimred.report.plots import (
-    plot_comparison,
-    plot_curve,
-    plot_metric,
-    plot_spectrum,
-    plot_steps,
-    save_figure,
-)
+from dimred.report.plots import plot_comparison, plot_curve, plot_metric, plot_spectrum, plot_steps, save_figure
 
 
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:

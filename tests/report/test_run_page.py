@@ -1,4 +1,4 @@
-"""The page of a run whose files were written by hand, so that what it must say is known; and the page's parts."""
+"""The page of a run whose files were written by hand, so that its text is known, and the page's parts."""
 
 import json
 import re
@@ -30,14 +30,14 @@ def stage_1_page(run: RunFiles, out: Path) -> Path:
 
 
 def stage_2_page(run: RunFiles, out: Path, last: float | None = 0.55, **changed: object) -> Path:
-    """The page of a stage 2 in whose result some values are changed."""
+    """Write the page of a stage 2 in whose result some values are changed."""
     record = read_stage_2(run.stage_2)
     make_report_folder(out)
     return write_report(out, replace(record, result=record.result | changed), "test", last)
 
 
 def described(page: Path) -> list[str]:
-    """What each picture tells a reader who can't see it."""
+    """Return what each picture tells a reader who can't see it."""
     return re.findall(r'aria-label="(.*?)"', page.read_text())
 
 
@@ -129,7 +129,7 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
 
 
 def test_both_stages_are_drawn_with_the_same_kind_of_statistics(run: RunFiles) -> None:
-    """Re-estimated if both stages have it; what only one stage has is not drawn."""
+    """The statistics are re-estimated if both stages have such values; what only one stage has is not drawn."""
     stage_1, stage_2 = read_stage_1(run.stage_1 / "checkpoint_stage_1"), read_stage_2(run.stage_2)
     again = {"accuracy_reestimated_by_point": {"start": 0.62, "1": 0.7}}
     both = replace(stage_2, result=stage_2.result | again)

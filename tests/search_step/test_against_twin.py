@@ -1,9 +1,9 @@
-"""The whole step against its plain NumPy twin, 50 steps.
+"""Compare the whole step with its plain NumPy twin over 50 steps.
 
-With short steps cell and twin run free of each other for 50 steps, and end at the same weights to float32 accuracy.
-With steps as long as BFGS wants them, each pair of noisy batches multiplies a rounding difference by up to the
-condition of H, so two runs drift apart whatever computes them. There the twin takes over the cell's weights after each
-step, but nothing else: H, pairs, momenta and decisions are its own over all 50 steps.
+With short steps, cell and twin run free of each other and end at the same weights to float32 accuracy. With steps as
+long as BFGS wants them, each pair of noisy batches multiplies a rounding difference by up to the condition of H, so
+that any two runs drift apart. There the twin takes over the cell's weights after each step, but nothing else: H, pairs,
+momenta and decisions are its own over all 50 steps.
 """
 
 import numpy as np
@@ -24,12 +24,12 @@ from tests.helpers.networks import (
 from tests.oracles.search import Twin
 
 N_STEPS = 50
-TOLERANCE = 1e-2  # of a step's length: float32 rounding times the condition of H times the noise in y, 1e-7 * 1e4 * 10
+TOLERANCE = 1e-2  # share of a step's length: float32 rounding, condition of H and noise in y, 1e-7 * 1e4 * 10
 
-FREE_TOLERANCE = 3e-5  # of the distance travelled, over 50 free steps
+FREE_TOLERANCE = 3e-5  # share of the distance travelled over 50 free steps
 LONGEST = 0.05
 
-# The options of each case; nearly all change one thing about the first.
+# Nearly every case changes one thing about the first.
 CASES = {
     "as_published": {},
     "alpha_0": {"alpha": 0.0},
@@ -65,7 +65,7 @@ class Pair:
         self.twin = Twin(function, basis.components, weight_vector(self.network), **options)
 
     def steps(self):
-        """What both find on each batch."""
+        """Yield what both find on each batch."""
         for number, batch in enumerate(self.batches):
             found = self.step(*(Tensor(part) for part in batch))
             expected = self.twin.step(tuple(part.astype(np.float64) for part in batch))
@@ -115,7 +115,7 @@ def test_mlp(case):
 
 
 def run_free(problem, case):
-    """Cell and twin from the same start, each on its own from there."""
+    """Run cell and twin from the same start, each on its own from there."""
     pair = Pair(problem, CASES[case])
     step, twin, start = pair.step, pair.twin, pair.twin.weights
     step.direction_rule, twin.max_step = Shortened(step.direction_rule, LONGEST), LONGEST

@@ -1,4 +1,4 @@
-"""A cooldown around the search: an ordinary optimizer on what the subspace can't express of the gradient."""
+"""A cooldown around the search: an optimizer steps on the part of the gradient that the subspace can't express."""
 
 import numpy as np
 import pytest
@@ -10,15 +10,7 @@ from dimred.search_step.result import Outcome
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
-from tests.helpers.networks import (
-    BatchNormNet,
-    Shortened,
-    TanhMLP,
-    basis_for,
-    image_batch,
-    mlp_function,
-    weight_vector,
-)
+from tests.helpers.networks import BatchNormNet, Shortened, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
 from tests.helpers.problems import batches, changed, tensors, values
 from tests.oracles.search import Twin
 from tests.oracles.train_step import Optimizer
@@ -51,7 +43,8 @@ def test_the_step_is_its_twin(name: str) -> None:
         assert found.step_size == pytest.approx(expected["step_size"])
         outside += found.moved_outside
     assert outside > 0.05
-    distance = np.linalg.norm(twin.weights - start)  # Adam divides small gradients by themselves, rounding included
+    distance = np.linalg.norm(twin.weights - start)
+    # Adam divides small gradients by their own size, and so enlarges their rounding.
     np.testing.assert_allclose(weight_vector(network), twin.weights, rtol=0, atol=1e-4 * distance)
     momentum = state_parameters(optimizer)[1:]
     assert max(np.abs(value.asnumpy()).max() for value in momentum) > 0 or name == "sgd"
@@ -66,7 +59,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_optimizer_alone() -> None:
     for _ in range(2):
         assert step(Tensor(x * np.float32(np.nan)), Tensor(target)).outcome is Outcome.NON_FINITE_GRADIENT
     assert changed(before, values(step)) == set()
-    with pytest.raises(NothingAcceptedError):  # the one thing that can end it
+    with pytest.raises(NothingAcceptedError):  # only such gradients can end a cooldown's search
         step(Tensor(x), Tensor(target))
 
 
@@ -84,7 +77,7 @@ def test_a_step_without_an_accepted_trial_is_a_training_step_all_the_same() -> N
 
 
 def test_an_optimizer_in_another_order_gets_each_gradient_where_it_belongs() -> None:
-    """One of one's own, without groups."""
+    """The optimizer is a user's own, without groups."""
     straight, turned = TanhMLP(), TanhMLP()
     for network, turn in ((straight, 1), (turned, -1)):
         optimizer = nn.Momentum(network.trainable_params()[::turn], 0.1, 0.9)

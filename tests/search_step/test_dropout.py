@@ -1,4 +1,4 @@
-"""Dropout masks: the same in all trials of a step, different between steps, right in share and gradient."""
+"""Dropout masks are the same in all trials of a step, differ between steps, and have the right share and gradient."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.helpers.networks import basis_for, state_bytes
 
 
 class Layers(nn.Cell):
-    """A dropout in each kind of place a cell can keep one."""
+    """A dropout in each kind of place where a cell can keep one."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class Layers(nn.Cell):
 
 
 class DropoutNet(nn.Cell):
-    """Its loss is a number that only the masks decide, times the weights."""
+    """A network whose loss differs only by the masks when weights and input stay."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class OneOfTwo(Ranks):
 
 
 def test_ranks_draw_the_masks_that_the_micro_batches_of_one_process_draw():
-    """Each its own: the input is the same in every row, so only the masks tell two micro-batches apart."""
+    """All rows of the input are equal, so only the masks tell two micro-batches apart."""
     x, network = Tensor(np.ones((8, 30), np.float32)), DropoutNet()
     losses = []
     for ranks, rows, part in ((ALONE, 4, x), (OneOfTwo(0), None, x[:4]), (OneOfTwo(1), None, x[4:])):
@@ -111,7 +111,7 @@ def test_share_scale_and_gradient(p):
     network.set_train(True)
     x = Tensor(np.random.default_rng(1).standard_normal((200, 300)).astype(np.float32))
     kept = []
-    gradient = ops.grad(network)  # of the sum of what it gives
+    gradient = ops.grad(network)  # of the sum of its outputs
     for number in range(5):
         draw(number)
         out, grad = network(x).asnumpy(), gradient(x).asnumpy()
@@ -155,7 +155,7 @@ def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     for _ in range(6):
         found = step(x)
         network.set_train(True)
-        # The masks of this step still stand, so the network itself can be asked: f at the accepted point.
+        # The network still has the masks of this step, so it gives f at the accepted point.
         assert float(network(x).asnumpy()) == pytest.approx(found.loss_after, rel=1e-5)
         losses.append(found)
     step.line_search.sigma, step.line_search.max_trials = 1e9, 1

@@ -1,4 +1,4 @@
-"""The parts of a training step in the search: clipping, loss scale, EMA, half precision."""
+"""The search uses the parts of a training step: clipping, loss scale, EMA, half precision."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ BATCHES = batches(6, rows=64)
 
 
 def clipped(norm: float):
-    """Loss, and gradient of a length of at most ``norm``."""
+    """Return a function that gives the loss, and the gradient cut to a length of at most ``norm``."""
 
     def function(w, batch):
         loss, g = mlp_function()(w, batch)
@@ -50,7 +50,7 @@ def test_the_average_moves_with_accepted_steps_only():
     average = weight_vector(network)
     for number, batch in enumerate(BATCHES):
         if number == 3:
-            step.line_search.sigma = 1e6  # nothing is accepted from here on
+            step.line_search.sigma = 1e6  # no trial is accepted from here on
         accepted = step(*tensors(batch)).accepted
         assert accepted == (number < 3)
         average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average

@@ -27,7 +27,7 @@ def positive_definite(seed: int, condition: float) -> np.ndarray:
 
 
 def after_pair(rule: InverseBFGS, state: CurvatureState, s: np.ndarray, y: np.ndarray):
-    """The proposal when the step s was followed by a change y of the gradient."""
+    """Return the proposal when the step s was followed by a change y of the gradient."""
     start = np.zeros(K)
     return rule.propose(state._replace(step_diff=s, start_grad=start), start + y)
 
@@ -47,7 +47,7 @@ def test_update_is_the_textbook_one_symmetric_and_satisfies_the_secant_equation(
 
 @settings(max_examples=200)
 @given(pairs=st.lists(st.tuples(arrays(np.float64, K, elements=any_number), vectors), min_size=1, max_size=8))
-@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # what the strategies draw is meant to
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")  # the drawn numbers are meant to
 def test_h_stays_symmetric_positive_definite_whatever_pairs_come(pairs):
     rule = InverseBFGS(K)
     state = rule.initial()
@@ -138,7 +138,7 @@ def test_projected_sgd_follows_its_schedule():
 
 
 def solve(function, gradient, start, tolerance, max_steps=2000):
-    """Our BFGS with Armijo until every entry of the gradient is small; the point, and the evaluations it took.
+    """Run our BFGS with Armijo until the gradient is small; return the point, and the evaluations it took.
 
     Each step pays one function and one gradient at its start, though the function is known from the trial before.
     """

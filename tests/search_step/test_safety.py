@@ -1,4 +1,4 @@
-"""What a step must never do to the network, whatever the trials find."""
+"""What a step must never do to the network, whatever its trials find."""
 
 import math
 
@@ -23,7 +23,7 @@ from tests.helpers.networks import (
     weight_vector,
 )
 
-# On a convex loss f falls by less than t |slope|: nothing is accepted.
+# A convex loss falls by less than t |slope|, so that no trial is accepted.
 REJECT_ALL = {"sigma": 1 - 1e-9, "max_trials": 3}
 
 
@@ -200,7 +200,7 @@ def test_an_interrupted_search_puts_everything_back():
 
 @pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "rule": "sgd"}], ids=str)
 def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(options):
-    """A state that a caller keeps does not change."""
+    """A state that a caller keeps does not change, either."""
     network, step = quadratic(**options)
     for number in range(4):
         step(linear(number))

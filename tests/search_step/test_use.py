@@ -16,7 +16,7 @@ ONES = Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32))
 
 
 class Record(Callback):
-    """What callbacks are shown."""
+    """A callback that keeps the outputs it is shown."""
 
     def __init__(self):
         self.outputs = []

@@ -1,4 +1,4 @@
-"""A series of snapshots that several test files share."""
+"""Write a series of snapshots that several test files share."""
 
 import pytest
 

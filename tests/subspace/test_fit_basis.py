@@ -1,4 +1,4 @@
-"""fit_basis is the exact PCA: against an SVD in float64, and Gram-Schmidt; what its two files do not depend on."""
+"""fit_basis gives the exact PCA, as an SVD in float64 and Gram-Schmidt do, whatever the files' order and kind."""
 
 import numpy as np
 import pytest
@@ -49,9 +49,9 @@ def test_a_small_variance_beside_a_large_mean_loses_nothing(tmp_path):
 
 
 def test_nearly_collinear_snapshots_are_repaired(tmp_path, monkeypatch):
-    """Singular values over six orders: the first pass leaves rows tilted, which is measured and repaired.
+    """The singular values span six orders, so the first pass tilts the rows, which is measured and repaired.
 
-    The mean is not zero: the eigenvectors of small eigenvalues are not quite free of it, the centred rows are.
+    The mean is not zero, because eigenvectors of small eigenvalues are not quite free of it, and centred rows are.
     """
     values = np.array([1.0, 1e-2, 1e-4, 1e-5, 2e-6, 1.5e-6])
     snapshots, _ = planted(9, M, values, mean_size=0.003)
@@ -135,7 +135,7 @@ def test_signs_do_not_depend_on_the_eigensolvers():
     gram = centred_gram(snapshots)
     expected = principal_directions(gram, 5)
     order = np.random.default_rng(0).permutation(9)
-    for _ in range(5):  # another rounding, other signs inside the solver
+    for _ in range(5):  # other roundings give other signs inside the solver
         noisy = gram * (1 + 1e-15 * np.random.default_rng(_).standard_normal(gram.shape))
         assert np.allclose(principal_directions((noisy + noisy.T) / 2, 5), expected, atol=1e-9)
     permuted = principal_directions(gram[np.ix_(order, order)], 5)

@@ -1,4 +1,4 @@
-"""What fit_basis refuses, or leaves out when told to; and what it leaves behind when it is disturbed."""
+"""What fit_basis refuses or skips, and what is left when it is disturbed."""
 
 import re
 import resource
@@ -38,7 +38,7 @@ def test_what_can_not_be_done_is_refused_and_nothing_written(walk, tmp_path, arg
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_a_single_snapshot_there_is_no_smaller_number_to_ask_for(walk, tmp_path):
+def test_the_refusal_of_a_single_snapshot_suggests_no_smaller_number(walk, tmp_path):
     with pytest.raises(SeriesError, match=r"at least 2 snapshots; .* gives 1\. Save more snapshots in stage 1\.$"):
         fit_basis(walk[0].select(last=1), 1, out=tmp_path / "a.npy")
 
@@ -50,7 +50,7 @@ def test_another_network_is_refused(walk, tmp_path):
 
 
 def spoil(series, number, how):
-    """Make snapshot ``number`` bad in a way that is only seen when it is read in full; its size stays."""
+    """Make snapshot ``number`` bad without changing its size, so that only a full read can see it."""
     path = series.paths[number]
     content = bytearray(path.read_bytes())
     content[-21:-17] = {  # the last weight; 17 bytes of checksum follow
@@ -99,7 +99,7 @@ def test_collinear_snapshots_are_refused_with_their_rank_and_nothing_is_left(tmp
 
 
 def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
-    """A real limit on the size of files, in a process of its own."""
+    """The limit on the size of files is a real one, in a process of its own."""
     out, program = tmp_path / "a.npy", Path(sys.executable).with_name("dimred")
     command = [program, "pca", "--ckpt-dir", walk[0].directory, "--out", out, "--n-components", "3"]
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))  # noqa: E731
@@ -112,7 +112,7 @@ def test_a_failing_disk_is_one_clear_line_and_nothing_is_left(walk, tmp_path):
 
 @pytest.mark.parametrize("signalled", [KeyboardInterrupt(), StoppedError(signal.SIGTERM)])
 def test_an_interrupt_leaves_nothing(signalled, walk, tmp_path):
-    """By ctrl-C of ``dimred pca``, or by a signal to the run that fits its basis on the way."""
+    """Ctrl-C interrupts ``dimred pca``; a signal interrupts a run that fits its basis on the way."""
 
     def interrupt(phase, done, total):
         if phase.startswith("writing"):
@@ -135,7 +135,7 @@ def test_of_two_runs_for_one_result_the_slower_one_replaces_nothing(walk, tmp_pa
     assert np.array_equal(load_basis(out).components, faster[0].components)
 
 
-def test_a_file_of_somebody_else_that_ends_in_h5_is_kept(walk, tmp_path):
+def test_a_foreign_file_that_ends_in_h5_is_kept(walk, tmp_path):
     (tmp_path / "pca_mat.h5").write_text("mine")
     with pytest.raises(ConfigError, match=r"pca_mat\.h5 would be replaced"):
         fit_basis(walk[0], 3, out=tmp_path / "pca_mat.npy")

@@ -115,7 +115,7 @@ def test_a_flipped_bit_anywhere_in_the_pair_is_found(pair):
 
 
 def test_two_files_of_different_results_are_not_taken_for_a_pair(pair, made, tmp_path):
-    """As after a crash between the two renames."""
+    """A crash between the two renames leaves such files."""
     other = fit_basis(write_series(tmp_path / "s", random_walk(7, M, seed=1)), 4, out=tmp_path / "other.npy")
     shutil.copy(metadata_path(other.path), metadata_path(pair))
     with pytest.raises(BasisMismatchError, match="their digests differ"):

@@ -1,4 +1,4 @@
-"""The memory that --plan tells, measured from outside: the most private memory (RssAnon) of a real process."""
+"""The peak private memory (RssAnon) of a real process, measured from outside, stays below a limit."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ N, M, LIMIT = 34, 1_500_000, 200_000_000
 
 
 def test_the_command_takes_no_more_memory_than_planned(tmp_path):
-    """The matrix alone (204 MB as float32, 408 MB as float64) is more than the limit."""
+    """The matrix alone (204 MB as float32, 408 MB as float64) exceeds the limit."""
     rng = np.random.default_rng(0)
     snapshots = random_walk(2, M)
     walk = [snapshots[0] + 0.01 * number * snapshots[1] + rng.standard_normal(M, np.float32) for number in range(N)]

@@ -1,4 +1,4 @@
-"""EMA: its closed form over 100 steps, and through a resume; evaluation with it leaves the raw weights."""
+"""EMA follows its closed form over 100 steps and through a resume; evaluation with it restores the raw weights."""
 
 import functools
 
@@ -26,7 +26,7 @@ def averaged(ramp: bool) -> tuple[TanhMLP, TrainStep]:
 
 @functools.cache
 def uninterrupted(ramp: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The average after all steps, and the closed form of it from the path of the weights."""
+    """Return the average after all steps, and its closed form from the path of the weights."""
     network, step = averaged(ramp)
     start, path = weight_vector(network), []
     for batch in batches(N_STEPS):

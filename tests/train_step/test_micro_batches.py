@@ -1,4 +1,4 @@
-"""A batch in micro-batches is the batch: in the ordinary step and in the search."""
+"""A batch cut into micro-batches gives what the whole batch gives, in the ordinary step and in the search."""
 
 import mindspore as ms
 import numpy as np

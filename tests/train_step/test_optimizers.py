@@ -1,4 +1,4 @@
-"""Optimizers, schedules, clipping and loss scales by themselves, against their plain twins."""
+"""Optimizers, schedules, clipping and loss scales equal their plain twins."""
 
 import mindspore as ms
 import numpy as np
@@ -46,7 +46,7 @@ def test_an_optimizer_is_its_twin(name, options, pynative):
 
 
 def test_the_averaged_point_is_the_weighted_mean_of_the_base_points(pynative):
-    """x_t = sum_s r_s^2 z_s / sum_s r_s^2; with gradients that don't depend on y, z is a plain sum."""
+    """x_t = sum_s r_s^2 z_s / sum_s r_s^2; if gradients don't depend on y, z is a plain sum."""
     rng = np.random.default_rng(4)
     first, gradients = rng.standard_normal(3), rng.standard_normal((len(RATES), 3))
     weight = Parameter(Tensor(first.astype(np.float32)), name="w")
@@ -76,11 +76,7 @@ def test_weights_may_be_loaded_until_the_first_schedule_free_update(pynative):
     ("name", "options", "said"),
     [
         ("momentum", {"nesterov": True}, "optimizer.nesterov is not an option of momentum"),
-        (
-            "adamw",
-            {"momentum": 0.9},
-            "not an option of adamw; it has beta1, beta2, eps: set it to null",
-        ),
+        ("adamw", {"momentum": 0.9}, "not an option of adamw; it has beta1, beta2, eps: set it to null"),
         ("sgd", {"nesterov": True}, "optimizer.nesterov is true, which needs an optimizer.momentum above 0"),
     ],
 )

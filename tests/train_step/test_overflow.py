@@ -37,7 +37,7 @@ def step_with(level: str, optimizer: str, scale, micro_batch_size: int | None = 
 
 
 def check(make: Callable[[], TrainStep]) -> None:
-    """Good, overflow, good; beside it the two good ones alone."""
+    """Take a good step, one that overflows and a good one, and compare with the two good ones alone."""
     step, undisturbed = make(), make()
     assert bool(step(*image_batch(0)).applied)
     before = values(step)
@@ -64,8 +64,7 @@ def test_all_state_is_byte_equal_and_the_next_step_goes_on_as_if_it_had_not_happ
 
 
 @pytest.mark.parametrize(
-    ("level", "optimizer", "rows"),
-    [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)],
+    ("level", "optimizer", "rows"), [pytest.param("O2", "adamw", 4, marks=pytest.mark.slow), ("O2", "momentum", None)]
 )
 def test_in_graph_mode_too(level, optimizer, rows):
     check(lambda: step_with(level, optimizer, DynamicLossScale(initial=128.0), rows))
@@ -79,7 +78,7 @@ def test_a_static_scale_can_be_told_to_apply_overflows_too(pynative):
 
 
 def test_parameters_set_between_two_steps_reach_the_compiled_step():
-    """Such a step has control flow: its graph goes on with the memory that the parameters had when it was compiled."""
+    """The step has control flow, whose graph keeps using the memory that the parameters had at compilation."""
     step, undisturbed = (step_with("O0", "momentum", DynamicLossScale(128.0), 4) for _ in range(2))
     for one in (step, undisturbed):
         one(*image_batch(0))

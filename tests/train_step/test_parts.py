@@ -1,4 +1,4 @@
-"""The parts together: none, each, every pair, and all, against their plain twins in one fixed order."""
+"""The step with no part, each part, every pair and all of them equals its plain twins in one fixed order."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def build(parts: set[str]) -> tuple[TanhMLP, TrainStep]:
 
 
 def twin(parts: set[str]) -> tuple[list[float], list[float], np.ndarray, np.ndarray]:
-    """Losses, norms before clipping, final weights, their average."""
+    """Return losses, norms before clipping, final weights, and their average."""
     network = TanhMLP()
     parameters = network.trainable_params()
     shapes = [parameter.shape for parameter in parameters]

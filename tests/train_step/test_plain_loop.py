@@ -1,4 +1,4 @@
-"""A loop of one's own around TrainStep, as the README has it, against stage 1's program."""
+"""A user's own loop around TrainStep, as the README has it, equals stage 1's program."""
 
 from pathlib import Path
 

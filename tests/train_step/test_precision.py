@@ -10,7 +10,7 @@ from dimred.train_step.precision import with_precision
 
 
 class SeenType(nn.Cell):
-    """Passes on what it gets, and remembers its type."""
+    """A cell that passes on its input, and remembers its type."""
 
     def __init__(self):
         super().__init__()
@@ -22,7 +22,7 @@ class SeenType(nn.Cell):
 
 
 def network() -> nn.Cell:
-    """Convolution, what it gave, BatchNorm, what that gave, ReLU, dense."""
+    """Make a convolution, BatchNorm, ReLU and dense layer, with a SeenType behind each of the first two."""
     return nn.SequentialCell(
         nn.Conv2d(1, 4, 3), SeenType(), nn.BatchNorm2d(4), SeenType(), nn.ReLU(), nn.Flatten(), nn.Dense(4 * 36, 3)
     )

@@ -32,7 +32,7 @@ def test_a_step_that_is_called_trains_whatever_was_measured_in_between(stage: in
         step(X, Y)
         assert network[2].training
         assert (network[1].moving_mean.asnumpy() != mean).all()
-        network.set_train(False)  # as whoever measures would do
+        network.set_train(False)  # as a measurement would do
 
 
 def test_a_frozen_part_may_stay_in_evaluation_mode() -> None:

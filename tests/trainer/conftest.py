@@ -4,5 +4,5 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def _graph_mode() -> None:
-    """As the programs set it."""
+    """Set graph mode, as the programs do."""
     ms.set_context(mode=ms.GRAPH_MODE)

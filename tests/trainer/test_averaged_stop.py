@@ -1,4 +1,4 @@
-"""Stage 1 ends when its averaged weights gain no more; measuring them leaves no trace in the training."""
+"""Stage 1 ends when its averaged weights gain no more, and measuring them leaves no trace in the training."""
 
 from contextlib import redirect_stdout
 from io import StringIO
@@ -42,7 +42,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    """A run that is not measured, and where it ran."""
+    """Run without measurements; return the run and its folder."""
     run, out = stage_1_run(settings()), tmp_path_factory.mktemp("plain") / "one"
     run(out, False)
     return run, out
@@ -105,7 +105,7 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
 
 
 def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[Run, Path], tmp_path: Path) -> None:
-    """First to epoch 4, then without the rule and to a larger ``epochs``, which a constant rate allows."""
+    """It runs to epoch 4, then on without the rule to a larger ``epochs``, which a constant rate allows."""
     run, whole = plain
     stage_1_run(settings(epochs=4, stop=STOP))(tmp_path, False)
     with pytest.raises(ConfigError, match="epochs is 3, but the run has done 4"):
@@ -122,7 +122,7 @@ def candidate(losses: np.ndarray) -> Candidate:
 
 
 def stop_after(patience: int) -> AveragedStop:
-    """A rule that is told its measurements."""
+    """Make a rule that is told its measurements."""
     return AveragedStop(StopConfig(patience=patience), None, None, ALONE)
 
 

@@ -1,4 +1,4 @@
-"""The choice of the device, as far as a host without Ascend can show it; where native code prints."""
+"""The choice of the device, as far as a host without Ascend can show it, and where native code prints."""
 
 import os
 import pty

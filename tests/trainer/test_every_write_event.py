@@ -1,8 +1,8 @@
 """A run that dies at any one of its write events is resumed to the bytes of the uninterrupted run.
 
-From that event on nothing reaches the disk any more, whatever the dying run still tries. ``tests/pipelines`` kills real
-processes at a few of these moments. Here it is all of them, on a task that trains in milliseconds: those of the PCA by
-default, and some of the two stages; ``-m slow`` takes each.
+From that event on nothing reaches the disk, whatever the dying run still tries. ``tests/pipelines`` kills real
+processes at a few of these moments. Here a task that trains in milliseconds allows all of them: by default all of the
+PCA's and some of the two stages', and with ``-m slow`` each one.
 """
 
 import os
@@ -41,12 +41,12 @@ BOTH = TWO.model_copy(update={"cooldown": COOLDOWN.cooldown, "save_every_steps":
 
 
 class DeadError(BaseException):
-    """The process is taken for dead."""
+    """Stands for the death of the process."""
 
 
 @pytest.fixture(scope="module")
 def dead_pid() -> int:
-    """Of a process that has ended, as which the dying runs write."""
+    """Return the id of a process that has ended; the dying runs write under it."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -54,7 +54,7 @@ def dead_pid() -> int:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stage 1, and the basis of its snapshots."""
+    """Run a stage 1, and fit the basis of its snapshots."""
     out = tmp_path_factory.mktemp("finished") / "stage_1"
     stage_1_run(ONE)(out, False)
     series = CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")
@@ -73,7 +73,7 @@ def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
 
 
 def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:
-    """How many events an uninterrupted run has, and what it leaves."""
+    """Return how many events an uninterrupted run has, and what it leaves."""
     out.parent.mkdir()
     with WriteEvents(str(out.parent), lambda number: None).watched() as events:
         run(out, False)

@@ -1,4 +1,4 @@
-"""Stage 2's run goes on over bad batches, after a kill, and only with what it was begun with."""
+"""A stage 2 goes on over bad batches and after a kill, but only with the inputs that it began with."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def settings(**options: Any) -> StageTwoConfig:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Those of a stage 1 of two epochs."""
+    """Run a stage 1 of two epochs; return the folder of its checkpoints."""
     out = tmp_path_factory.mktemp("finished") / "one"
     stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
     return out / "checkpoint_stage_1"
@@ -51,13 +51,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def default_run(checkpoints: Path) -> Run:
-    """A stage 2 of one epoch, whose cells are compiled once."""
+    """Make a stage 2 of one epoch, whose cells are compiled once."""
     return stage_2_run(settings(), checkpoints / "network-2_4.ckpt")
 
 
 @pytest.fixture
 def finished(default_run: Run, checkpoints: Path, tmp_path: Path) -> Path:
-    """A copy of what it left."""
+    """Copy what the default run left."""
     made = checkpoints.parents[1] / "two"
     if not made.exists():
         default_run(made, False)
@@ -67,7 +67,7 @@ def finished(default_run: Run, checkpoints: Path, tmp_path: Path) -> Path:
 def test_without_a_search_the_weights_are_those_of_a_plain_loop_to_the_last_bit(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    """The loop is MindSpore's own: an optimizer with stage 1's momenta, and a rate that falls to 0."""
+    """The loop is MindSpore's own, with stage 1's momenta and a rate that falls to 0."""
     weights, first, two = checkpoints / "network-2_4.ckpt", 0.5 * 0.1, settings(epochs=2, keep_best=False)
     stage_2_run(two, weights)(tmp_path / "two", False)
     begun, plain = read_checkpoint(weights), network(3)
@@ -94,7 +94,7 @@ def test_the_default_stage_2_imports_nothing_of_the_search() -> None:
 
 
 def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, checkpoints: Path) -> None:
-    """Its rate would fall over other steps: it would not come to 0."""
+    """Its rate would fall over other steps, and not come to 0."""
     before = results(finished)
     with pytest.raises(ConfigError, match=r"WEIGHTS: .*8 updates.* -> .*4 updates"):
         stage_2_run(settings(), checkpoints / "network-1_4.ckpt")(finished, True)
@@ -104,7 +104,7 @@ def test_a_run_does_not_go_on_with_weights_of_another_epoch(finished: Path, chec
 def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_start(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    """From weights that are so far off that the average of the snapshots is better than all that follows."""
+    """The weights are so far off that the average of the snapshots is better than all that follows."""
     shutil.copytree(checkpoints.parent, tmp_path / "one")
     weights, out = tmp_path / "one" / "checkpoint_stage_1" / "network-2_4.ckpt", tmp_path / "two"
     arrays, rng = read_checkpoint(weights), np.random.default_rng(0)
@@ -128,7 +128,7 @@ def test_the_best_average_is_a_point_of_its_own_and_the_search_goes_on_from_the_
 
 
 def points(out: Path) -> dict[str, dict[str, np.ndarray]]:
-    """The checkpoints of a run by point."""
+    """Read the checkpoints of a run by point."""
     folder = out / "checkpoint_stage_2"
     return {path.stem.partition("-")[2]: read_checkpoint(path) for path in folder.glob("*.ckpt")}
 
@@ -167,7 +167,7 @@ def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_e
 def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
     checkpoints: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By default the points of every epoch are measured with re-estimated BatchNorm statistics too."""
+    """By default the points of every epoch are also measured with re-estimated BatchNorm statistics."""
     stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt")(tmp_path / "two", False)
     result = read_checksummed(tmp_path / "two" / "result.json")
     for what in ("average", "kept"):
@@ -181,7 +181,7 @@ def test_the_result_tells_every_candidate_and_that_its_split_has_chosen(
 
 
 class Other(Points):
-    """Points of which one split is another."""
+    """Points with one changed split."""
 
     split, n = "val", 9
 
@@ -234,7 +234,7 @@ def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluou
 
 
 class Overflowing(Points):
-    """In the second epoch of stage 1 one image is so large that half precision, and here float32, overflows."""
+    """Points of which one is infinite in the second epoch of stage 1, as an overflow in half precision is."""
 
     def __init__(self, data: Path, split: str, seed: int | None, epoch: int | None):
         super().__init__(data, split, seed)

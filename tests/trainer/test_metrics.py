@@ -1,4 +1,4 @@
-"""Metrics as JSON lines."""
+"""Metrics are written as JSON lines and told to listeners."""
 
 import resource
 import struct
@@ -34,12 +34,12 @@ def test_tensorboard_gets_the_numbers_and_hides_what_a_killed_run_wrote_too_far(
         log.write(step=2, loss=0.25)
     first, second = (_events(file) for file in sorted(folder.iterdir()))
     assert [(e.step, e.summary.value[0].simple_value) for e in first if e.summary.value][:2] == [(1, 1.0), (1, 0.5)]
-    assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # what hides later steps
+    assert [e.step for e in second if e.session_log.status == SessionLog.START] == [2]  # this hides later steps
     assert [(e.step, e.summary.value[0].tag) for e in second if e.summary.value] == [(2, "step"), (2, "loss")]
 
 
 class Broken:
-    """Fails when it is told a record, or when it is closed."""
+    """A listener that fails when it is told a record, or when it is closed."""
 
     def __init__(self, fails_at: str) -> None:
         self.fails_at, self.n_calls = fails_at, 0
@@ -86,7 +86,7 @@ def test_a_full_disk_is_waited_for_and_told_with_the_file(caplog: pytest.LogCapt
 
 
 def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
-    """As in ``MetricsLog``, which tells who failed no more; here files may not grow, as on a disk without space."""
+    """It raises, and ``MetricsLog`` drops a listener that fails; a limit on files' size stands for the full disk."""
     board = TensorBoard(tmp_path, [])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
@@ -99,7 +99,7 @@ def test_a_full_disk_ends_tensorboard_alone(tmp_path: Path) -> None:
 
 
 def _events(path: Path) -> list[Event]:
-    """The records of an event file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    """Read the records of an event file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
     data, events = path.read_bytes(), []
     while data:
         (length,) = struct.unpack("<Q", data[:8])

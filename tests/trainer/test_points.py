@@ -1,4 +1,4 @@
-"""The points of a stage 2: what is kept, and what a killed run leaves."""
+"""The points of a stage 2: which one is kept, and what a killed run leaves."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def network() -> nn.Cell:
 
 
 def make(made: Points, network: nn.Cell, values: dict[str, float]) -> None:
-    """Points whose weights are all one value."""
+    """Save points whose weights are all one value."""
     for point, value in values.items():
         network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
         made.save(point, list(network.get_parameters()))
@@ -32,7 +32,7 @@ def make(made: Points, network: nn.Cell, values: dict[str, float]) -> None:
 
 
 class Distances:
-    """Measures a network as ``OnSplits`` does: the loss of a sample is the distance of a weight from 2."""
+    """Measure a network as ``OnSplits`` does; a sample's loss is the distance of a weight from 2."""
 
     def __init__(self, network: nn.Cell):
         self.network, self.layout = network, WeightLayout.from_network(network)

@@ -1,4 +1,4 @@
-"""Before the first step: bad input is refused before anything is written."""
+"""Before the first step, bad input is refused and nothing is written."""
 
 import shutil
 from collections.abc import Callable
@@ -13,13 +13,7 @@ from mindspore import nn
 from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import (
-    CooldownConfig,
-    OptimizerConfig,
-    StageOneConfig,
-    StageTwoConfig,
-    load_config,
-)
+from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError, SeriesError
@@ -37,7 +31,7 @@ OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two images of each of ten classes in every split."""
+    """Write two images of each of ten classes in every split."""
     places = product(("train", "val", "test"), map(str, range(10)), ("0", "1"))
     write_image_tree(tmp_path / "data", [(*place, np.zeros((16, 16))) for place in places])
     return tmp_path / "data"
@@ -50,7 +44,7 @@ def network() -> nn.Cell:
 
 @pytest.fixture
 def weights(network: nn.Cell, tmp_path: Path) -> Path:
-    """Every parameter of the network, and one snapshot beside it."""
+    """Write every parameter of the network, and one snapshot beside it."""
     folder = tmp_path / "checkpoint_stage_1"
     CheckpointSeries(folder / "checkpoint_pca", keep=9).append(to_arrays(network.trainable_params()), 1, 1)
     write_checkpoint(folder / "resnet_small-1_74.ckpt", to_arrays(network.get_parameters()))
@@ -58,7 +52,7 @@ def weights(network: nn.Cell, tmp_path: Path) -> Path:
 
 
 def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> str:
-    """Of a check, which is called with a new folder, and leaves the network and the disk as they are."""
+    """Return the error of a check, which gets a new folder and leaves the network and the disk as they are."""
     out, before = data.parent / "out", state_bytes(network)
     with pytest.raises(DimredError) as refused:
         check(out)
@@ -135,7 +129,7 @@ def test_a_start_that_cannot_be_used_is_refused(data: Path, network: nn.Cell, we
 def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snapshots(
     data: Path, network: nn.Cell, weights: Path
 ) -> None:
-    """Where it begins, one snapshot is too few; and they can't be read any more."""
+    """Where it begins, one snapshot would be too few, and they can't be read any more."""
     out, folder = data.parent / "out", data.parent / "series"
     (weights.parent / "checkpoint_pca" / "manifest.json").write_text("{")
     (out / "resume").mkdir(parents=True)
@@ -164,13 +158,13 @@ def test_a_state_of_stage_1_does_not_stand_for_weights_that_are_gone(
         check_stage_2(settings, network, data, weights, None, out, True, ALONE)
 
 
-def test_weights_of_another_network(data: Path, network: nn.Cell, weights: Path) -> None:
+def test_weights_of_another_network_are_refused(data: Path, network: nn.Cell, weights: Path) -> None:
     (snapshot,) = (weights.parent / "checkpoint_pca").glob("*.ckpt")
     assert "moving_mean" in refusal_of_stage_2(data, network, snapshot, None)
 
 
 def test_every_problem_is_told_at_once(data: Path, network: nn.Cell, weights: Path) -> None:
-    """One of them is one snapshot where 33 are needed."""
+    """Besides the missing data, there is one snapshot where 33 are needed."""
     told = refusal_of_stage_2(data / "nowhere", network, weights, None)
     assert told.startswith("2 problems:")
     assert "nowhere" in told

@@ -1,4 +1,4 @@
-"""Between two logged steps neither stage 1 nor the cooldown reads the device; what a search reads in a step."""
+"""Between two logged steps neither stage 1 nor the cooldown reads the device, and a search reads as documented."""
 
 from collections import Counter
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points
 
-STEPS = 100  # of an epoch
+STEPS = 100  # in an epoch
 HUNDRED: dict[str, Any] = TASK | {
     "data": TASK["data"] | {"dataset": "tests.trainer.test_reads:ManyPoints"},
     "reestimate_batches": 1,
@@ -31,7 +31,7 @@ HUNDRED: dict[str, Any] = TASK | {
 
 
 class ManyPoints(Points):
-    """A hundred batches of six."""
+    """A hundred batches of six points."""
 
     def __len__(self) -> int:
         return 6 * STEPS if len(self._labels) == 24 else 9
@@ -94,7 +94,7 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
 
 
 def test_the_cooldown_reads_after_every_tenth_step_or_as_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
-    """Each loss once."""
+    """Each loss is read once."""
     for every, options in ((10, {}), (7, {"read_every": 7})):
         settings = StageTwoConfig.model_validate(HUNDRED | {"epochs": 1, "start": "last"} | options)
         reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / str(every), TrainStep)

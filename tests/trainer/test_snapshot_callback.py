@@ -11,7 +11,7 @@ import dimred
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.errors import ConfigError
 
-N_STEPS = 4  # an epoch
+N_STEPS = 4  # in an epoch
 
 
 def batches() -> ms.dataset.NumpySlicesDataset:

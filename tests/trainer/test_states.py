@@ -1,4 +1,4 @@
-"""The states a run goes on from, on a disk that fills up too."""
+"""The states from which a run resumes, also on a disk that fills up."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ MEGABYTE = np.zeros(1 << 18, np.float32)
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """A real file system of 2.5 MB."""
+    """Mount a real file system of 2.5 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", str(disk)]
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
 
 
 def test_on_a_full_disk_older_states_give_way_and_the_newest_never_does(small_disk: Path) -> None:
-    """Until there is no room for another one; a program that was told to end does not wait for it."""
+    """When even that leaves no room, a program that was told to end does not wait for it."""
     states = RunStates(small_disk)
     for step in (1, 2, 3):  # two fit, and no third
         states.save(step, {"w": MEGABYTE + step}, {})

@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_does_not_go_on_with_epochs_of_another_length_even_if_the_key_may_differ(finished: Path) -> None:
-    """By the new count its snapshots and states would be later than the place it goes on from, and be removed."""
+    """By the new count its snapshots and states would lie beyond the place of resumption, and be removed."""
     before = results(finished)
     larger = stage_1_run(settings(**LARGER), ["data.batch_size"])
     with pytest.raises(ConfigError, match="an epoch has 2 steps, but the run came to step 4 of epoch 2 in 8 steps"):
@@ -65,7 +65,7 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
 
 
 def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_path: Path) -> None:
-    """A constant rate, stopped in the evaluation of epoch 3 of 4, which then becomes the last."""
+    """The rate is constant, and epoch 3 of 4, in whose evaluation the run stopped, becomes the last."""
     rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every": 3}, tmp_path / "one"
     with dying(Training, "measure"):
         stage_1_run(settings(epochs=4, **rarely))(out, False)
@@ -78,7 +78,7 @@ def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_pa
 def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_training(
     finished: Path, tmp_path: Path
 ) -> None:
-    """Moving statistics with so short a memory belong to the last batches alone."""
+    """Moving statistics have so short a memory that they belong to the last batches alone."""
     often = settings(epochs=2, evaluate_every=1, reestimate_batches=3)
     stage_1_run(often)(tmp_path / "one", False)
     kept = Path("checkpoint_stage_1") / "network-2_4.ckpt"
@@ -105,7 +105,7 @@ SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 
 def test_schedule_free_training_keeps_and_measures_its_averaged_point(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """x = (y - (1 - beta) z) / beta, of the full checkpoint's weights y and state z."""
+    """It is x = (y - (1 - beta) z) / beta, with the full checkpoint's weights y and state z."""
     stage_1_run(settings(**SCHEDULE_FREE))(tmp_path / "one", False)
     folder = tmp_path / "one" / "checkpoint_stage_1"
     full, final = (read_checkpoint(folder / f"network-{name}.ckpt") for name in ("2_4", "final"))

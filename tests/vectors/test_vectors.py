@@ -1,4 +1,4 @@
-"""Weights in host memory and by graphs: what is moved is what networks read; the passes over the basis; arrays."""
+"""Weights moved in host memory and by graphs are those that networks read; projections are matrix products."""
 
 import resource
 
@@ -15,7 +15,7 @@ from dimred.vectors.weights import GraphCopies, GraphVectors, HostVectors, Reuse
 
 
 class Straight(nn.Cell):
-    """sum(x w + b), without control flow."""
+    """A network that computes sum(x w + b), without control flow."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ def test_gradients_are_joined_in_the_parameters_order(kind):
 
 
 def test_the_memory_of_vectors_that_are_gone_is_used_again():
-    """Memory fresh from the system is cleared when it is first written, page by page, by faults that can be counted."""
+    """Memory fresh from the system causes page faults when it is first written, and these can be counted."""
     m = 10_000_000  # so many weights that malloc gives the memory back to the system
     weights = HostVectors([Parameter(Tensor(np.ones(m, np.float32)), name="p")])
     projection = HostProjection(np.full((1, m), m**-0.5, np.float32))
@@ -126,7 +126,7 @@ def test_a_vector_that_is_still_needed_is_not_overwritten():
     projection = HostProjection(np.eye(1, 5, dtype=np.float32))
     (up,) = projection.back_project(np.ones(1))
     added, _ = weights.add(1.0, (2.0, up))
-    part = weights.read().asnumpy()[1:]  # only this refers to it
+    part = weights.read().asnumpy()[1:]  # the only reference to that vector
     memory = ReusedMemory(5)
     array = memory.vector()
     array[:] = 9
@@ -152,7 +152,7 @@ def test_half_precision_weights_go_by_graphs():
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(("make", "more_kinds"), [(make_copies, [ms.bfloat16]), (GraphCopies, [])])
 def test_side_state_of_every_type_comes_back_byte_for_byte(make, more_kinds):
-    """The CPU's graphs can't assign bfloat16, NumPy can."""
+    """The CPU's graphs can't assign bfloat16; NumPy can."""
     kinds = [ms.float32, ms.float16, ms.float64, ms.int32, ms.bool_, *more_kinds]
     parameters = [Parameter(Tensor([1, 0, 1], kind), name=str(kind)) for kind in kinds]
     parameters.append(Parameter(Tensor(5, ms.int64), name="scalar"))
