@@ -147,7 +147,10 @@ def results_table(found: list[Result], rivals: list[str]) -> str:
 
 
 def means_table(found: list[Result], rivals: list[str]) -> str:
-    """Tabulate means over the seeds that have every rival, and stage 2 less each ± standard error, in Markdown."""
+    """Make a Markdown table of means over the seeds, with stage 2 less each rival ± standard error, paired by seed.
+
+    A rival that some seeds lack has their number in brackets.
+    """
     lines = [
         "| task, epochs of stage 1 | seeds | last | average | stage 2 | "
         + " | ".join([*rivals, *(f"stage 2 less {name}" for name in rivals)])
@@ -156,19 +159,17 @@ def means_table(found: list[Result], rivals: list[str]) -> str:
     ]
     for task, at in sorted({(one.run.task, one.run.at) for one in found}, key=lambda group: (group[1], group[0])):
         group = [one.values for one in found if (one.run.task, one.run.at) == (task, at)]
-        named = {name for values in group for name in values}
-        whole = [values for values in group if values.keys() == named]
-        if not whole:
-            continue
-        columns = {name: np.array([values[name] for values in whole]) for name in named}
-        cells = [
-            f"{columns[name].mean():.2f}" if name in named else "" for name in ("last", "average", "stage 2", *rivals)
-        ]
-        for name in rivals:
-            more = columns["stage 2"] - columns[name] if name in named else np.zeros(0)
+        cells = [f"{np.mean([values[name] for values in group]):.2f}" for name in ("last", "average", "stage 2")]
+        theirs, gains = [""] * len(rivals), [""] * len(rivals)
+        for number, name in enumerate(rivals):
+            pairs = np.array([(values["stage 2"], values[name]) for values in group if name in values])
+            if not len(pairs):
+                continue
+            few_seeds = f" ({len(pairs)})" if len(pairs) < len(group) else ""
+            more = pairs[:, 0] - pairs[:, 1]
             error = f" ± {more.std(ddof=1) / len(more) ** 0.5:.2f}" if len(more) > 1 else ""
-            cells.append(f"{more.mean():+.2f}{error}" if len(more) else "")
-        lines.append(f"| {task}, {at} | {len(whole)} | {' | '.join(cells)} |")
+            theirs[number], gains[number] = f"{pairs[:, 1].mean():.2f}{few_seeds}", f"{more.mean():+.2f}{error}"
+        lines.append(f"| {task}, {at} | {len(group)} | {' | '.join([*cells, *theirs, *gains])} |")
     return "\n".join(lines)
 
 
