@@ -25,7 +25,7 @@ from tests.benchmarks.photos import write_photos
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parents[1] / "pipelines" / "configs" / "digits_anytime_{}.yaml"
-PASSES = {25: 30, 40: 47, 78: 89}  # epochs of stage 1 -> passes that stage 2 ends after
+PASSES = {15: 19, 25: 30, 40: 47, 78: 89}  # epochs of stage 1 -> passes that stage 2 ends after
 
 
 class Task(NamedTuple):
@@ -116,17 +116,18 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=list(PASSES), help="epochs")
-    parser.add_argument("--rate", type=float, help="stage 1's learning rate, in place of the task's")
+    parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=[25, 40, 78], help="epochs")
+    parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in an OUT of its own")
     arguments = parser.parse_args()
     passes = [PASSES[at] for at in arguments.at]
     for seed in arguments.seeds:
         for name in arguments.tasks:
             runs = Runs(arguments.out.resolve(), name, seed, arguments.rate)
             runs.stage_2(arguments.at)
-            for one in passes:
-                runs.plain(one)
-            runs.schedule_free(passes)
+            if arguments.rate is None:
+                for one in passes:
+                    runs.plain(one)
+                runs.schedule_free(passes)
 
 
 if __name__ == "__main__":
