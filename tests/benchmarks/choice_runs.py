@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--at", type=int, nargs="+", choices=list(PASSES), default=[25, 40, 78], help="epochs")
-    parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in an OUT of its own")
+    parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in its own OUT")
     arguments = parser.parse_args()
     passes = [PASSES[at] for at in arguments.at]
     for seed in arguments.seeds:
