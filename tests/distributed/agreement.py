@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from dimred.data.batches import DamagedError
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.channel import StopSignals
@@ -25,7 +26,7 @@ from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.problems import changed, primitives
 
 READ_EVERY, STEPS, MICRO = 3, 8, 4  # steps of an epoch; rows of a micro-batch, of which a batch has two
-EVENTS = {"fault": DataError("no image: decode failed"), "SIGTERM": signal.SIGTERM}
+EVENTS = {"fault": DamagedError("no image"), "SIGTERM": signal.SIGTERM}
 
 
 class Net(nn.Cell):

@@ -79,7 +79,7 @@ def test_rank_0_alone_keeps_the_snapshots_of_a_callback(answers):
 def end_of(event: str, rank: int, last: int) -> str:
     if event == "SIGTERM":
         return "StoppedError: stopped by SIGTERM"
-    return f"DataError: {'' if rank == last else f'rank {last} could not go on: '}no image: decode failed"
+    return "DamagedError: no image" if rank == last else f"DataError: rank {last} could not go on: no image"
 
 
 def test_the_state_that_all_ranks_save_is_that_before_the_step_which_one_of_them_voted_against(answers) -> None:
