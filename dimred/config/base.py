@@ -28,6 +28,7 @@ OpenFraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Epochs = Annotated[int, Field(ge=1, le=900_000)]  # orders of samples have larger numbers, see dimred/data/batches.py
 OWN = r"^[\w.]+:[\w.]+$"
 STARTS = ("best", "mean", "last")
 

@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
-from dimred.config.base import NO_DECAY_PATTERNS, OWN, Count, Fraction, NotNegative, OpenFraction, Own, Positive, Strict
+from dimred.config.base import (
+    NO_DECAY_PATTERNS,
+    OWN,
+    Count,
+    Epochs,
+    Fraction,
+    NotNegative,
+    OpenFraction,
+    Own,
+    Positive,
+    Strict,
+)
 
 N_COMPONENTS = 32  # directions, where they are searched and no other number is given
 
@@ -150,7 +161,7 @@ class ScheduleConfig(Strict):
     """The largest learning rate."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     """Epochs from 0 to the peak."""
-    total_epochs: Count = 90
+    total_epochs: Epochs = 90
     """The epoch at whose end the schedule ends; a run may stop earlier. A constant rate ignores it."""
     milestones: tuple[Count, ...] = ()
     """For step: the epochs after which the rate falls."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
-from dimred.config.base import STARTS, Count, Fraction, NumberOrShare, Own, Start, Strict
+from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrShare, Own, Start, Strict
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
@@ -117,7 +117,7 @@ class StageConfig(Strict):
 class StageOneConfig(StageConfig):
     """Stage 1: ordinary training that keeps a series of snapshots."""
 
-    epochs: Count = 70
+    epochs: Epochs = 70
     """The epoch after which the run ends; the schedule may be longer."""
     evaluate_every: Count = 1
     """Epochs from one evaluation to the next."""
@@ -163,7 +163,8 @@ class StageOneConfig(StageConfig):
         if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
             raise ValueError(
                 f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
-                f"{self.snapshots.first_epoch}; keep two at least, and begin before epochs, which is {self.epochs}"
+                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep two at least and begin by then, or "
+                "set stop to null"
             )
         return self
 

@@ -88,6 +88,8 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
     ("recipe", "overrides", "said"),
     [
         ("digits_stage_1", ["epochs=91"], "epochs is 91, past epoch 90"),
+        ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
+        ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep two at least and begin by then, or set stop"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
         ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results have another 'grad_norm'; rename it"),
         ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
