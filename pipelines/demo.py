@@ -18,7 +18,7 @@ from dimred.config import StageTwoConfig, load_config
 from dimred.console import print_table, run_program
 from dimred.errors import DimredError
 from dimred.io.atomic import writable
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import StopSignals

@@ -14,7 +14,7 @@ from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
 from dimred.io.atomic import remove_leftovers
-from dimred.io.checksummed_json import read_checksummed, write_checksummed
+from dimred.io.checksums import read_checksummed, write_checksummed
 from dimred.io.run_names import MANIFEST, snapshots_below
 
 _FORMAT, _VERSION = "dimred snapshot series", 2

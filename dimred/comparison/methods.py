@@ -25,7 +25,7 @@ from dimred.data.batches import steps_in_epoch
 from dimred.errors import ConfigError, DivergedError, FaultError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import atomic_write
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place, full_checkpoints
 from dimred.launch.processes import start
 from dimred.report.record import (

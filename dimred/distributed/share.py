@@ -1,14 +1,12 @@
 """Read one file on all ranks, each under the same path."""
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DimredError
-
-_N_BLOCKS, _BLOCK = 64, 1 << 16  # blocks of a file that are compared, and their bytes; a basis can have 100 GB
+from dimred.io.checksums import sample_digest
 
 
 def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
@@ -39,16 +37,5 @@ def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
             raise DimredError(told) from error
 
     here = ranks.run_together(content)
-    ranks.check_same(f"file {path}", _sample(path))
+    ranks.check_same(f"file {path}", sample_digest(path).encode())
     return here
-
-
-def _sample(path: Path) -> bytes:
-    """Return a digest of a file's length and of blocks spread over it."""
-    length = path.stat().st_size
-    digest = hashlib.sha256(str(length).encode())
-    with path.open("rb") as file:
-        for number in range(_N_BLOCKS):
-            file.seek(length * number // _N_BLOCKS)
-            digest.update(file.read(_BLOCK))
-    return digest.digest()

@@ -24,7 +24,7 @@ from dimred.merging.inputs import Sources, check_integers, label, listed, open_c
 from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
-from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digest, work_folder
+from dimred.merging.record import check_is_new, describe, name_faults, record_of, sample_digests, work_folder
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def _command(arguments: Mapping[str, Any]) -> str:
 
 def _digest_of(checkpoints: Sequence[Checkpoint]) -> str:
     """Compute one digest for all files of the checkpoints, in order."""
-    digests = [sample_digest(file) for checkpoint in checkpoints for file in checkpoint.files]
+    digests = [digest for checkpoint in checkpoints for digest in sample_digests(checkpoint)]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 

@@ -1,8 +1,6 @@
 """What a result was made from: its record, ``OUT.json``, and for readers tables, sentences and a model card."""
 
-import hashlib
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
+from dimred.io.checksums import sample_digest
 from dimred.merging.lora import CONFIG
 
 CARD = "README.md"  # of a model, as hubs have it
@@ -28,7 +27,6 @@ _REMEDY = (
     "re-estimate them on training data, for MindSpore by dimred eval with --save; with a metric, by a function "
     "reestimate(candidate) in its file"
 )
-_SAMPLES, _SAMPLE_BYTES = 1024, 1 << 14
 SPLITS = ("search", "select", "test")  # of the metric's samples
 _STILL_TRUE = (
     "library_name", "base_model", "license", "license_name", "license_link", "language", "datasets", "pipeline_tag"
@@ -92,7 +90,7 @@ def record_of(
             "path": str(checkpoint.path),
             "step": checkpoint.step,
             "coefficient": share,
-            "sample_sha256": [sample_digest(file) for file in checkpoint.files],
+            "sample_sha256": sample_digests(checkpoint),
         }
         for checkpoint, share in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
     ]
@@ -127,22 +125,13 @@ def has_record(out: Path) -> bool:
     return isinstance(record, dict) and record.get("format") == _FORMAT
 
 
-def sample_digest(path: Path) -> str:
-    """Compute the SHA-256 of a file's size and of up to 1,024 evenly spread blocks of 16 KiB.
-
-    Two checkpoints differ nearly everywhere, so this tells them apart without reading terabytes again.
-
-    Raises:
-        CheckpointError: the file can't be read.
-    """
-    with reading(path), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256(size.to_bytes(8, "little"))
-        whole = size <= _SAMPLES * _SAMPLE_BYTES
-        for number in range(-(-size // _SAMPLE_BYTES) if whole else _SAMPLES):
-            start = number * _SAMPLE_BYTES if whole else number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1)
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
-    return digest.hexdigest()
+def sample_digests(checkpoint: Checkpoint) -> list[str]:
+    """Compute the ``sample_digest`` of each file of a checkpoint; CheckpointError if one can't be read."""
+    digests = []
+    for file in checkpoint.files:
+        with reading(file):
+            digests.append(sample_digest(file))
+    return digests
 
 
 def tables_of(record: Mapping[str, Any]) -> list[tuple[Sequence[str], list[list[str]]]]:

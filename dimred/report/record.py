@@ -10,7 +10,7 @@ import numpy as np
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import ACCURACY, metric_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
 from dimred.subspace.basis import SubspaceBasis, load_basis

@@ -17,7 +17,7 @@ from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.io.atomic import retry
-from dimred.io.checksummed_json import write_checksummed
+from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
 from dimred.train_step.optimizers import state_parameters

@@ -9,7 +9,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError, SeriesError
-from dimred.io.checksummed_json import read_checksummed, write_checksummed
+from dimred.io.checksums import read_checksummed, write_checksummed
 from tests.helpers.processes import slow_writer
 
 

@@ -23,7 +23,7 @@ from dimred.comparison.summary import TITLES
 from dimred.config import StageOneConfig, load_config
 from dimred.errors import ConfigError, FaultError, SeriesError, StoppedError
 from dimred.io.atomic import FolderLock
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import passes_of, training_passes

@@ -16,7 +16,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, read_index, write_
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError, DimredError
-from dimred.io.checksummed_json import write_checksummed
+from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.launch.rank_table import read_rank_table
 from dimred.subspace.basis import SubspaceBasis, load_basis

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.trainer.states import RunStates
 

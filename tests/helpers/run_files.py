@@ -8,7 +8,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.io.checksummed_json import write_checksummed
+from dimred.io.checksums import write_checksummed
 from dimred.subspace.fit import fit_basis
 
 N_WEIGHTS = 6

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from tests.helpers.commands import REPOSITORY, dimred, run
 
 

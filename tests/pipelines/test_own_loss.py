@@ -12,7 +12,7 @@ import yaml
 
 from dimred.cli.measure import compare
 from dimred.errors import ConfigError
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.report import report
 from dimred.pipelines.stage_1 import stage_1

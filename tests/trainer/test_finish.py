@@ -18,7 +18,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError, FaultError
-from dimred.io.checksummed_json import read_checksummed
+from dimred.io.checksums import read_checksummed
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
 from dimred.train_step.optimizers import decay_groups, state_parameters

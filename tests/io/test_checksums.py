@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dimred.io.checksummed_json import read_checksummed, write_checksummed
+from dimred.io.checksums import read_checksummed, write_checksummed
 
 CONTENT = {"name": "ü", "numbers": [1, 2.5e-7, None], "nested": {"checksum": "0" * 64, "empty": ""}}
 
