@@ -1,5 +1,6 @@
 """Mark the quick tests: ``-m quick`` takes them, and ends in 90 seconds on two idle cores."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -46,3 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_longer = file.parts[0] in LONGER_FOLDERS or file.as_posix() in LONGER
         if not is_longer and not marks & NOT_QUICK:
             item.add_marker("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of garbage collections, because MindSpore collects at each compilation."""
+    gc.freeze()

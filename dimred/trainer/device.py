@@ -1,5 +1,6 @@
 """Choose the device, once for the process, before the first cell is built; profile it; watch its reads and output."""
 
+import gc
 import logging
 import os
 import sys
@@ -43,6 +44,7 @@ def set_up(
     Raises:
         ConfigError: MindSpore can't use the device.
     """
+    gc.freeze()  # MindSpore collects garbage at each compilation; what has been imported needs no visit
     before = ms.get_context("device_target")
     # Unless told, MindSpore uses device 0 for a process alone, and of several ranks goes by their order on the host.
     own = [int(os.environ["DEVICE_ID"])] if device_target == "Ascend" and "DEVICE_ID" in os.environ else []

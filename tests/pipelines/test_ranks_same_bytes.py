@@ -73,23 +73,32 @@ def job_2(few_digits: Path, two_stages: TwoStages, tmp_path_factory: pytest.Temp
     )
 
 
-def test_the_log_lines_appear_once_and_in_every_ranks_log(job_1: RanksJob, job_2: RanksJob) -> None:
-    assert len(re.findall(r"^epoch: 1 step: 10 loss is \d+\.\d+$", job_1.shown, re.MULTILINE)) == 1
-    for job in (job_1, job_2):
-        accuracy = re.findall(r"^\{'Accuracy': 0\.\d+\}$", job.shown, re.MULTILINE)
-        assert len(accuracy) == 1
-        for rank in (0, 1):
-            folder = job.folder / f"device{rank}_stage_{job.stage}"
-            assert accuracy[0] in (folder / "train.log").read_text()
-            assert f"RANK_ID={rank}\n" in (folder / "env.log").read_text()
+STAGES = [1, pytest.param(2, marks=pytest.mark.slow)]
 
 
-def test_rank_0_alone_saves(job_1: RanksJob, job_2: RanksJob) -> None:
-    for job in (job_1, job_2):
-        saved = job.folder.glob("device1_*/**/*")
-        assert [path for path in saved if path.suffix in (".ckpt", ".npy", ".h5")] == []
-    assert len(CheckpointSeries.open(job_1.folder / "device0_stage_1" / "checkpoint_stage_1" / "checkpoint_pca")) == 9
-    result = json.loads((job_2.folder / "device0_stage_2" / "result.json").read_text())
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_log_lines_appear_once_and_in_every_ranks_log(stage: int, request: pytest.FixtureRequest) -> None:
+    job: RanksJob = request.getfixturevalue(f"job_{stage}")
+    if stage == 1:
+        assert len(re.findall(r"^epoch: 1 step: 10 loss is \d+\.\d+$", job.shown, re.MULTILINE)) == 1
+    accuracy = re.findall(r"^\{'Accuracy': 0\.\d+\}$", job.shown, re.MULTILINE)
+    assert len(accuracy) == 1
+    for rank in (0, 1):
+        folder = job.folder / f"device{rank}_stage_{stage}"
+        assert accuracy[0] in (folder / "train.log").read_text()
+        assert f"RANK_ID={rank}\n" in (folder / "env.log").read_text()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_rank_0_alone_saves(stage: int, request: pytest.FixtureRequest) -> None:
+    job: RanksJob = request.getfixturevalue(f"job_{stage}")
+    saved = job.folder.glob("device1_*/**/*")
+    assert [path for path in saved if path.suffix in (".ckpt", ".npy", ".h5")] == []
+    out = job.folder / f"device0_stage_{stage}"
+    if stage == 1:
+        assert len(CheckpointSeries.open(out / "checkpoint_stage_1" / "checkpoint_pca")) == 9
+        return
+    result = json.loads((out / "result.json").read_text())
     assert result["steps"] == 2 * 20
     assert result["accepted_steps"] > 0
     assert result["moved_outside"] > 0
@@ -115,7 +124,7 @@ def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bytes(
     assert not differences(results_of(tmp_path, stage), job.results)
 
 
-@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", STAGES)
 def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_same_weights(
     stage: int, few_digits: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
