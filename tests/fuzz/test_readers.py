@@ -206,7 +206,7 @@ def test_hostile_configurations_are_refused(text: str, tmp_path: Path) -> None:
     assert len(str(refused.value)) < 1000
 
 
-@pytest.mark.parametrize("text", ["[" * 2_500, "{a: " * 2_500, "- " * 12_000])
+@pytest.mark.parametrize("text", ["[" * 600, "{a: " * 600, "- " * 12_000])
 def test_a_deeply_nested_configuration_is_refused_at_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
