@@ -203,9 +203,10 @@ def read_one(path: Path) -> Checkpoint:
     if path.is_dir():
         candidates = _weight_files(path) or sorted(file for file in path.iterdir() if file.suffix in _PICKLES)
         if len(candidates) != 1:
+            each = f"; to average its files, give {path / ('*' + candidates[0].suffix)}" if candidates else ""
             raise CheckpointError(
                 f"{path} has {len(candidates)} files of weights; a folder that is one checkpoint has one, or shards "
-                f"and their model{_INDEX}"
+                f"and their model{_INDEX}{each}"
             )
         main = candidates[0]
     if main.name.endswith(_INDEX):
@@ -266,6 +267,6 @@ def _steps(paths: Sequence[Path]) -> list[int]:
             if len(found) == len(paths):
                 return [int(match[1]) for match in matches if match]
     raise ConfigError(
-        f"--order is 'step', but no number in the names tells it ({', '.join(path.name for path in paths[:3])}, ...); "
-        "use --order name or --order mtime"
+        "--order is 'step', but no number is in all names and different in each "
+        f"({', '.join(path.name for path in paths[:3])}, ...); use --order name or --order mtime"
     )
