@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.builders import build_data, build_loss, build_network, build_scores
+from dimred.builders import build_data, build_loss, build_network, build_scores, with_workers_of_host
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
@@ -51,7 +51,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         make_report_folder(out)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
-    settings = load_config(StageTwoConfig, folder / CONFIG)
+    settings = with_workers_of_host(load_config(StageTwoConfig, folder / CONFIG))
     make_report_folder(out)
     set_up(settings.seed)
     network = build_network(settings)

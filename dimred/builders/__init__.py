@@ -9,3 +9,4 @@ from dimred.builders.task import build_scores as build_scores
 from dimred.builders.task import build_splits as build_splits
 from dimred.builders.task import check_ranks as check_ranks
 from dimred.builders.task import check_scores as check_scores
+from dimred.builders.task import with_workers_of_host as with_workers_of_host

@@ -163,6 +163,12 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
     if stage_1 is not None and stage_1.loss != settings.loss:
         own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
         raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
+    smoothing = settings.label_smoothing
+    if stage_1 is not None and settings.loss is None and stage_1.label_smoothing != smoothing:
+        raise ConfigError(
+            f"label_smoothing is {smoothing}, but WEIGHTS {str(weights)!r} were trained with another one; "
+            f"--set label_smoothing={stage_1.label_smoothing}"
+        )
 
 
 def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = None) -> float:

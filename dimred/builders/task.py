@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mindspore as ms
 import numpy as np
@@ -24,6 +24,7 @@ from dimred.train_step.network_state import evaluating
 from dimred.train_step.precision import with_precision
 
 _log = logging.getLogger(__name__)
+Stage = TypeVar("Stage", bound=StageConfig)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _MOST_UPSCALING = 2  # of an image's side, without a warning
@@ -100,6 +101,12 @@ def _check_size_of_images(config: DataConfig, side: int | None) -> None:
             f"each would be computed with about {(config.image_size / side) ** 2:.0f} times as many. To take them as "
             f"they are: --set data.image_size={side}, and a network for such images, such as model.name=resnet_small"
         )
+
+
+def with_workers_of_host(config: Stage) -> Stage:
+    """Return a run's configuration with no more workers than MindSpore takes here; the run's host may have had more."""
+    workers = min(config.data.workers, os.cpu_count() or 1)
+    return config.model_copy(update={"data": config.data.model_copy(update={"workers": workers})})
 
 
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:

@@ -77,6 +77,12 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
         return index, {}
 
 
+def check_ending(path: Path, argument: str) -> None:
+    """Raise ConfigError, which names the argument, if no checkpoint can be written to this path."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{argument} is {str(path)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
+
+
 def write_checkpoint(
     path: str | os.PathLike[str],
     weights: Mapping[str, Any],
@@ -94,8 +100,7 @@ def write_checkpoint(
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
-    if target.suffix not in SUFFIXES:
-        raise ConfigError(f"path is {str(target)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
+    check_ending(target, "path")
     values: dict[str, np.ndarray | str] = {name: _storable(name, as_array(v)) for name, v in weights.items()}
     for name, value in (extra or {}).items():
         if name in values:

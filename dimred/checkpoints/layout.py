@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -185,7 +186,8 @@ def _plain(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(length) for length in shape)
 
 
-# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras.
+# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras. Flax calls
+# them mean and var, and keeps them below batch_stats.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
 # Prefixes that MindSpore's optimizers add to a parameter's name for its state, and dimred for its averages.
 _STATE = frozenset((
@@ -202,7 +204,8 @@ _COUNTERS = frozenset((
 
 def is_statistic(name: str) -> bool:
     """Return whether an entry is a running statistic of a normalisation, or the count of its batches."""
-    return name.rpartition(".")[2] in _STATISTICS
+    *above, last = re.split("[./]", name)
+    return last in _STATISTICS or ("batch_stats" in above and last in ("mean", "var"))
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:

@@ -272,9 +272,11 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     """Compute steps since the start of training from the (epoch, step) in each file name.
 
     MindSpore counts steps within an epoch, other frameworks through all epochs. Steps that don't grow with the epochs
-    are counted within them, and the largest one is then the length of an epoch.
+    are counted within them, and the largest one is then the length of an epoch. Epochs count from 0 if one of epoch 0
+    has made steps, else from 1.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):
         return [step for _, step in keys]
-    return [max(epoch - 1, 0) * max(steps) + step for epoch, step in keys]
+    first = 0 if any(epoch == 0 and step > 0 for epoch, step in keys) else 1
+    return [max(epoch - first, 0) * max(steps) + step for epoch, step in keys]

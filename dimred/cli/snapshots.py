@@ -60,7 +60,8 @@ def pca(
     series = CheckpointSeries.open(ckpt_dir).select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
-        needs = plan_basis(*WeightMatrix(series, layout, skip_bad=skip_bad).shape, n_components)
+        n, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
+        needs = plan_basis(n, n_weights, n_components or (n if basis == "snapshots" else None))
         told = (
             "{n_snapshots} snapshots of {n_weights:,} weights: {read_bytes:,} bytes are read twice, and it takes "
             "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, beside memory-mapped pages"

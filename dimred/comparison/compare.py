@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dimred.builders import build_splits
+from dimred.builders import build_splits, with_workers_of_host
 from dimred.builders.handover import last_rate
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison, checkpoint_of
@@ -100,7 +100,7 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
-    one = load_config(StageOneConfig, run / CONFIG)
+    one = with_workers_of_host(load_config(StageOneConfig, run / CONFIG))
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -160,7 +160,7 @@ def _check_comparable(
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
     build_splits(one, data, SPLITS, val_chooses=True)
-    for key in ("model", "loss"):
+    for key in ("model", "loss", "label_smoothing"):
         typed, trained = getattr(two, key), getattr(one, key)
         if typed != trained:
             raise ConfigError(f"--config is for the {key} {typed}, but {str(run)!r} trained {trained}")

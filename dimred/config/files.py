@@ -136,6 +136,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
     *parents, name = key.split(".")
     for parent in parents:
         values[parent] = {} if values.get(parent) is None else values[parent]  # null: a section that is off
+        if parent == "stop" and isinstance(values[parent], str):  # a name alone may stand for the section
+            values[parent] = {"name": values[parent]}
         values = values[parent]
         if not isinstance(values, dict):
             raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")

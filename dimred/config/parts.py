@@ -23,7 +23,8 @@ from dimred.config.base import (
 N_COMPONENTS = 32  # directions, where they are searched and no other number is given
 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
-_Channels = tuple[float, float, float]
+_Level = Annotated[float, Field(ge=0, le=255)]
+_Spread = Annotated[float, Field(gt=0, le=255)]
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 _N_COMPONENTS = AliasChoices("n_components", "n_component")  # the second is the published recipe's
 
@@ -63,9 +64,9 @@ class DataConfig(Strict):
     """Augmentation of training images; random_resized_crop flips them too."""
     resize: bool = True
     """Resize and centre-crop images outside training; off for images that have image_size."""
-    mean: _Channels = (123.675, 116.28, 103.53)
+    mean: tuple[_Level, _Level, _Level] = (123.675, 116.28, 103.53)
     """Mean of the three channels, on the 0 to 255 scale."""
-    std: _Channels = (58.395, 57.12, 57.375)
+    std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
     """Standard deviation of the three channels, on the same scale."""
     workers: Count = 2
     """Parallel decoding workers."""

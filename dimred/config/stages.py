@@ -148,7 +148,7 @@ class StageOneConfig(StageConfig):
     def _sections_fit(self) -> "StageOneConfig":
         schedule, end = self.schedule, self.schedule.last_epoch
         if end is not None and self.epochs > end:
-            raise ValueError(f"epochs is {self.epochs}, past epoch {end}, where the schedule has brought the rate to 0")
+            raise ValueError(f"epochs is {self.epochs}, past schedule.total_epochs, {end}; raise that, or train fewer")
         if schedule.name != "constant" and schedule.warmup_epochs >= schedule.total_epochs:
             raise ValueError(
                 f"schedule.warmup_epochs is {schedule.warmup_epochs}; it must be below schedule.total_epochs"

@@ -25,16 +25,23 @@ _log = logging.getLogger(__name__)
 #   0                      batches that a report evaluates the loss surface on
 STAGE_2_EPOCHS_FROM = 1_000_000
 _LAST_SPARE_EPOCH = STAGE_2_EPOCHS_FROM - 1
+_MOST_EPOCHS = 900_000  # that a configuration allows
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-_LASTING = re.compile("decode failed|by libjpeg|file size is 0")  # MindSpore's words for a file that is no image
+# MindSpore's words for a file that is no image.
+_LASTING = re.compile("decode failed|by libjpeg|file size is 0|Unsupported image type")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
 
 
 class DamagedError(DataError):
     """A file is no image. It makes no sense to read it again."""
+
+
+def is_spare(epoch: int) -> bool:
+    """Return whether an epoch's number is that of batches outside training, such as those of BatchNorm's statistics."""
+    return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
 def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:

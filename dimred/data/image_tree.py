@@ -16,7 +16,7 @@ from PIL import Image
 from dimred.errors import DataError
 from dimred.io.atomic import atomic_folder, writable
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")  # in small or capital letters
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in small or capital letters
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 FIELD = 16
@@ -46,7 +46,7 @@ def _kind(path: Path) -> str:
     try:
         with Image.open(path) as image:
             image.load()
-            return _MODES.get(image.mode, "other")
+            return "damaged" if image.format == "GIF" else _MODES.get(image.mode, "other")  # MindSpore decodes no GIF
     except UNREADABLE:
         return "damaged"
 

@@ -10,7 +10,7 @@ from typing import Any
 import mindspore.dataset as ds
 import numpy as np
 
-from dimred.data.batches import Batches, GivenOrder
+from dimred.data.batches import Batches, GivenOrder, is_spare
 from dimred.errors import ConfigError, DataError, shown
 
 # Samples by number, with a length: the network's inputs, one or several, and last the label. The same number must give
@@ -28,7 +28,8 @@ class OwnDataset(Batches):
         factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
             epoch with another seed, for the augmentation, and must return as many samples each time; otherwise with
             None. If it has a parameter ``epoch``, it also gets the number of the epoch, so that each can read other
-            samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside training.
+            samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside training, and for batches that only
+            re-estimate BatchNorm statistics.
         data: DATA, as the user typed it.
         split: name of the split.
         options: see ``Batches``.
@@ -88,7 +89,8 @@ class OwnDataset(Batches):
             return self._factory(self._data, self._split, seed, **told)
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        source = self._make(int(np.random.default_rng([seed, epoch, 1]).integers(2**31)), epoch)
+        own_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
+        source = self._make(own_seed, None if is_spare(epoch) else epoch)
         if len(source) != (n_given := len(self._evaluated)):
             raise ConfigError(f"data.dataset gave {n_given} samples without a seed, and {len(source)} with one")
         return self._read(source, order)

@@ -118,7 +118,8 @@ class Scores:
         if key not in self._asked:
             if split == "search" and reestimate and len(self._on(split)) == self._budget:
                 raise BudgetSpentError
-            trial = self._earlier.get(key) or self._run(average, split, reestimate)
+            earlier = self._earlier.get(key)  # a failure may have passed, such as a timeout on a busy machine
+            trial = earlier if earlier and earlier.score else self._run(average, split, reestimate)
             self._asked[key] = trial._replace(average=average)
             failures = [one.failed for one in self._asked.values() if one.failed]
             if len(failures) == len(self._asked) == _FAILURES:

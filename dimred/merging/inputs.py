@@ -25,6 +25,7 @@ ORDERS = ("step", "name", "mtime")
 _INDEX = ".safetensors.index.json"
 _OF_FOLDERS = ("model", "adapter_model")  # names that say nothing about a file; its folder's name does
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
+_STATES = ("optimizer", "scheduler", "rng_state", "training_args")  # a trainer's pickles beside those of the weights
 _CONVERT = (
     'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
     "save_file; save_file({{n: t.contiguous().clone() for n, t in torch.load({0!r}, weights_only=True).items()}}, "
@@ -34,7 +35,7 @@ _EPOCH_AND_STEP = re.compile(r"-(\d{1,18})_(\d{1,18})$")
 _NUMBERS = (
     re.compile(r"(?:steps?|iter|iteration|checkpoint|ckpt)[=_-]?(\d{1,18})", re.IGNORECASE),
     re.compile(r"epochs?[=_-]?(\d{1,18})", re.IGNORECASE),
-    re.compile(r"(\d{1,18})\D*$"),
+    re.compile(r"(?<!\d)(?<!\d\.)(\d{1,18})\D*$"),  # not the decimals of a loss
 )
 
 
@@ -56,6 +57,8 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
     given = listed(sources)
+    if not given:
+        raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
     steps: list[int] | None = None
     with reading(given[0]):
         paths = [path for source in given for path in _matches(source)]
@@ -177,12 +180,17 @@ def _inside(folder: Path) -> list[Path]:
     entries = sorted(path for path in visible if path.suffix != WORK_FOLDER and not has_record(path))
     folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name) and _weight_files(path)]
     files = [path for path in entries if path.suffix in SUFFIXES]
+    converted = {path.with_suffix(".ckpt") for path in files if path.suffix == ".safetensors"}
+    files = [path for path in files if path not in converted or not _begins_like_a_pickle(path)]
     if folders or files:
         return folders or files
-    pickles = [path for path in folder.rglob("*") if path.suffix in _PICKLES]
-    if pickles:
+    if pickles := _pickles(folder.rglob("*")):
         raise _pickle(pickles[0])
     raise ConfigError(f"CHECKPOINTS is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
+
+
+def _pickles(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.suffix in _PICKLES and not path.name.startswith(_STATES))
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -201,7 +209,7 @@ def read_one(path: Path) -> Checkpoint:
     """
     main = path
     if path.is_dir():
-        candidates = _weight_files(path) or sorted(file for file in path.iterdir() if file.suffix in _PICKLES)
+        candidates = _weight_files(path) or _pickles(path.iterdir())
         if len(candidates) != 1:
             each = f"; to average its files, give {path / ('*' + candidates[0].suffix)}" if candidates else ""
             raise CheckpointError(

@@ -109,6 +109,9 @@ def merge(
     template = chosen[-1] if rest is None else read_one(Path(rest))
     if difference := chosen[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
+    if numbers := [name for name in chosen[-1].layout.names if not template.tensors[name].is_float]:
+        stored = template.tensors[numbers[0]].dtype
+        raise ConfigError(f"--rest is {str(rest)!r}, where {numbers[0]!r} is {stored}; give one with float weights")
     check_target(target, template, dtype)
     steps = [checkpoint.step for checkpoint in chosen]
     if source is None:
@@ -123,6 +126,7 @@ def merge(
         held.enter_context(name_faults(target))
         lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
         held.callback(lock.remove)
+        check_is_new(target)  # another call may have written it before this one had the lock
         remove_leftovers(target.parent)
         candidate = work / f"candidate{target.suffix}"
         held.callback(remove, candidate)

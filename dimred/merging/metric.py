@@ -129,8 +129,8 @@ class ProcessMetric:
         self._timeout_seconds, self._log = timeout_seconds, log
         self._process: subprocess.Popen[bytes] | None = None
         file, _, name = source.rpartition(":")
-        if option == "--metric" and not (file and Path(file).is_file()):
-            where = f", but there is no file {file!r}" if file else ""
+        if option == "--metric" and not (name and Path(file).is_file()):
+            where = f", but there is no file {file!r}" if file and name else ""
             raise ConfigError(
                 f"--metric is {source!r}{where}; give a Python file and a function, such as my_metric.py:score"
             )

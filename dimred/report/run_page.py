@@ -11,7 +11,7 @@ import numpy as np
 
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
-from dimred.io.atomic import remove_leftovers, writable
+from dimred.io.atomic import atomic_write, remove_leftovers, writable
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
@@ -43,9 +43,12 @@ def make_report_folder(out: Path) -> None:
     with writable("--out", out):
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
-        kept = [path.name for path in out.iterdir() if path.suffix not in (".png", ".svg") and path.name != PAGE]
-    if kept:
-        raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
+        ours = (".png", ".svg") if (out / PAGE).exists() else ()
+        kept = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]
+        if kept:
+            raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
+        if not ours:  # pictures are known for ours by the page, also if this report is killed before it is whole
+            atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 
 def write_report(

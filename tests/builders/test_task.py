@@ -1,5 +1,6 @@
 """Checks of the data, and of a user's own loss and metric, before anything expensive."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.builders import build_data, build_loss, build_network, build_scores, build_splits, check_scores
+from dimred.builders import (
+    build_data,
+    build_loss,
+    build_network,
+    build_scores,
+    build_splits,
+    check_scores,
+    with_workers_of_host,
+)
 from dimred.builders.handover import check_same_loss
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
 from dimred.data.image_folder import smallest_side
@@ -84,6 +93,23 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
         ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
     ):
         check_same_loss(StageTwoConfig.model_validate(TASK | {"loss": None}), weights)
+
+
+def test_stage_2_goes_on_with_the_label_smoothing_of_stage_1(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_stage_1").mkdir()
+    weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
+    classifier = tiny_task.TASK | {"label_smoothing": 0.25}
+    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(classifier)))
+    check_same_loss(StageTwoConfig.model_validate(classifier), weights)
+    with pytest.raises(ConfigError, match=r"label_smoothing is 0\.1, but WEIGHTS .* --set label_smoothing=0\.25"):
+        check_same_loss(StageTwoConfig.model_validate(classifier | {"label_smoothing": 0.1}), weights)
+
+
+def test_a_run_of_a_host_with_more_processors_is_read_here() -> None:
+    config = StageOneConfig.model_validate({"data": {"workers": 1_000_000}})
+    with pytest.raises(ConfigError, match=r"data\.workers is 1000000, but MindSpore takes no more"):
+        build_data(config.data, Path(), "train")
+    assert with_workers_of_host(config).data.workers == os.cpu_count()
 
 
 @pytest.fixture

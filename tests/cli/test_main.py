@@ -63,6 +63,10 @@ def test_the_exit_statuses_are_documented() -> None:
         (("init", "1", "here.txt"), "FILE is 'here.txt', which exists already"),
         (("init", "1", "gone/x.yaml"), "FILE is 'gone/x.yaml', in a folder that is missing"),
         (("eval", ".", "gone.ckpt", "--config", "gone.yaml", "--save", "here.txt"), "--save is 'here.txt'"),
+        (
+            ("eval", ".", "here.txt", "--config", "digits", "--save", "net.pt"),
+            "--save is 'net.pt'; a checkpoint",
+        ),
         (("rank-table", "make", "gone/x.json", "--device-ips", "10.0.0.1"), "OUT is 'gone/x.json', in a folder"),
         (("pca",), "--ckpt-dir"),
         (("pca", "--ckpt-dir", "nowhere"), "nowhere"),

@@ -47,6 +47,8 @@ def test_plan_and_result_for_programs(series, tmp_path):
     assert (planned["n_snapshots"], planned["n_weights"], planned["read_bytes"]) == (40, M, 4 * 40 * M)
     assert planned["disk_bytes"] >= 4 * M * 7
     assert f"it takes {planned['disk_bytes']:,} bytes of disk" in pca_here(*common[:-1], "--plan").stdout
+    of_raw = json.loads(pca_here(*common[:2], "--basis", "snapshots", "--plan", "--json").stdout)
+    assert of_raw["disk_bytes"] >= 4 * M * 40
     assert not (tmp_path / "a.npy").exists()
     made = json.loads(pca_here(*common).stdout)
     assert (made["path"], made["n_components"], made["n_snapshots"]) == (str(tmp_path / "a.npy"), 5, 40)

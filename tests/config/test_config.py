@@ -87,7 +87,9 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
-        ("digits_stage_1", ["epochs=91"], "epochs is 91, past epoch 90"),
+        ("digits_stage_1", ["epochs=91"], "epochs is 91, past schedule.total_epochs, 90; raise that"),
+        ("digits_stage_1", ["data.std=[0, 1, 1]"], "data.std is [0, 1, 1]; it must be greater than 0"),
+        ("digits_stage_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
         ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
         ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep two at least and begin by then, or set stop"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
@@ -135,8 +137,12 @@ def test_a_constant_rate_has_no_end() -> None:
 def test_the_rule_that_ends_stage_1_is_a_name_or_a_section_that_any_of_its_keys_turns_on(tmp_path: Path) -> None:
     (tmp_path / "saved.yaml").write_text(config_text(StageOneConfig()))
     assert "stop: null" in (tmp_path / "saved.yaml").read_text()
-    for override, rule in (("stop=averaged", StopConfig()), ("stop.patience=7", StopConfig(patience=7))):
-        assert load_config(StageOneConfig, tmp_path / "saved.yaml", [override]).stop == rule
+    for overrides, rule in (
+        (["stop=averaged"], StopConfig()),
+        (["stop.patience=7"], StopConfig(patience=7)),
+        (["stop=averaged", "stop.patience=7"], StopConfig(patience=7)),
+    ):
+        assert load_config(StageOneConfig, tmp_path / "saved.yaml", overrides).stop == rule
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -164,6 +164,17 @@ def test_grey_cmyk_and_disguised_images_become_three_channels_and_are_counted(jp
     assert checked(jpegs, status=0) == ["2 CMYK, 6 colour, 2 grey, 1 other"]
 
 
+def test_gifs_which_mindspore_cannot_decode_are_no_images(jpegs: Path, tmp_path: Path) -> None:
+    Image.new("P", (40, 30)).save(tmp_path / "x.gif")
+    content = (tmp_path / "x.gif").read_bytes()
+    (jpegs / "train" / "n00000000" / "disguised.jpeg").write_bytes(content)
+    assert any("disguised.jpeg" in line for line in checked(jpegs, status=1))
+    (jpegs / "train" / "only_gifs").mkdir()
+    (jpegs / "train" / "only_gifs" / "x.gif").write_bytes(content)
+    with pytest.raises(DataError, match=r"class 'only_gifs' in .* has no images"):
+        folder(jpegs)
+
+
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: data[:9], lambda data: b"", lambda data: b"junk" * 99]
 )

@@ -203,6 +203,18 @@ def test_the_other_entries_may_come_from_another_checkpoint(tmp_path: Path) -> N
     write_checkpoint(tmp_path / "other.ckpt", {"w": draw((4, 4), np.float32, 6)})
     with pytest.raises(ConfigError, match=r"not of the checkpoints' network: its parameter 'w' has shape \(4, 4\)"):
         dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "other.ckpt")
+    write_checkpoint(tmp_path / "quantised.ckpt", {"w": np.ones((4, 3), np.int8)})
+    with pytest.raises(ConfigError, match=r"where 'w' is .*; give one with float weights"):
+        dimred.merge(tmp_path / "run", tmp_path / "x.ckpt", rest=tmp_path / "quantised.ckpt")
+
+
+def test_statistics_as_flax_and_keras_name_them_are_not_weights(tmp_path: Path) -> None:
+    names = ("batch_stats.bn.mean", "batch_stats/bn/var", "bn/moving_variance")
+    for number in (1, 2):
+        tensors = {name: draw((3,), np.float32, number) for name in (*names, "params.dense.mean")}
+        write_file(tmp_path / "run" / f"n-{number}.safetensors", tensors)
+    record = dimred.merge(tmp_path / "run", tmp_path / "avg.safetensors")
+    assert record["batch_norm"].startswith("3 statistics are averages")
 
 
 def constants(dtype: type) -> dict[str, np.ndarray]:

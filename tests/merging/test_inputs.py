@@ -47,6 +47,7 @@ def test_folders_as_trainers_leave_them(tmp_path: Path, sharded: bool) -> None:
         (("v2-iter_00500.safetensors", "v2-iter_01000.safetensors"), [500, 1000]),
         (("resnet-1_625.safetensors", "resnet-2_1250.safetensors"), [625, 1250]),
         (("resnet-1_625.safetensors", "resnet-2_625.safetensors"), [625, 1250]),  # counted inside the epoch
+        (tuple(f"net-{epoch}_{step}.safetensors" for epoch in (0, 1) for step in (50, 100)), [50, 100, 150, 200]),
     ],
 )
 def test_the_step_is_read_from_the_name(tmp_path: Path, names: tuple[str, ...], expected: list[int]) -> None:
@@ -64,6 +65,30 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
         open_checkpoints([tmp_path])
     with pytest.raises(ConfigError, match="--order is 'time'; allowed: step, name, mtime"):
         open_checkpoints([tmp_path], "time")
+
+
+def test_the_decimals_of_a_loss_are_no_step(tmp_path: Path) -> None:
+    write_named(tmp_path, "weights.01-0.52.safetensors", "weights.02-0.45.safetensors")
+    with pytest.raises(ConfigError, match="no number is in all names and different in each"):
+        open_checkpoints([tmp_path])
+
+
+def test_pickles_that_were_converted_or_hold_no_weights_are_passed_over(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        write_named(tmp_path / "converted", f"epoch={epoch}.safetensors")
+        (tmp_path / "converted" / f"epoch={epoch}.ckpt").write_bytes(b"PK\x03\x04")
+    found = steps(tmp_path / "converted")
+    assert found == [("epoch=1.safetensors", 1), ("epoch=2.safetensors", 2)]
+    (tmp_path / "trainer").mkdir()
+    for name in ("optimizer.pt", "pytorch_model.bin", "training_args.bin"):
+        (tmp_path / "trainer" / name).write_bytes(b"PK\x03\x04")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle"):
+        open_checkpoints([tmp_path / "trainer"])
+
+
+def test_no_checkpoints_at_all_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="CHECKPOINTS is empty; give a folder"):
+        dimred.merge([], tmp_path / "x.safetensors")
 
 
 def test_results_among_the_checkpoints_are_not_taken_for_some_of_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dimred
-from dimred.errors import FaultError, RunError, StoppedError
+from dimred.errors import ConfigError, FaultError, RunError, StoppedError
 from dimred.io.atomic import FolderLock
 from tests.helpers.commands import dimred as command
 from tests.merging.problems import METRICS, score_zero
@@ -52,6 +52,37 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(planted: Path) -> Non
     assert sorted(path.name for path in scores.parent.iterdir()) == sorted(
         path.name for path in (planted / "whole.safetensors.merge").iterdir()
     )
+
+
+def test_what_failed_is_tried_again(planted: Path) -> None:
+    """A timeout, or a process without memory, may be a fault of a moment."""
+    out, fails = planted / "x.safetensors", [False]
+
+    def score(tensors: dict[str, np.ndarray]) -> float:
+        fails.append(len(fails) == 3)
+        if fails[-1]:
+            raise ValueError("busy")
+        return float(np.square(tensors["w"]).sum())
+
+    first = dimred.merge(planted / "run", out, metric=score, minimize=True)
+    made = len(fails)
+    remove_result(out)
+    again = dimred.merge(planted / "run", out, metric=score, minimize=True)
+    assert len(fails) == made + 1
+    assert (sum(fails), again["evaluations"]) == (1, first["evaluations"])
+
+
+def test_a_result_that_another_call_has_just_written_is_kept(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = planted / "x.safetensors"
+
+    def another_is_faster(*_: object, **__: object) -> Path:
+        out.write_bytes(b"the other's")
+        return planted / "x.safetensors.merge"
+
+    monkeypatch.setattr("dimred.merging.merge.work_folder", another_is_faster)
+    with pytest.raises(ConfigError, match="exists already"):
+        dimred.merge(planted / "run", out)
+    assert out.read_bytes() == b"the other's"
 
 
 def test_ctrl_c_keeps_the_scores_and_says_how_to_go_on(planted: Path) -> None:

@@ -122,6 +122,7 @@ def test_a_metric_that_hangs_ends_with_a_merge_that_is_killed(tmp_path: Path, na
     [
         ("gone.py:score", "give a Python file and a function"),
         (f"{METRICS}", "give a Python file and a function"),
+        (f"{METRICS}:", "give a Python file and a function"),
         (f"{METRICS}:absent", "has no function 'absent'"),
         (f"{METRICS}:not_a_function", "has no function 'not_a_function'"),
         ("broken.py:score", "ModuleNotFoundError: No module named 'gone_module'"),
