@@ -21,14 +21,17 @@ LONGER = (
     "merging/test_merge_goes_on.py",
     "merging/test_metric.py",
     "trainer/test_averaged_stop.py",
+    "trainer/test_device.py",
     "trainer/test_every_write_event.py",
     "trainer/test_finish.py",
+    "trainer/test_reads.py",
     "trainer/test_training.py",
     "search_step/test_against_twin.py",
     "search_step/test_cooldown.py",
     "search_step/test_dropout.py",
     "search_step/test_safety.py",
     "search_step/test_use.py",
+    "vectors/test_vectors.py",
 )
 
 # A process in a script's background or under nohup ignores these signals, and so do its children; tests send them.
