@@ -160,7 +160,7 @@ def _check_comparable(
             "later epochs with --at, or train it with an earlier snapshots.first_epoch"
         )
     build_splits(one, data, SPLITS, val_chooses=True)
-    for key in ("model", "loss", "label_smoothing"):
+    for key in ("model", "loss", *(["label_smoothing"] if one.loss is None else [])):
         typed, trained = getattr(two, key), getattr(one, key)
         if typed != trained:
             raise ConfigError(f"--config is for the {key} {typed}, but {str(run)!r} trained {trained}")
