@@ -157,16 +157,17 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
     """Check that WEIGHTS were trained with this loss, where that is known.
 
     Raises:
-        ConfigError: WEIGHTS were trained with another loss.
+        ConfigError: WEIGHTS were trained with another loss, or another label smoothing of the cross entropy.
     """
     stage_1 = read_stage_1_config(weights)
-    if stage_1 is not None and stage_1.loss != settings.loss:
+    if stage_1 is None:
+        return
+    if stage_1.loss != settings.loss:
         own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
         raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
-    smoothing = settings.label_smoothing
-    if stage_1 is not None and settings.loss is None and stage_1.label_smoothing != smoothing:
+    if settings.loss is None and stage_1.label_smoothing != settings.label_smoothing:
         raise ConfigError(
-            f"label_smoothing is {smoothing}, but WEIGHTS {str(weights)!r} were trained with another one; "
+            f"label_smoothing is {settings.label_smoothing}, but WEIGHTS {str(weights)!r} were trained with another; "
             f"--set label_smoothing={stage_1.label_smoothing}"
         )
 

@@ -36,7 +36,7 @@ def _known_or_own(name: str) -> str:
 
 
 class ModelConfig(Strict):
-    """Which network, see ``dimred.models.resnet``."""
+    """The network, see ``dimred.models.resnet``."""
 
     name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""

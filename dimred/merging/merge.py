@@ -109,9 +109,10 @@ def merge(
     template = chosen[-1] if rest is None else read_one(Path(rest))
     if difference := chosen[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
-    if numbers := [name for name in chosen[-1].layout.names if not template.tensors[name].is_float]:
-        stored = template.tensors[numbers[0]].dtype
-        raise ConfigError(f"--rest is {str(rest)!r}, where {numbers[0]!r} is {stored}; give one with float weights")
+    quantised = next((name for name in chosen[-1].layout.names if not template.tensors[name].is_float), None)
+    if quantised is not None:
+        stored = template.tensors[quantised].dtype
+        raise ConfigError(f"--rest is {str(rest)!r}, where {quantised!r} is {stored}; give one with float weights")
     check_target(target, template, dtype)
     steps = [checkpoint.step for checkpoint in chosen]
     if source is None:

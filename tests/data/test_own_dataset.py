@@ -34,12 +34,12 @@ def test_an_epoch_has_its_seed_and_its_number_where_that_is_asked_for_and_evalua
         return NUMBERS[:8]
 
     data = OwnDataset(of_epoch, Path(), "train", batch_size=4)
-    for epoch in (2, 1_000_001, 2, 999_999, 0):
+    for epoch in (2, 900_000, 1_000_001, 2, 900_001, 999_999, 0):
         data.training_epoch(7, epoch)
     assert numbers(data.evaluation()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert [epoch for epoch, _ in told] == [None, 2, 1_000_001, 2, None, None]
+    assert [epoch for epoch, _ in told] == [None, 2, 900_000, 1_000_001, 2, None, None, None]
     assert told[0][1] is None
-    assert told[1][1] == told[3][1] != told[2][1]
+    assert told[1][1] == told[4][1] != told[3][1]
 
 
 def test_two_ranks_see_together_what_one_sees_alone_and_groups_of_micro_batches_what_single_ones_do() -> None:
