@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,11 +154,11 @@ def with_parts_of_stage_1(
     return settings.with_parts_of(json.loads(told)) if told else settings
 
 
-def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
-    """Check that WEIGHTS were trained with this loss, where that is known.
+def check_same_task(settings: StageTwoConfig, weights: Path) -> None:
+    """Check that WEIGHTS were trained with this loss, on images normalised like these, where that is known.
 
     Raises:
-        ConfigError: WEIGHTS were trained with another loss, or another label smoothing of the cross entropy.
+        ConfigError: another loss, another label smoothing of the cross entropy, or another mean or standard deviation.
     """
     stage_1 = read_stage_1_config(weights)
     if stage_1 is None:
@@ -165,11 +166,14 @@ def check_same_loss(settings: StageTwoConfig, weights: Path) -> None:
     if stage_1.loss != settings.loss:
         own, trained = (stage.loss or "null, cross entropy" for stage in (settings, stage_1))
         raise ConfigError(f"loss is {own}, but WEIGHTS {str(weights)!r} were trained with {trained}; set the same loss")
-    if settings.loss is None and stage_1.label_smoothing != settings.label_smoothing:
-        raise ConfigError(
-            f"label_smoothing is {settings.label_smoothing}, but WEIGHTS {str(weights)!r} were trained with another; "
-            f"--set label_smoothing={stage_1.label_smoothing}"
-        )
+    keys = [] if settings.loss else ["label_smoothing"]
+    keys += [] if settings.data.dataset else ["data.mean", "data.std"]
+    for key in keys:
+        own, trained = (json.dumps(attrgetter(key)(stage)) for stage in (settings, stage_1))
+        if own != trained:
+            raise ConfigError(
+                f"{key} is {own}, but WEIGHTS {str(weights)!r} were trained with another; --set '{key}={trained}'"
+            )
 
 
 def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = None) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dimred.builders import build_splits, with_workers_of_host
-from dimred.builders.handover import check_same_loss, last_rate
+from dimred.builders.handover import check_same_task, last_rate
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison, checkpoint_of
 from dimred.comparison.summary import collect, markdown, write_comparison_page
@@ -162,7 +162,7 @@ def _check_comparable(
     build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
-    check_same_loss(two, checkpoint)
+    check_same_task(two, checkpoint)
     if "stage_2" in methods and (two.cooldown is None or two.cooldown.rate is None):
         last_rate(one, checkpoint)
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS

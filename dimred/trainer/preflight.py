@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.handover import Handover, check_same_loss, read_handover
+from dimred.builders.handover import Handover, check_same_task, read_handover
 from dimred.builders.task import build_splits
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
@@ -100,7 +100,7 @@ def check_stage_2(
         if settings.cooldown is not None:
             handover = read_handover(settings.cooldown, network, weights, arrays)
         check_arrays(network.get_parameters(), arrays, named_weights("WEIGHTS", weights))
-        check_same_loss(settings, weights)
+        check_same_task(settings, weights)
         return arrays, handover
 
     def read_snapshots() -> CheckpointSeries | None:

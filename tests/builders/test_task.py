@@ -18,7 +18,7 @@ from dimred.builders import (
     check_scores,
     with_workers_of_host,
 )
-from dimred.builders.handover import check_same_loss
+from dimred.builders.handover import check_same_task
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
 from dimred.data.image_folder import smallest_side
 from dimred.data.image_tree import write_image_tree
@@ -86,23 +86,38 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     two = StageTwoConfig.model_validate(TASK)
-    check_same_loss(two, weights)  # stage 1's loss is not known
+    check_same_task(two, weights)  # stage 1's loss is not known
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
-    check_same_loss(two, weights)
+    check_same_task(two, weights)
     with pytest.raises(
         ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
     ):
-        check_same_loss(StageTwoConfig.model_validate(TASK | {"loss": None}), weights)
+        check_same_task(StageTwoConfig.model_validate(TASK | {"loss": None}), weights)
 
 
-def test_stage_2_goes_on_with_the_label_smoothing_of_stage_1(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trained", "typed", "said"),
+    [
+        (
+            {"label_smoothing": 0.25},
+            {"label_smoothing": 0.1},
+            "label_smoothing is 0.1, but 'label_smoothing=0.25'",
+        ),
+        ({"data": {}}, {"data": {"std": [9, 8, 7]}}, "data.std is [9.0, but 'data.std=[58.395, 57.12, 57.375]'"),
+    ],
+)
+def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage_1(
+    trained: dict[str, Any], typed: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
-    classifier = tiny_task.TASK | {"label_smoothing": 0.25}
-    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(classifier)))
-    check_same_loss(StageTwoConfig.model_validate(classifier), weights)
-    with pytest.raises(ConfigError, match=r"label_smoothing is 0\.1, but WEIGHTS .* --set label_smoothing=0\.25"):
-        check_same_loss(StageTwoConfig.model_validate(classifier | {"label_smoothing": 0.1}), weights)
+    (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(tiny_task.TASK | trained)))
+    check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | trained), weights)
+    with pytest.raises(ConfigError) as refused:
+        check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | typed), weights)
+    value, remedy = said.split(", but ")
+    assert str(refused.value).startswith(value)
+    assert str(refused.value).endswith(remedy)
 
 
 def test_a_run_of_a_host_with_more_processors_is_read_here() -> None:
