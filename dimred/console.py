@@ -176,6 +176,9 @@ def run_app(
         tell_refusal: takes the text of an error that means bad input; returns whether another process will print it.
         to_stdout: see ``Lines``.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by ``>&-``
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):  # a path may have characters that its encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     with Lines(to_stdout=to_stdout):

@@ -1,6 +1,7 @@
 """What a program prints, and the exit status with which it ends."""
 
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -91,3 +92,10 @@ def test_what_a_program_does_is_said_in_a_long_silence_only(
         assert capsys.readouterr() == ("", "preparing\n")
     time.sleep(0.8)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_program_without_standard_output_does_its_work(tmp_path: Path) -> None:
+    code = "from dimred.console import *; run_program(lambda: (print_table(['a'], [['b']]), open('done', 'w'))[0])"
+    done = subprocess.run(["bash", "-c", f'"$0" -c "{code}" >&- 2>&-', sys.executable], cwd=tmp_path, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "done").exists()

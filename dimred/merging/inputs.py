@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,9 +28,8 @@ _OF_FOLDERS = ("model", "adapter_model")  # names that say nothing about a file;
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _STATES = ("optimizer", "scheduler", "rng_state", "training_args")  # a trainer's pickles beside those of the weights
 _CONVERT = (
-    'is a pickle, which could run any code; convert it: python -c "import torch; from safetensors.torch import '
-    "save_file; save_file({{n: t.contiguous().clone() for n, t in torch.load({0!r}, weights_only=True).items()}}, "
-    "{1!r}, {{'format': 'pt'}})\""
+    "import torch; from safetensors.torch import save_file; save_file({{n: t.contiguous().clone() for n, t in "
+    'torch.load({0}, weights_only=True).items()}}, {1}, {{"format": "pt"}})'
 )
 _EPOCH_AND_STEP = re.compile(r"-(\d{1,18})_(\d{1,18})$")
 _NUMBERS = (
@@ -253,7 +253,9 @@ def _begins_like_a_pickle(path: Path) -> bool:
 
 
 def _pickle(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path} " + _CONVERT.format(str(path), str(path.with_suffix(".safetensors"))))
+    names = (json.dumps(str(name), ensure_ascii=False) for name in (path, path.with_suffix(".safetensors")))
+    convert = shlex.quote(_CONVERT.format(*names))
+    return CheckpointError(f"{path} is a pickle, which could run any code; convert it: python -c {convert}")
 
 
 def _steps(paths: Sequence[Path]) -> list[int]:

@@ -22,7 +22,7 @@ from dimred.merging.record import CARD, INPUT_CARD
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
-_COMPANIONS = (".json", ".txt", ".model", ".jinja")  # a model's configuration and tokenizer
+_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")  # a model's configuration, tokenizer and code
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
 # From here on numbers are rounded to an infinite one.
@@ -146,7 +146,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
 
 
 def _copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Copy the configuration, tokenizer and index that a framework needs to load the folder."""
+    """Copy the configuration, tokenizer, code and index that a framework needs to load the folder."""
     for file in sorted(template.files[0].parent.iterdir()):
         known = file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS
         if file.is_file() and (known or file.name == CARD):

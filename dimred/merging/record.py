@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -177,7 +178,7 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
     parts.append(f"The call, as a command:\n\n```sh\n{record['command']}\n```")
     if (folder / INPUT_CARD).exists():
         parts.append(f"[{INPUT_CARD}]({INPUT_CARD}) is the last input's card; what it measured is not this network.")
-    (folder / CARD).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (folder / CARD).write_text("\n\n".join(parts) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _front_matter(folder: Path) -> dict[str, Any]:
@@ -191,10 +192,11 @@ def _front_matter(folder: Path) -> dict[str, Any]:
     elif (folder / "config.json").exists():
         found["library_name"] = "transformers"
     if (folder / INPUT_CARD).exists():
-        text = (folder / INPUT_CARD).read_text(encoding="utf-8", errors="replace")
+        text = (folder / INPUT_CARD).read_text(encoding="utf-8-sig", errors="replace")
+        head = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
         try:
-            given = yaml.safe_load(text.split("---")[1]) if text.startswith("---") else {}
-        except (yaml.YAMLError, IndexError):
+            given = yaml.safe_load(head[1]) if head else {}
+        except yaml.YAMLError:
             given = {}
         found |= {key: given[key] for key in _STILL_TRUE if isinstance(given, dict) and key in given}
     return found | {"tags": ["merge", "dimred", *(["lora"] if (folder / CONFIG).exists() else [])]}

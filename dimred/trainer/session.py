@@ -151,12 +151,11 @@ def run_folder(out: Path) -> Iterator[Path]:
         ConfigError: the folder can't be made.
         RunError: another process is at work there.
     """
-    if out.is_dir():
-        remove_leftovers(out)
     with ExitStack() as stack:
         with writable("--out", out):
             lock = stack.enter_context(FolderLock(out, f"--out is {str(out)!r}"))
         try:
+            remove_leftovers(out)  # under the lock, because they may be those of a run on a host of the same name
             yield out
         except BaseException:
             if out.is_dir() and not results_in(out):

@@ -59,10 +59,13 @@ def test_a_file_in_a_file_out(tmp_path: Path, dtype: type) -> None:
 
 def test_shards_in_shards_out_with_what_a_framework_needs(tmp_path: Path) -> None:
     written = write_run(tmp_path / "run", 3, BITS, sharded=True)
+    for name in ("qwen.tiktoken", "modeling_own.py", "optimizer.pt"):
+        (tmp_path / "run" / "checkpoint-3000" / name).touch()
     out = tmp_path / "avg"
     dimred.merge([tmp_path / "run"], out, from_step=2000)
     assert sorted(path.name for path in out.iterdir()) == [
-        "README.md", "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX
+        "README.md", "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", INDEX,
+        "modeling_own.py", "qwen.tiktoken",
     ]  # fmt: skip
     assert (out / INDEX).read_bytes() == (tmp_path / "run" / "checkpoint-3000" / INDEX).read_bytes()
     parts = [read_file(path) for path in sorted(out.glob("*.safetensors"))]

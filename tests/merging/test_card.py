@@ -1,5 +1,6 @@
 """The model card of an output folder."""
 
+import os
 import shlex
 from pathlib import Path
 
@@ -55,14 +56,17 @@ def test_a_card_has_the_scores_of_a_metric(tmp_path: Path) -> None:
 
 def test_the_card_of_an_input_is_kept_apart(tmp_path: Path) -> None:
     write_adapters(tmp_path / "run", 2)
-    theirs = "---\nlicense: mit\nlanguage: [de]\nmodel-index: [{name: x}]\ntags: [sft]\n---\n# x\n\nAccuracy 99 %.\n"
+    theirs = (
+        "\ufeff---\nlicense: mit\nlicense_name: my---own\nlanguage: [de]\nmodel-index: [{name: x}]\ntags: [sft]\n---\n"
+        "# x\n\nAccuracy 99 %.\n"
+    )
     (tmp_path / "run" / "checkpoint-200" / "README.md").write_text(theirs)
     dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert (tmp_path / "mean" / "README.input.md").read_text() == theirs
     front, text = read_card(tmp_path / "mean")
     assert front == {
-        "library_name": "peft", "base_model": "org/base", "license": "mit", "language": ["de"],
-        "tags": ["merge", "dimred", "lora"],
+        "library_name": "peft", "base_model": "org/base", "license": "mit", "license_name": "my---own",
+        "language": ["de"], "tags": ["merge", "dimred", "lora"],
     }  # fmt: skip
     assert "99 %" not in text
     assert "[README.input.md](README.input.md) is the last input's card" in text
@@ -74,3 +78,10 @@ def test_a_card_that_is_no_yaml_and_a_base_of_this_machine(tmp_path: Path) -> No
     (tmp_path / "run" / "checkpoint-200" / "README.md").write_text("---\na: [\n")
     dimred.merge(tmp_path / "run", tmp_path / "mean")
     assert read_card(tmp_path / "mean")[0] == {"library_name": "peft", "tags": ["merge", "dimred", "lora"]}
+
+
+def test_a_path_that_is_no_text_stands_escaped_in_the_card(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"run\xe9")
+    write_run(folder, 2, sharded=True)
+    dimred.merge(folder, tmp_path / "avg")
+    assert f"| {tmp_path}/run\\udce9/checkpoint-1000 | 1000 | 0.5 |" in read_card(tmp_path / "avg")[1]

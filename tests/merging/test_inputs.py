@@ -1,6 +1,8 @@
 """Checkpoints as users have them are found, ordered and compared."""
 
+import ast
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +86,16 @@ def test_pickles_that_were_converted_or_hold_no_weights_are_passed_over(tmp_path
         (tmp_path / "trainer" / name).write_bytes(b"PK\x03\x04")
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is a pickle"):
         open_checkpoints([tmp_path / "trainer"])
+
+
+@pytest.mark.parametrize("name", ["plain.pt", "it's.pt", 'a"b $HOME `id`.pt', "ä.pt"])
+def test_the_command_that_converts_a_pickle_names_its_path_in_any_shell_and_python(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04")
+    with pytest.raises(CheckpointError, match="convert it: ") as refused:
+        open_checkpoints([tmp_path / name])
+    *_, code = shlex.split(str(refused.value).partition("convert it: ")[2])
+    texts = {node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)}
+    assert {str(tmp_path / name), str((tmp_path / name).with_suffix(".safetensors"))} <= texts
 
 
 def test_no_checkpoints_at_all_are_refused(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The folder of a run, and what may change when it is resumed."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, RunError
+from dimred.io.atomic import open_atomic
 from dimred.trainer.session import check_run_folder, refuse_changes, run_folder
 
 BEFORE = {"epochs": 3, "data": {"batch_size": 20, "mean": [1.0, 2.0]}, "limit": None}
@@ -27,6 +29,19 @@ def test_a_run_that_wrote_nothing_leaves_nothing_and_its_folder_never_hides_the_
     with pytest.raises(OSError, match="the disk is gone"):
         fail_in(tmp_path / "a" / "b", how)
     assert (tmp_path / "a" / "b").exists() == (how == "after a result")
+
+
+def test_a_run_that_is_refused_removes_nothing_of_the_one_that_is_at_work(tmp_path: Path) -> None:
+    with open_atomic(tmp_path / "elsewhere") as file:
+        of_this_host = Path(file.name).name
+    unfinished = tmp_path / "run" / re.sub(r"-\d+-", "-4194399-", of_this_host)  # of a process that is not seen here
+    with run_folder(tmp_path / "run"):
+        unfinished.touch()
+        with pytest.raises(RunError, match="is at work"), run_folder(tmp_path / "run"):
+            pass
+        assert unfinished.exists()
+    with run_folder(tmp_path / "run"):
+        assert not unfinished.exists()
 
 
 def test_earlier_results_and_files_are_refused(tmp_path: Path) -> None:
