@@ -37,8 +37,8 @@ _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before
 # Arguments and options that several programs have.
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
 Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
-DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="What to compute on.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the configuration.")]
+DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="Kind of device to compute on.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, in place of the configuration's.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 FastDevRun = Annotated[
     bool, typer.Option("--fast-dev-run", help="Only one step, and all that surrounds it, to see whether the run works.")

@@ -51,7 +51,7 @@ class _Timed(Observer):
 def bench(
     data: Data,
     config: Annotated[Path, typer.Option(help="YAML file, see pipelines/configs.")],
-    out: Annotated[Path, typer.Option(help="New folder; nothing of use is written.")],
+    out: Annotated[Path, typer.Option(help="New folder for logs; nothing in it is worth keeping.")],
     device_target: DeviceTarget = "CPU",
     overrides: Overrides = None,
 ) -> None:

@@ -66,8 +66,8 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
     """Compute how much each checkpoint counts in EDM2's power function average (Karras et al., 2024, arXiv 2312.02696).
 
     The average at step t follows a <- b a + (1 - b) x with b = (1 - dt / t)^(g + 1), its equation 127; so the
-    checkpoint at t_i counts t_i^(g + 1) - t_(i-1)^(g + 1). The exponent g belongs to the width, the profile's standard
-    deviation as a share of training: width^2 = (g + 1) / ((g + 2)^2 (g + 3)), its equation 123.
+    checkpoint at t_i counts t_i^(g + 1) - t_(i-1)^(g + 1). The exponent g follows from the width, the profile's
+    standard deviation as a share of training: width^2 = (g + 1) / ((g + 2)^2 (g + 3)), its equation 123.
     """
     inverse = width**-2
     exponent = np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max()

@@ -130,16 +130,18 @@ def read_stage_1_config(weights: Path) -> StageOneConfig | None:
 def with_parts_of_stage_1(
     settings: StageTwoConfig, weights: Path, ranks: Ranks, resumed: Path | None = None
 ) -> StageTwoConfig:
-    """Return the settings with the step's parts of the stage 1 that wrote WEIGHTS; all ranks call this.
+    """Return stage 2's settings, completed by the step's parts of the stage 1 run that wrote WEIGHTS.
+
+    All ranks call this. Without a cooldown, or without such a run, the settings come back unchanged.
 
     Args:
         settings: configuration of stage 2.
-        weights: WEIGHTS.
+        weights: path of the checkpoint that stage 2 starts from.
         ranks: rank 0 reads, and tells the others.
-        resumed: folder of a stage 2 that is resumed; its configuration has the parts if stage 1's run is gone.
+        resumed: folder of the stage 2 run that is resumed; it has the parts too, in case stage 1's run is gone.
 
     Raises:
-        ConfigError: on every rank, as ``with_parts_of``; or the configuration can't be read.
+        ConfigError: on every rank, if a configuration can't be read, or the parts don't fit; see ``with_parts_of``.
     """
     if settings.cooldown is None:
         return settings
@@ -238,9 +240,10 @@ def build_cooldown_step(
 def build_cooldown_optimizer(
     handover: Handover, network: nn.Cell, steps_per_epoch: int, n_epochs: int, ranks: Ranks = ALONE
 ) -> nn.Optimizer:
-    """Build stage 1's optimizer with its state, and with rates that fall from a share of its last one to 0.
+    """Build stage 1's optimizer with its state; its rates fall from ``factor`` times stage 1's last rate to 0.
 
-    Warn where stage 1 made another number of steps in an epoch. Arguments as for ``build_cooldown_step``.
+    Warn if stage 1's epochs had a different length. ``n_epochs`` is stage 2's; the rest is as in
+    ``build_cooldown_step``.
     """
     before = handover.steps_per_epoch
     if ranks.rank == 0 and before not in (None, steps_per_epoch):

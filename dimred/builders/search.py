@@ -21,7 +21,9 @@ _PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "e
 
 
 class SubspaceTrainStep(SearchStep):
-    """A ``SearchStep`` whose options have defaults and are checked.
+    """A training step that searches in the subspace of a basis: a ``SearchStep`` with checked options and defaults.
+
+    Called with the inputs of ``network``, it returns a ``SearchResult``; see ``SearchStep`` for the errors of a call.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.

@@ -104,7 +104,7 @@ def _check_size_of_images(config: DataConfig, side: int | None) -> None:
 
 
 def with_workers_of_host(config: Stage) -> Stage:
-    """Return a run's configuration with no more workers than MindSpore takes here; the run's host may have had more."""
+    """Return a run's configuration with no more workers than MindSpore takes here; its own host may have had more."""
     workers = min(config.data.workers, os.cpu_count() or 1)
     return config.model_copy(update={"data": config.data.model_copy(update={"workers": workers})})
 
@@ -160,7 +160,7 @@ class _WithLoss(nn.Cell):
 
 
 def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Build the cell inputs, labels -> scalar mean loss; by default cross entropy with label smoothing."""
+    """Build a cell from inputs and labels to the scalar mean loss; by default cross entropy with label smoothing."""
     return _WithLoss(network, _mean_loss(config))
 
 
@@ -175,7 +175,7 @@ def build_scores(config: StageConfig) -> Scores:
 
     The loss is the one that is trained, its smoothed labels included. A network that was trained with these is
     underconfident, and an average is a little less so. By plain cross entropy that difference in calibration outweighed
-    a point of accuracy on real images (tests/benchmarks/choice_study.md).
+    up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
 
     Raises:
         ConfigError: a factory can't be imported or called, or makes something else.
@@ -209,8 +209,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         images: the splits by name: ``train`` and the evaluation split.
 
     Raises:
-        ConfigError: network, loss or metric fails, or returns something else than it must.
-        DataError: the built-in ones can't use the labels.
+        ConfigError: network, loss or metric fails, or returns something that it must not.
+        DataError: the built-in loss or metric can't use the labels.
     """
     if config.data.dataset is None and config.loss is None and config.metric is None:
         return

@@ -272,8 +272,8 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     """Compute steps since the start of training from the (epoch, step) in each file name.
 
     MindSpore counts steps within an epoch, other frameworks through all epochs. Steps that don't grow with the epochs
-    are counted within them, and the largest one is then the length of an epoch. Epochs count from 0 if one of epoch 0
-    has made steps, else from 1.
+    are counted within them, and the largest one is then the length of an epoch. Epochs count from 0 if a file of epoch
+    0 has a step above 0, else from 1.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):

@@ -17,7 +17,7 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 
 def init(
-    stage: Annotated[int, typer.Argument(metavar="STAGE", min=1, max=2, help="1 or 2.")],
+    stage: Annotated[int, typer.Argument(metavar="STAGE", min=1, max=2, help="The stage to configure, 1 or 2.")],
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=check_new_file)
     ],
@@ -117,7 +117,7 @@ data = typer.Typer(help="Make a data set that needs no download, or check the im
 @data.command()
 def digits(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder; gets train/, val/ and test/.")],
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same bytes.")] = 1,
     label_noise: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the training images put into a random class.")
     ] = 0.0,

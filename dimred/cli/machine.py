@@ -43,8 +43,8 @@ def doctor(
 ) -> None:
     """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
 
-    Takes half a minute. Exit status 1 if something is wrong; the line says how to fix it. The checks for Ascend were
-    never run on a device.
+    It takes half a minute. The exit status is 1 if something is wrong; its line says how to fix it. The checks for
+    Ascend have never been run on a device.
 
     Example: dimred doctor --device-target Ascend --devices 8
     """

@@ -13,7 +13,9 @@ from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 
 
 def evaluate(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and test/<class>/ images.")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and data.eval_split's images.")
+    ],
     weights: Annotated[
         Path,
         typer.Argument(
@@ -95,7 +97,7 @@ def compare(
         "comparison"
     ),
     methods: Annotated[
-        str | None, typer.Option(help="Only these, such as last,average,stage_2; a wrong name lists all.")
+        str | None, typer.Option(help="Run only these, such as last,average,stage_2; a wrong name lists all of them.")
     ] = None,
     at: Annotated[
         str | None,
@@ -141,9 +143,9 @@ def report(
         typer.Option(help="Folder for the page; an earlier report in it is replaced. Default: RUN/report."),
     ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
-    batches: Annotated[int, typer.Option(min=1, help="Training batches that each of its points is evaluated on.")] = 2,
+    batches: Annotated[int, typer.Option(min=1, help="Training batches on which each point of it is evaluated.")] = 2,
 ) -> None:
-    """Make one page of a run: report.html, without network or script, and each picture as PNG and SVG.
+    """Make one page of a run: report.html, without scripts or internet, and each picture as PNG and SVG.
 
     It shows curves, spectrum, the path of both stages over the true loss surface, and each step of a search. For a
     stage 1, finished or not, it shows the curves and the spectrum of the snapshots.
@@ -164,7 +166,7 @@ def summary(
     ],
     input_shape: Annotated[
         str | None,
-        typer.Option(help="Shape of the input with its batch: 1,3,224,224, for resnet_small 1,3,16,16."),
+        typer.Option(help="Shape of the input, batch included; by default 1,3,224,224, for resnet_small 1,3,16,16."),
     ] = None,
     classes: Annotated[
         int, typer.Option(min=2, help="Number of outputs; the argument of your own network's factory.")

@@ -26,8 +26,10 @@ def pca(
     ckpt_dir: Annotated[
         Path, typer.Option(help="The folder stage 1 wrote its snapshots to (checkpoint_pca).", exists=True)
     ],
-    out: Annotated[Path, typer.Option(help="The basis; pca_mat.h5 is written beside it.")] = Path(BASIS),
-    n_components: Annotated[int | None, typer.Option(min=1, help="How many directions; default 32.")] = None,
+    out: Annotated[Path, typer.Option(help="The basis, a .npy file; its .h5 file is written beside it.")] = Path(BASIS),
+    n_components: Annotated[
+        int | None, typer.Option(min=1, help="Directions; by default 32, of snapshots all.")
+    ] = None,
     basis: Annotated[
         Literal["pca", "snapshots"],
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
@@ -181,7 +183,7 @@ def merge(
     checkpoints: Annotated[
         list[str],
         typer.Argument(
-            metavar="CHECKPOINTS...", help="A folder; or files, folders of shards, globs: safetensors, .ckpt."
+            metavar="CHECKPOINTS...", help="A folder; or files (.safetensors, .ckpt), folders of shards, globs."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write; for shards, the folder.")],
@@ -192,8 +194,8 @@ def merge(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Without a metric: uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=cosine or 1-sqrt, or "
-            "coefficients separated by commas. [default: uniform]"
+            help="Without a metric: uniform (the default), linear, exponential=DECAY, ema=WIDTH, "
+            "merge-decay=SHAPE (linear, cosine or 1-sqrt), or coefficients separated by commas."
         ),
     ] = None,
     dtype: Annotated[
@@ -207,7 +209,7 @@ def merge(
         ),
     ] = None,
     lora_rank: Annotated[
-        int | None, typer.Option(help="Of LoRA adapters: largest rank of the result; default no limit, exact.")
+        int | None, typer.Option(help="For LoRA adapters: largest rank of the result; exact by default.")
     ] = None,
     metric: Annotated[
         str | None, typer.Option(metavar="FILE.py:NAME", help="Function that scores the path of a candidate.")
@@ -218,9 +220,9 @@ def merge(
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="Limit on evaluations on the split search; default: all candidates are scored.")
+        int | None, typer.Option(help="Most evaluations on the split search; by default all candidates are scored.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for one evaluation.")] = 3600.0,
+    timeout: Annotated[float, typer.Option(help="Time limit of one evaluation, in seconds.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Average checkpoints, or choose the best of many averages by a metric of your own.

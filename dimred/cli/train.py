@@ -39,7 +39,7 @@ def train(
     loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
     metric: Annotated[str | None, _named("Your own metric by package.module:factory. Sets metric.")] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices on all hosts together; 8, or the rank table's.")
+        int | None, typer.Option(min=1, help="Devices on all hosts together; by default 8, or those of the rank table.")
     ] = None,
     device_target: DeviceTarget = "Ascend",
     rank_table: Annotated[
@@ -53,22 +53,26 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what each rank would run.")] = False,
     fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Hosts; start the same command on each.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of hosts; start the same command on each.")] = None,
     node_rank: Annotated[int | None, typer.Option(help="Number of this host, from 0.")] = None,
     master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of host 0.")] = None,
     master_port: Annotated[
         int | None,
-        typer.Option(min=1024, max=65535, help="A free port of host 0, for MindSpore's scheduler; 8118 usually."),
+        typer.Option(
+            min=1024,
+            max=65535,
+            help="Port of host 0 for MindSpore's scheduler; by default a free one, for several hosts 8118.",
+        ),
     ] = None,
     stall_timeout: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="End a job after so long without progress; 0: never."),
+        typer.Option(min=0, metavar="SECONDS", help="End the job after this long without progress; 0 means never."),
     ] = 1800,
 ) -> None:
     """Run a stage on one device or many, on one host or several.
 
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
-    or searches in the subspace of the snapshots beside them. It keeps the network with the lowest loss on val.
+    searches in the subspace of the snapshots beside them, or both. It keeps the network with the lowest loss on val.
 
     Example: dimred train stage-1 ./digits --config digits --device-target CPU --devices 1
 
@@ -148,9 +152,9 @@ rank_table = typer.Typer(no_args_is_help=True, help="Make or check the table of 
 def make_table(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.", callback=check_new_file)],
     device_ips: Annotated[
-        str, typer.Option(help="The devices' addresses with commas between, server by server (hccn_tool shows them).")
+        str, typer.Option(help="The devices' addresses, separated by commas, server by server (hccn_tool shows them).")
     ],
-    servers: Annotated[str, typer.Option(help="The servers' addresses with commas between.")] = "127.0.0.1",
+    servers: Annotated[str, typer.Option(help="The servers' addresses, separated by commas.")] = "127.0.0.1",
 ) -> None:
     """Write a rank table. Example: dimred rank-table make table.json --servers 10.0.0.1 --device-ips 192.168.1.1,..."""
     from dimred.io.atomic import atomic_write

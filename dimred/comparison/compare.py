@@ -1,8 +1,8 @@
 """``dimred compare``: stage 2 and its rivals, from the same stage 1.
 
-Every method starts from stage 1 at one epoch: its full checkpoint and its snapshots. Trainings are runs of stage 1's or
-stage 2's program in folders of their own; the networks are measured here. BatchNorm is re-estimated in every row, the
-split ``val`` chooses, and the split ``test`` reports. Each finished row is a file, and is not run again.
+Every method starts from stage 1 at one epoch: its full checkpoint and its snapshots. Networks are trained by stage 1's
+or stage 2's program, in folders of their own, and measured here. BatchNorm is re-estimated in every row, the split
+``val`` chooses, and the split ``test`` reports. Each finished row is a file, and is not run again.
 """
 
 import json
@@ -148,10 +148,10 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
 def _check_comparable(
     data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, methods: Collection[str]
 ) -> None:
-    """Check that stage 1 has kept what the methods need at epoch ``at``.
+    """Check that stage 1 kept what the methods need at epoch ``at``, and that stage 2 has the same model and task.
 
     Raises:
-        ConfigError, DataError, SeriesError: something is missing.
+        ConfigError, DataError, SeriesError: something is missing, or does not match.
     """
     checkpoint = checkpoint_of(run, at)
     if at < (first := one.snapshots.first_epoch):

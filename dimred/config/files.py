@@ -113,7 +113,7 @@ def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def config_text(config: StageConfig) -> str:
-    """Write the resolved configuration as YAML; ``load_config`` reads it back to an equal one."""
+    """Return the resolved configuration as YAML text, which ``load_config`` reads back as an equal one."""
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 

@@ -203,9 +203,9 @@ class OptimizerConfig(Strict):
 
 
 class CooldownConfig(Strict):
-    """Bring stage 1's training to its end: its optimizer goes on with its state, its batches and the parts of its step
-    (data.batch_size, accumulation, precision, loss_scale, clipping and ema where they are left out), while its rate is
-    brought to 0 over stage 2. null for no cooldown, as in the published search."""
+    """How stage 1's training is brought to its end: its optimizer goes on with its state, its batches and the parts of
+    its step (data.batch_size, accumulation, precision, loss_scale, clipping and ema, unless stage 2 sets them), while
+    its rate is brought to 0 over stage 2. null for no cooldown, as in the published search."""
 
     factor: Positive = 0.5
     """The rate begins at this multiple of the one that stage 1 ended with."""

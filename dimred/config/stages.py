@@ -170,7 +170,7 @@ class StageOneConfig(StageConfig):
 
 
 class StageTwoConfig(StageConfig):
-    """Stage 2: by default stage 1's training goes on while its rate is brought to 0, and nothing is searched."""
+    """The configuration of stage 2, by default a cooldown: stage 1's training goes on while its rate falls to 0."""
 
     NEW_KEYS: ClassVar[Mapping[str, str]] = {
         "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",

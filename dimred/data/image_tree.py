@@ -123,7 +123,7 @@ def _images(seed: int, noise: float, label_noise: float) -> Iterator[tuple[str, 
 
 
 def _noisy_field(scan: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """Return one variant, (FIELD, FIELD): the scan at a random position, noise on all pixels, mid-grey background."""
+    """Return one variant, (FIELD, FIELD): the scan at a random place on dark grey (64), with noise on all pixels."""
     height, width = scan.shape
     field = np.zeros((FIELD, FIELD))
     top = rng.integers(0, FIELD - height + 1)

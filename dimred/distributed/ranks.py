@@ -136,7 +136,7 @@ class Ranks:
         return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that ``content`` is the same on all ranks: then the sum of its digests is R times each.
+        """Check that ``content`` is the same on all ranks: only then is the sum of its digests R times each digest.
 
         Raises:
             DimredError: on every rank, if the content of any differs.

@@ -1,4 +1,4 @@
-"""The processes of a job, children of the launcher that never outlive it, with folders and logs; other programs."""
+"""Start the processes of a job, which never outlive the launcher, in folders with logs; also start other programs."""
 
 import ctypes
 import errno

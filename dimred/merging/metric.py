@@ -117,7 +117,7 @@ class ProcessMetric:
 
     Args:
         option: ``--metric`` or ``--metric-command``.
-        source: ``FILE.py:NAME``, where a function ``reestimate`` in the file is the hook; or the command.
+        source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``; or a command.
         timeout_seconds: limit on one evaluation; a process that takes longer is ended.
         log: file for what the process prints.
 

@@ -1,4 +1,4 @@
-"""What a result was made from: its record, ``OUT.json``, and for readers tables, sentences and a model card."""
+"""Describe how a result was made: in its record, ``OUT.json``, and for people in tables, sentences and a model card."""
 
 import json
 import platform
@@ -54,9 +54,9 @@ def name_faults(out: Path) -> Iterator[None]:
 
 
 def check_is_new(out: Path) -> None:
-    """Check that no result exists, and no other file where its record goes; ConfigError if one does.
+    """Check that there is no result yet, and no other file in the place of its record; ConfigError if there is one.
 
-    A record without its result is what a call left that was killed.
+    A record without its result is allowed, because a call that was killed leaves one.
     """
     for path in (out, record_path(out)):
         with name_faults(out):
@@ -111,7 +111,7 @@ def record_of(
 
 
 def describe(made: Path, out: Path, record: dict[str, Any]) -> None:
-    """Write the record of a result that is to stand at ``out``, and for a folder, now at ``made``, its model card."""
+    """Write the record of the result at ``made``, which will be moved to ``out``; for a folder also its model card."""
     if made.is_dir():
         _write_card(made, out.name, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")

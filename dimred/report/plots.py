@@ -174,7 +174,7 @@ class Surface(NamedTuple):
 
 
 class PlaneView(NamedTuple):
-    """The content of the pictures of the plane."""
+    """The data for the pictures of the loss, in the plane of the snapshots' first two principal directions."""
 
     whole: Surface  # around both stages
     near: Surface  # around stage 2 alone

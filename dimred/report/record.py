@@ -123,7 +123,7 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """Return the path of the network to use."""
+        """Return the path of the network to use, or of its folder if the file is gone."""
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 

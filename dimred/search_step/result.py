@@ -135,7 +135,7 @@ class SearchState(NamedTuple):
 
 
 def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
-    """Turn the state into named arrays, for a file; a field that is None has none."""
+    """Turn the state into named arrays, for a file; fields that are None are left out."""
     fields = state._asdict()
     fields |= {_DIRECTION + name: value for name, value in fields.pop("direction")._asdict().items()}
     if state.residual_momentum is not None:

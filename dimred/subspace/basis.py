@@ -71,7 +71,7 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """Summarise the basis: sizes, and the variance that the leading rows explain (None if not known)."""
+        """Summarise the basis: sizes, and the share of the variance that the leading rows explain; None if unknown."""
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),

@@ -112,7 +112,7 @@ class AveragedStop:
         return {} if self.best is None else {_LOSSES: self.best.losses}
 
     def progress(self) -> dict[str, Any] | None:
-        """Return the last measurement, the best one, and how many came after it, as plain JSON values."""
+        """Return the last measurement, the best and the number after it, as JSON values; None before the first."""
         if self.best is None:
             return None
         return {

@@ -76,7 +76,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: in
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Estimate the bytes of a rank's share of the basis, which every step reads twice, and of the vectors beside it."""
+    """Estimate the bytes of a rank's share of the basis, which a step reads two or three times, and of its vectors."""
     n_components = config.search.n_components if config.search else 0
     vectors = 8 if config.cooldown is None else 11
     return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]

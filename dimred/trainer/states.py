@@ -27,7 +27,7 @@ class _NumberedFiles:
         self._name = re.compile(name)
 
     def forget_after(self, number: int) -> None:
-        """Remove the files with later numbers, as the run goes on from this one and writes them again."""
+        """Remove the files with later numbers, which the run writes again; keep the newest ``keep`` of the others."""
         for found, path in self._files():
             if found > number:
                 path.unlink(missing_ok=True)

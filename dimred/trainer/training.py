@@ -172,7 +172,7 @@ class Training(StageRun):
         return self.stop is not None and place.done == self.per_epoch and self.stop.is_due(place.epoch)
 
     def _lacks_last_checkpoint(self) -> bool:
-        """Return whether a resumed run has already reached its end, as ``epochs`` changed, but lacks its checkpoint."""
+        """Return whether a resumed run is already at its end, because ``epochs`` changed, but lacks its checkpoint."""
         if self.place.done < self.per_epoch or not self._is_last(self.place):
             return False
         return self.ranks.any(self.ranks.is_rank_zero and not self._last_checkpoint.exists())
