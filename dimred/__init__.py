@@ -2,8 +2,9 @@
 
 The oneDNN 3.10.1 inside MindSpore 2.10 falls back to its *reference* kernel for every convolution larger than 1 x 1 on
 AVX-512 hosts: 20 to 100 times slower than the AVX2 kernel (``tests/benchmarks/test_onednn_cap.py`` measures the ratio).
-So importing ``dimred`` caps oneDNN's instruction set. It also keeps two things out of a user's way: the folder that
-MindSpore makes in the working directory for a graph that doesn't compile, and what its cells print at exit.
+So on such hosts, importing ``dimred`` caps oneDNN's instruction set at AVX2, unless the user's environment sets it. It
+also keeps two things out of a user's way: the folder that MindSpore makes in the working directory for a graph that
+doesn't compile, and what MindSpore's cells print at exit.
 
 The public names are loaded on first use, so that ``import dimred`` and ``dimred --help`` don't load MindSpore.
 """
@@ -68,7 +69,7 @@ ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 
 
 def has_avx512() -> bool:
-    """Return whether this host's processor offers AVX-512; false where that can't be read."""
+    """Return whether this host's processor offers AVX-512; False if that can't be read."""
     try:
         return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The output of programs: log lines, a live bar in a terminal, one clear line for an error."""
+"""The programs' common options and output: log lines, a live bar in a terminal, and one clear line for an error."""
 
 import logging
 import os
@@ -60,7 +60,7 @@ def check_new_file(parameter: typer.CallbackParam, path: Path | None) -> Path | 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with one line for each row; only a terminal's width may cut it."""
+    """Print a table with one line for each row, cut at the terminal's width, or at 240 characters if there is none."""
     table = Table(*(Column(heading, no_wrap=True) for heading in headings), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -77,8 +77,9 @@ class Lines(logging.Handler):
     for 30 s, so that a long silence is explained and a short one is not broken.
 
     Args:
-        to_stdout: whether INFO goes to standard output, like the log of a training, or to standard error, apart from
-            what a command prints. Warnings and errors go to standard error, with their level in front.
+        to_stdout: whether INFO goes to standard output, as the log of a training run does; otherwise it goes to
+            standard error, to keep it apart from what a command prints. Warnings and errors always go to standard
+            error, with their level in front.
     """
 
     def __init__(self, *, to_stdout: bool):

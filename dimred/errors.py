@@ -50,7 +50,7 @@ class RunError(DimredError):
 
 
 class FaultError(DimredError):
-    """A run that had begun can't go on: a disk, a folder or a file failed. Everything complete is kept."""
+    """A run that had begun can't go on: a disk, file, data or memory failed, or it diverged. What it saved is kept."""
 
     exit_status = 3
 

@@ -1,4 +1,4 @@
-"""Run both stages on the built-in digits beside plain training: a table, a sentence, a picture, and the run's page.
+"""Run both stages on the built-in digits beside plain training; make a table, a sentence, a picture and a report.
 
 bash scripts/demo.sh --out demo_out --seed 1
 """
@@ -32,7 +32,7 @@ _CONFIGS = Path(__file__).parent / "configs"
 STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
 PLAIN = _CONFIGS / "digits_stage_1.yaml"
 _SNAPSHOTS = 40  # at least
-_CHOOSING = 2  # epochs' worth of forward passes, rounded up, that stage 2 takes to choose among so many
+_CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which stage 2 chooses among that many snapshots
 _DIMRED, _PROGRAM = Path(sys.executable).with_name("dimred"), (sys.executable, "-m")
 
 
@@ -56,7 +56,7 @@ def demo(
 def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
     """Run both stages, and at the same time plain training for as many passes and for twice as many.
 
-    Each is run by the command that a person would type.
+    Each runs in a process of its own, by the program that the command line runs too.
     """
     beside, data = [], out / "data"
     for n_epochs in (total, 2 * total):
@@ -115,7 +115,7 @@ def _show(out: Path, epochs: int, total: int) -> None:
         name: [
             {"passes": passes, "test_reestimated": {"mean": accuracy, "spread": None}}
             for passes, accuracy in accuracies.items()
-            if passes >= total / 3  # so that the part that matters is not flat
+            if passes >= total / 3  # without the steep beginning, beside which the rest would look flat
         ]
         for name, accuracies in curves.items()
     }

@@ -55,7 +55,7 @@ def bench(
     device_target: DeviceTarget = "CPU",
     overrides: Overrides = None,
 ) -> None:
-    """Compile the step, time 50 more, and print the result as one JSON object."""
+    """Compile the step, make 50 more, time them from the tenth on, and print the result as one JSON object."""
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
@@ -113,12 +113,12 @@ def doctor(out: Annotated[Path, typer.Option(help="Folder of the rank.")], devic
     ranks.broadcast(network.trainable_params())
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss()), optimizer, reduce=ranks.mean())
-    inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # other ones on each rank
+    inputs = Tensor(np.full((2, 4), 1.0 + ranks.rank, np.float32))  # different on each rank
     before, started = to_arrays(network.trainable_params()), time.perf_counter()
     loss = float(step(inputs, Tensor(np.ones((2, 3), np.float32))).loss.asnumpy())
     seconds, after = time.perf_counter() - started, to_arrays(network.trainable_params())
     if not np.isfinite(loss) or all(np.array_equal(before[name], after[name]) for name in after):
-        raise DimredError(f"a training step had the loss {loss} and changed no weight; reinstall mindspore")
+        raise DimredError(f"a training step had the loss {loss}, or changed no weight; reinstall mindspore")
     ranks.check_same("weights after a step", b"".join(array.tobytes() for array in after.values()))
     print(f"{seconds:.1f} s with compiling")
 

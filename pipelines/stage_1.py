@@ -35,7 +35,7 @@ def stage_1(
     fast_dev_run: FastDevRun = False,
     overrides: Overrides = None,
 ) -> None:
-    """Train, and keep a rolling series of weight snapshots for the PCA."""
+    """Train, and keep a rolling series of weight snapshots for stage 2."""
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
@@ -47,7 +47,7 @@ def stage_1(
     say_plan(settings, settings.epochs, images["train"].steps_per_epoch, disk_of_stage_1(settings, network))
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
     if 0 < n_snapshots <= N_COMPONENTS:
-        needed = f"a search in {N_COMPONENTS} directions, were it wanted, needs {N_COMPONENTS + 1}"
+        needed = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
         _log.info(f"this run keeps {n_snapshots} snapshots; {needed}")
     # A user's own network may draw its weights from another generator.
     ranks.broadcast(list(network.get_parameters()))

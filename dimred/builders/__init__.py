@@ -1,4 +1,4 @@
-"""Configuration -> cells and data: the last place that sees a configuration."""
+"""Build networks, data, losses and steps from a configuration; the packages that define these do not know it."""
 
 from dimred.builders.handover import build_cooldown_step as build_cooldown_step
 from dimred.builders.steps import build_train_step as build_train_step

@@ -1,4 +1,4 @@
-"""What stage 2's cooldown takes over from stage 1: optimizer, its state and rate, batches, parts of the step."""
+"""Hand over from stage 1 to stage 2's cooldown: the optimizer, its state and rate, batch size, parts of the step."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ _USED_UP = 1e-3  # share of the peak below which nothing is left to cool down
 
 
 class Handover(NamedTuple):
-    """What a cooldown takes over from stage 1; the same on every rank, except for ``state``.
+    """The settings and the state that a cooldown takes over from stage 1; shared with every rank, except for ``state``.
 
     Attributes:
         factor: the cooldown begins at ``factor * rate``.
@@ -44,8 +44,8 @@ class Handover(NamedTuple):
         rate: learning rate that stage 1 ended with.
         updates: updates that the optimizer has made; its bias correction and its rates go on from there.
         taken_from: where optimizer and rate come from, in words.
-        steps_per_epoch: stage 1's, to notice batches of another size; None where the settings give the rate.
-        state: arrays of the optimizer and of the step's parts, by name, on rank 0; None on other ranks, and where the
+        steps_per_epoch: stage 1's, to notice batches of a different size; None if the settings give the rate.
+        state: arrays of the optimizer and of the step's parts, by name, on rank 0; None on other ranks, and if the
             state begins anew.
     """
 
@@ -83,9 +83,10 @@ def read_handover(
         arrays: content of that file.
 
     Raises:
-        ConfigError: WEIGHTS have no optimizer state; they are not in a stage 1 run, and the settings do not replace
-            what is missing; or stage 1's schedule had already brought the rate to nothing.
-        CheckpointError: the state belongs to another network.
+        ConfigError: WEIGHTS lack the optimizer's state, or are not in a stage 1 run that has optimizer and rate, and
+            the settings do not replace these; the optimizer is schedule_free; the name of WEIGHTS does not tell
+            their epoch; or stage 1's schedule had already brought the rate to nothing.
+        CheckpointError: the state belongs to a different network.
     """
     typed, own = named_weights("WEIGHTS", weights), cooldown.optimizer
     if own is None and UPDATES not in arrays:
@@ -130,7 +131,7 @@ def read_stage_1_config(weights: Path) -> StageOneConfig | None:
 def with_parts_of_stage_1(
     settings: StageTwoConfig, weights: Path, ranks: Ranks, resumed: Path | None = None
 ) -> StageTwoConfig:
-    """Return stage 2's settings, completed by the step's parts of the stage 1 run that wrote WEIGHTS.
+    """Return stage 2's settings, with batch size and parts of the step, if not set, from the run that wrote WEIGHTS.
 
     All ranks call this. Without a cooldown, or without such a run, the settings come back unchanged.
 
@@ -138,7 +139,7 @@ def with_parts_of_stage_1(
         settings: configuration of stage 2.
         weights: path of the checkpoint that stage 2 starts from.
         ranks: rank 0 reads, and tells the others.
-        resumed: folder of the stage 2 run that is resumed; it has the parts too, in case stage 1's run is gone.
+        resumed: folder of the stage 2 run to resume; its configuration has these too, in case stage 1's run is gone.
 
     Raises:
         ConfigError: on every rank, if a configuration can't be read, or the parts don't fit; see ``with_parts_of``.
@@ -157,10 +158,10 @@ def with_parts_of_stage_1(
 
 
 def check_same_task(settings: StageTwoConfig, weights: Path) -> None:
-    """Check that WEIGHTS were trained with this loss, on images normalised like these, where that is known.
+    """Check that stage 1 trained WEIGHTS with this loss, on images normalised like these, if its run is there to tell.
 
     Raises:
-        ConfigError: another loss, another label smoothing of the cross entropy, or another mean or standard deviation.
+        ConfigError: the loss, the label smoothing of the cross entropy, ``data.mean`` or ``data.std`` differs.
     """
     stage_1 = read_stage_1_config(weights)
     if stage_1 is None:
@@ -183,8 +184,8 @@ def last_rate(stage_1: StageOneConfig, weights: Path, n_updates: int | None = No
 
     Args:
         stage_1: its configuration.
-        weights: its full checkpoint.
-        n_updates: updates made, which are fewer than the steps if some were dropped; None: as many as steps.
+        weights: path of its full checkpoint, whose name tells the epoch.
+        n_updates: updates made, which are fewer than the steps if some were dropped; None if as many as the steps.
 
     Raises:
         ConfigError: the name of WEIGHTS does not tell their epoch, or nothing is left of the rate.
@@ -219,7 +220,8 @@ def build_cooldown_step(
 ) -> TrainStep:
     """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
 
-    The optimizer, the loss scale and the EMA go on with their state from stage 1, where it has one.
+    The optimizer goes on with its state from stage 1, if it has one; so do the loss scale and the EMA, if WEIGHTS have
+    the state of all parts that are on. Otherwise these begin anew.
 
     Args:
         config: configuration of stage 2, with the parts of stage 1.

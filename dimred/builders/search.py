@@ -1,4 +1,4 @@
-"""The search step: for a user's own program, and for stage 2."""
+"""Build the step of a search, for a user's own program and for stage 2."""
 
 import os
 from typing import Any
@@ -67,7 +67,7 @@ def build_search_step(
 
     Args:
         config: configuration of stage 2.
-        search: its section ``search``. The rate of ``sgd`` is constant, or falls linearly to 0.
+        search: its section ``search``, which says whether the rate of ``sgd`` is constant or falls linearly to 0.
         handover: what stage 1 hands over, for a cooldown outside the subspace; None without a cooldown.
         network: the network, with the weights to begin from.
         basis: a basis of its trainable weights.

@@ -1,4 +1,4 @@
-"""Stage 1's step, and the parts that every step has."""
+"""Build stage 1's step, and the parts of the steps of both stages."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from dimred.train_step.step import TrainStep
 
 
 def build_parts(config: StageConfig, network: nn.Cell) -> dict[str, Any]:
-    """Build the parts of a step, by the names of its arguments; None where a part is off."""
+    """Build the parts of a step, by the names of its arguments; None for a part that is off."""
     clipping, ema = config.clipping, config.ema
     return {
         "loss_scale": build_loss_scale(config.loss_scale),
@@ -50,7 +50,7 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
     Args:
         schedule: schedule of stage 1.
         steps_per_epoch: updates in an epoch.
-        n_epochs: length of the run, which a constant rate must cover.
+        n_epochs: length of the run, which a constant rate covers; other schedules have a length of their own.
 
     Returns:
         (n_updates,) float32.

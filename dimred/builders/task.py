@@ -1,4 +1,4 @@
-"""The task: network, data, the loss that is trained, and the loss and the metric that measure."""
+"""Build the task: the network, the data, the loss to train, and the loss and the metric to measure by."""
 
 import logging
 import os
@@ -50,11 +50,11 @@ def build_splits(
         data: DATA, as the user typed it.
         splits: names of the splits to build.
         ranks: the ranks of the job.
-        val_chooses: whether losses on ``val`` will choose between networks; a small one is then warned of.
+        val_chooses: whether losses on ``val`` will choose between networks; a warning is logged if it is small.
 
     Raises:
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
-        ConfigError: the dataset's factory can't be found.
+        ConfigError: the dataset's factory can't be found, or ``sink`` or ``workers`` does not fit this host.
     """
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
     if not is_own and not data.is_dir():
@@ -72,7 +72,7 @@ def build_splits(
 
 
 def _check_size_of_val(n_samples: int) -> None:
-    """Refuse a ``val`` too small for a standard error; warn of one where the error means little."""
+    """Refuse a ``val`` too small for a standard error; warn if it is so small that the error means little."""
     if n_samples < _FEWEST_TO_CHOOSE:
         raise DataError(
             f"the split 'val' chooses between networks by their losses, but has {n_samples} sample: chance alone would "
@@ -104,7 +104,7 @@ def _check_size_of_images(config: DataConfig, side: int | None) -> None:
 
 
 def with_workers_of_host(config: Stage) -> Stage:
-    """Return a run's configuration with no more workers than MindSpore takes here; its own host may have had more."""
+    """Limit a run's data workers to this host's processors; the host that the run was made on may have had more."""
     workers = min(config.data.workers, os.cpu_count() or 1)
     return config.model_copy(update={"data": config.data.model_copy(update={"workers": workers})})
 
@@ -113,8 +113,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
 
     Raises:
-        ConfigError: ``sink`` is set on a device that has no queue, or there are more workers than MindSpore takes.
-        DataError: as ``ImageFolder`` and ``OwnDataset``.
+        ConfigError: ``sink`` is set on CPU, there are more workers than processors, or a factory can't be found.
+        DataError: the split can't be used, see ``ImageFolder`` and ``OwnDataset``.
     """
     if config.workers > (most := os.cpu_count() or 1):
         raise ConfigError(
@@ -171,11 +171,11 @@ def _mean_loss(config: StageConfig) -> nn.Cell:
 
 
 def build_scores(config: StageConfig) -> Scores:
-    """Build the loss and the metric that measure; by default the cross entropy that is trained, and accuracy.
+    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and accuracy.
 
-    The loss is the one that is trained, its smoothed labels included. A network that was trained with these is
-    underconfident, and an average is a little less so. By plain cross entropy that difference in calibration outweighed
-    up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
+    The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
+    underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
+    in calibration outweighed up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
 
     Raises:
         ConfigError: a factory can't be imported or called, or makes something else.
@@ -199,8 +199,8 @@ def build_scores(config: StageConfig) -> Scores:
 def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
     """Try loss and metric on the first batch of each split that they will be used on; change nothing.
 
-    Every rank that has samples of both splits does so; ``Ranks.run_on_rank_zero`` says why not rank 0 alone. Nothing is
-    tried where data, loss and metric are all built in.
+    Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
+    ``Ranks.run_on_rank_zero``). Nothing is tried if data, loss and metric are all built in.
 
     Args:
         config: names network, loss and metric in the errors.

@@ -26,10 +26,11 @@ _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 class AveragedStop:
     """The rule that ends the training when its averaged weights no longer improve on ``val``.
 
-    The averaged weights are the uniform mean of the newer half of the snapshots (suffix averaging: Rakhlin et al.,
-    Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). A measurement is a gain if it is
-    more than a standard error, paired by sample, better than the last gain, so that small improvements add up. The
-    training's own weights and BatchNorm statistics are restored to the byte.
+    The averaged weights are the uniform mean of the newer half of the snapshots, two or more (suffix averaging: Rakhlin
+    et al., Making Gradient Descent Optimal for Strongly Convex Stochastic Optimization, 2012). The first measurement is
+    a gain, and so is each one whose loss is lower than that of the last gain by more than a standard error, paired by
+    sample; small improvements therefore add up. After a measurement, the training's own weights and BatchNorm
+    statistics are restored to the byte.
 
     Args:
         settings: the section ``stop``.
@@ -40,7 +41,7 @@ class AveragedStop:
     Attributes:
         best: the last measurement that was a gain; None before the first.
         best_epoch: the epoch after which it was made.
-        n_without_gain: number of measurements since.
+        n_without_gain: number of measurements since then.
     """
 
     def __init__(self, settings: StopConfig, network: nn.Cell, on: OnSplits, ranks: Ranks) -> None:
@@ -60,14 +61,14 @@ class AveragedStop:
         )
 
     def is_due(self, epoch: int) -> bool:
-        """Return whether to measure after an epoch, and not again, as a resumed run may have fewer snapshots left."""
+        """Return whether to measure after an epoch; never twice, as a resumed run may have fewer snapshots left."""
         return epoch % self._settings.every_epochs == 0 and epoch != self._measured_epoch
 
     def measure(self, epoch: int, step: int, snapshots: CheckpointSeries | None) -> None:
-        """Measure the averaged weights after an epoch, before its state is saved, which includes the outcome.
+        """Measure the averaged weights, and log and record the outcome; do nothing with fewer than two snapshots.
 
         Args:
-            epoch: the epoch that has ended.
+            epoch: the epoch that has ended; save its state after this call, to include the outcome.
             step: steps of the run so far.
             snapshots: the snapshots, on rank 0; None elsewhere.
         """
@@ -95,7 +96,7 @@ class AveragedStop:
         }
 
     def see(self, found: Candidate, epoch: int) -> Behind | None:
-        """Compare a measurement with the best so far; return how far the best is behind, None for the first."""
+        """Record a measurement as a gain or not; return how far the best so far is behind it, None for the first."""
         gain = None if self.best is None else behind(self.best, found)
         if gain is None or gain.loss > gain.standard_error:
             self.best, self.best_epoch, self.n_without_gain = found, epoch, 0
@@ -112,7 +113,7 @@ class AveragedStop:
         return {} if self.best is None else {_LOSSES: self.best.losses}
 
     def progress(self) -> dict[str, Any] | None:
-        """Return the last measurement, the best and the number after it, as JSON values; None before the first."""
+        """Return the last measurement, the best and the number since then, as JSON values; None before the first."""
         if self.best is None:
             return None
         return {

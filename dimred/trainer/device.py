@@ -1,4 +1,4 @@
-"""Choose the device, once for the process, before the first cell is built; profile it; watch its reads and output."""
+"""Set up the process's device before the first cell is built; profile steps, count reads, divert native output."""
 
 import gc
 import logging
@@ -35,7 +35,7 @@ def set_up(
         seed: must be the same on all ranks, so that they start from the same weights.
         device_target: the kind of device to compute on.
         all_reduce_split: the numbers, from 0, of the gradients that end a fused all-reduce; () fuses none, which is
-            MindSpore's default. On CPU, where none is fused, it is ignored.
+            MindSpore's default. Ignored on CPU, and if there is only one process.
         deterministic: whether kernels and collectives are to give the same bits in every run.
 
     Returns:
@@ -46,11 +46,11 @@ def set_up(
     """
     gc.freeze()  # MindSpore collects garbage at each compilation; what has been imported needs no visit
     before = ms.get_context("device_target")
-    # Unless told, MindSpore uses device 0 for a process alone, and of several ranks goes by their order on the host.
+    # By default MindSpore gives device 0 to a process alone, and devices in order of rank to several ranks on a host.
     own = [int(os.environ["DEVICE_ID"])] if device_target == "Ascend" and "DEVICE_ID" in os.environ else []
     try:
         ms.set_device(device_target, *own)
-    except RuntimeError as error:  # where it is the same device, this process has computed already, and stays there
+    except RuntimeError as error:  # if it is the same device, this process has computed on it before, and keeps it
         if before != device_target:
             raise ConfigError(
                 f"--device-target is {device_target}, which MindSpore can't use here: {shown(str(error), 300)}; for "
@@ -58,13 +58,13 @@ def set_up(
             ) from error
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(seed)
-    if deterministic and ms.get_context("deterministic") != "ON":  # MindSpore takes it once, and before the ranks join
+    if deterministic and ms.get_context("deterministic") != "ON":  # can be set only once, before the ranks join
         ms.set_deterministic(True)
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return ALONE
     communication.init()
     ranks = Group(communication.get_rank(), communication.get_group_size())
-    if all_reduce_split and device_target == "Ascend":  # the steps have all-reduces of their own, and need no more
+    if all_reduce_split and device_target == "Ascend":  # otherwise the steps' own all-reduces suffice
         ms.set_auto_parallel_context(
             parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True, device_num=ranks.group_size,
             all_reduce_fusion_config=list(all_reduce_split),
@@ -111,7 +111,7 @@ class StepProfiler:
             self._profile.stop()
 
     def after_step(self) -> None:
-        """Count a step, and start or stop the profiler if it is the step to do so."""
+        """Count a step; start the profiler before the first step to record, and stop it after the last one."""
         if self._options is None:
             return
         self._n_steps += 1
@@ -138,7 +138,7 @@ _READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__flo
 def watched_reads(note: Callable[[], object]) -> Iterator[None]:
     """Call ``note`` for each read of a tensor inside the block; at a read the host waits for the device.
 
-    A method that calls another one counts once.
+    A read method that calls another one counts as one read.
     """
     inside = False
 

@@ -1,4 +1,4 @@
-"""Faults of a run that has begun: a disk or data fails, or the training diverges."""
+"""Handle the faults of a run that has begun: a disk, data or memory fails, or the training diverges."""
 
 import errno
 import math
@@ -27,8 +27,8 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
         states: the states of the run, on rank 0; None elsewhere.
 
     Raises:
-        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError is raised
-            again, with the last good state in its message.
+        FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError, such as
+            a DivergedError, becomes one whose message names the last good state.
         StoppedError: raised again, with the last good state in its message.
     """
     try:
@@ -39,7 +39,7 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
     except DivergedError as error:
         raise FaultError(
             f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
-            "schedule.peak (of stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
+            "schedule.peak (in stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
             "loss_scale that drops overflows"
         ) from error
     except (DataError, FaultError) as error:
@@ -55,7 +55,7 @@ def translate_errors(states: RunStates | None) -> Iterator[None]:
         raise StoppedError(stop.number, f"{_kept(states)}; {_GO_ON}") from None
 
 
-# MindSpore's words, on CPU and on devices: of its many lines the one that has the size.
+# MindSpore's words on CPU and on devices; the pattern finds the one of its many lines that has the size.
 _NO_MEMORY = re.compile(r"^.*(memory isn't enough|out of memory).*$", re.IGNORECASE | re.MULTILINE)
 _GO_ON = "run the same command with --resume"
 
@@ -69,21 +69,22 @@ def _sentence(states: RunStates | None) -> str:
     return words[0].upper() + words[1:]
 
 
-_WINDOW = 10  # losses judged together; a dynamic loss scale finds its value by a few overflows in a row
-_EXPLOSION = 100.0  # times the first loss
+_WINDOW = 10  # losses judged together, because a dynamic loss scale begins with a few overflows in a row
+_EXPLOSION = 100.0  # times the size of the first loss, or times 1 if that is larger
 
 
 class DivergenceDetector:
-    """A detector that ends a training that diverges, before it costs days.
+    """A detector that raises an error when the training diverges, before it has cost days.
 
-    Ten losses at a time are judged together. The training diverges if none of them is finite, or if each finite one is
-    a hundred times the first loss of the run. They are means over all ranks, so all ranks agree.
+    Ten losses at a time are judged together. The training diverges if none of them is finite, or if the absolute value
+    of each finite one is more than a hundred times the larger of 1 and the absolute value of the run's first loss. The
+    losses are means over all ranks, so all ranks agree.
 
     Args:
-        first_loss: first loss of a run that is resumed; None for a new run.
+        first_loss: first finite loss of a run that is resumed; None for a new run.
 
     Attributes:
-        first_loss: the first loss of the run that is finite; None before it.
+        first_loss: the first finite loss of the run; None until there is one.
     """
 
     def __init__(self, first_loss: float | None = None):
@@ -108,5 +109,5 @@ class DivergenceDetector:
         if min(map(abs, finite)) > _EXPLOSION * max(abs(self.first_loss or 0.0), 1.0):
             raise DivergedError(
                 f"the loss exploded: {finite[-1]:.4g} at step {step}, and no less than {min(finite):.4g} in the "
-                f"{_WINDOW} steps before, where the first was {self.first_loss:.4g}"
+                f"{_WINDOW} steps up to it; the first loss of the run was {self.first_loss:.4g}"
             )

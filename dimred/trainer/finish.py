@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 class Finish(StageRun):
     """Stage 2 from its start to the network that is kept.
 
-    Its candidates are the start, the best average of stage 1's snapshots, the last epoch, and the mean of its epochs;
-    without a cooldown the start, every epoch, and the mean.
+    The candidates are the start, the best average of stage 1's snapshots (unless that was a choice for the start), the
+    last epoch, and the mean of the epochs; without a cooldown they are the start, every epoch, and the mean.
 
     Attributes:
-        network: the network, with the weights of WEIGHTS at first.
-        step: stage 1's step, with a rate that falls to 0.
+        network: the network, which has the weights of WEIGHTS at first.
+        step: stage 1's step with a rate that falls to 0, or the step of a search.
         sources: the files that the run was made from, for ``result.json``.
         handover: what was taken over from stage 1; None without a cooldown.
-        result: the coming content of ``result.json``.
+        result: what ``result.json`` will contain.
     """
 
     settings: StageTwoConfig
@@ -85,7 +85,7 @@ class Finish(StageRun):
         """Resume the run in the folder, if there is one; return whether there is.
 
         Raises:
-            ConfigError: an allowed change does not go with what the run has done.
+            ConfigError: a key has changed that may not, see ``restore_state``; or the metric has changed.
         """
         found = self.restore_state(allowed)
         if found is not None:
@@ -96,7 +96,7 @@ class Finish(StageRun):
         """Restore from a state what stage 2 has measured and chosen.
 
         Raises:
-            ConfigError: an allowed change does not go with it.
+            ConfigError: the metric has changed.
         """
         if found.progress["result"]["metric"] != self.metric:
             raise ConfigError(
@@ -198,7 +198,7 @@ class Finish(StageRun):
         )  # fmt: skip
 
     def record_point(self, point: str) -> float:
-        """Save a point and measure it, also on ``val`` if it is a candidate; return its metric as trained."""
+        """Save a point; measure it, also on ``val`` if it is a candidate; return its metric, BatchNorm as trained."""
         self.ranks.all_reduce_mean(self.statistics)
         self.points.save(point, self._parameters())
         size = self.result["start_effective_size"] if point == "start" else 1.0

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Place:
-    """The place that a training has reached; it goes on with the step after ``done`` of ``epoch``.
+    """The place that a run has reached: ``done`` steps of ``epoch``; the next step comes after these.
 
     Attributes:
         epoch: number of the epoch, from 1.
@@ -41,7 +41,7 @@ class Place:
 
 
 class Observer:
-    """The hooks of a training beside its steps; here they do nothing, and a training overrides those it needs."""
+    """The hooks that the loop calls beside the steps; they do nothing here, and a subclass overrides those it needs."""
 
     @property
     def has_ended(self) -> bool:
@@ -49,11 +49,11 @@ class Observer:
         return False
 
     def reads_after(self, done: int) -> bool:
-        """Return whether ``after_step`` of step ``done`` of an epoch reads what the next step would change."""
+        """Return whether ``after_step`` must run right after step ``done`` of an epoch, before the next one starts."""
         return False
 
     def after_launch(self) -> None:
-        """Count a step that was handed to the device; nothing of it may be read yet."""
+        """Count a step that was handed to the device; its results may not be read yet."""
 
     def after_step(self, result: Any, place: Place) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
@@ -78,21 +78,21 @@ class Observer:
 class EpochLoop:
     """The loop that calls a step on every batch of the remaining epochs.
 
-    If a rank can't read its data, or receives SIGTERM, all ranks save the state of the same step and end. Their votes
-    travel in the steps (see ``Ballot``); if the step has no ballot, the ranks agree before each step. The host waits
-    for the device every ``read_every`` steps, and when something is saved or measured.
+    If a rank can't read its data, or receives a signal such as SIGTERM, all ranks save the state after the same step
+    and end. The ranks vote on this inside the steps (see ``Ballot``), or before each step if it has no ballot. The host
+    waits for the device every ``read_every`` steps, and when something is saved or measured.
 
     Attributes:
         name: shown by the progress bar.
         step: the cell that is called with each batch.
         images: the split that is trained on; its batches are the same for the same seed and order.
-        seed: determines their order.
+        seed: determines the order of the batches.
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
-        save_every_steps: steps of an epoch from one saved state to the next; an epoch ends with one anyway.
-        read_every: steps of an epoch from one read of the device to the next.
+        save_every_steps: steps between saved states in an epoch; None saves only the state at its end, as always.
+        read_every: steps between reads of the device within an epoch.
         ranks: all of them run the loop.
-        signals: stop the loop, if the caller has entered this context.
+        signals: the stop signals; they end the loop only if the caller has entered this context.
     """
 
     name: str
@@ -108,7 +108,7 @@ class EpochLoop:
     signals: StopSignals = field(default_factory=StopSignals)
 
     def run(self, place: Place, observer: Observer) -> None:
-        """Run from ``place`` to the end of the last epoch, and update ``place``.
+        """Run from ``place`` to the end of the last epoch, or until ``observer`` has ended; update ``place``.
 
         Raises:
             DataError: a rank could not read its batch; the state was saved.
@@ -131,9 +131,9 @@ class EpochLoop:
         per_epoch, order = self.images.steps_per_epoch, self.first_order + place.epoch
         batches = _batches_after(place.done, read_batches(lambda: self.images.training_epoch(self.seed, order)))
         batch: Any = ()
-        fault, launched = None, list[Any]()  # what the steps returned that were handed to the device
+        fault, launched = None, list[Any]()  # what the steps returned that are not read yet
         started = time.perf_counter() - place.seconds
-        ballot = None  # a rank that fails goes on with its last batch, so before the first all agree that they have one
+        ballot = None  # a failing rank repeats its last batch, so before the first step all agree that each has one
         self.step.set_train(True)
         with self.signals.held():
             while place.done < per_epoch:
@@ -142,7 +142,7 @@ class EpochLoop:
                 if fault is None:
                     batch, fault = _next_batch(batches, batch, place)
                     if fault is not None:
-                        # With as many micro-batches as the others have, because one can hold a collective.
+                        # As many micro-batches as the other ranks have, because each may take part in a collective.
                         rows = self.images.rows_of_step(place.done + len(launched) + 1)
                         batch = tuple(part[:rows] for part in batch)
                 self.signals.reinstall()
@@ -160,7 +160,7 @@ class EpochLoop:
                 is_due = self._is_read_due(place.done + len(launched), observer)
                 if is_due and not self._read(launched, place, started, observer, bar):
                     break
-            if launched:  # one rank alone leaves at once
+            if launched:  # without a ballot the loop leaves before these are read
                 self._read(launched, place, started, observer, bar)
             self._agree(place, observer, fault)
 

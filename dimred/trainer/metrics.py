@@ -1,4 +1,4 @@
-"""Metrics as JSON lines, one object a line, appended during the run; and their listeners."""
+"""Write metrics as JSON lines, one object a line, during the run, and pass them to listeners such as TensorBoard."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ class MetricsLog:
         try:
             method(*arguments)
         except Exception as error:
-            _log.info(f"{listener!r} failed ({type(error).__name__}: {error}), and is told no more records")
+            _log.info(f"{listener!r} failed ({type(error).__name__}: {error}), and gets no more records")
             self._listeners.remove(listener)
 
     def mark(self) -> int:
@@ -71,7 +71,7 @@ class MetricsLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a record that could not be written: that was said
+        with suppress(OSError):  # a record that could not be written; ``write`` raised this error before
             self._file.close()
         for listener in list(self._listeners):
             self._tell(listener, getattr(listener, "close", lambda: None))
@@ -122,7 +122,7 @@ def cut_metrics(path: Path, length: int, ranks: Ranks = ALONE) -> None:
         ranks: rank 0's file is cut, and every other rank gets a copy of it, as its host may be new.
 
     Raises:
-        RunError: the file is shorter; on the other ranks it is a DimredError.
+        RunError: rank 0's file is shorter than that; the other ranks raise a DimredError.
     """
 
     def kept() -> bytes:

@@ -1,4 +1,4 @@
-"""Before the first step: estimate the steps, snapshots, disk and memory of a whole run; shorten a run to one step."""
+"""Estimate a run's steps, snapshots, disk space and memory before its first step; shorten a run to one step."""
 
 import logging
 import shutil
@@ -66,7 +66,7 @@ def check_space(out: Path, needed: int) -> None:
 
 
 def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> None:
-    """Check that a rank's share of the basis fits into memory, with the vectors beside it; ConfigError if not."""
+    """Raise ConfigError unless a rank's share of the basis and the vectors beside it fit into the free memory."""
     needed, available = search_memory(config, network, group_size), psutil.virtual_memory().available
     if available < needed:
         raise ConfigError(
@@ -76,7 +76,7 @@ def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: in
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
-    """Estimate the bytes of a rank's share of the basis, which a step reads two or three times, and of its vectors."""
+    """Estimate the bytes of a rank's share of the basis and of the vectors that a search step keeps beside it."""
     n_components = config.search.n_components if config.search else 0
     vectors = 8 if config.cooldown is None else 11
     return _FLOAT * (-(-n_components // group_size) + vectors) * _sizes(network)[0]
@@ -106,7 +106,7 @@ def shortened(settings: Settings, images: Mapping[str, Batches]) -> tuple[Settin
     With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots.
 
     Args:
-        settings: settings of the whole run; build the step from these first, as no schedule can be so short.
+        settings: settings of the whole run; build the step from these first, as a schedule can't be that short.
         images: split -> its batches.
     """
     changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}

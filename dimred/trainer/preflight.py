@@ -30,7 +30,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class StageTwoInputs(NamedTuple):
-    """Data, weights and basis of a stage 2, read and checked; all but the data on rank 0 alone, and None elsewhere.
+    """The data, weights and basis of a stage 2, after the checks; all but the data is None on ranks other than 0.
 
     Attributes:
         images: split -> this rank's part of it.
@@ -56,7 +56,7 @@ def check_stage_1(
     resume: bool,
     ranks: Ranks,
 ) -> tuple[dict[str, Batches], tuple[Arrays, int] | None]:
-    """Check the data, the folder, the free space, and the checkpoint to begin with.
+    """Check the data, the folder, the free space, the callback, and the checkpoint to begin with.
 
     Returns:
         Split -> this rank's part of it; and the arrays of that checkpoint with its epoch, None without one.
@@ -82,10 +82,10 @@ def check_stage_2(
     resume: bool,
     ranks: Ranks,
 ) -> StageTwoInputs:
-    """Check the data, the folder, the free space, WEIGHTS, and what a search needs; change nothing.
+    """Check the data, the folder, the free space, the callback, the weights, and what a search needs; change nothing.
 
     Raises:
-        ConfigError: there is a problem, on any rank; the message lists all of them.
+        ConfigError: a check failed on this rank or on rank 0; the message lists all problems.
     """
     begins = not (resume and any((out / STATES).glob("state-*.ckpt")))
 
@@ -170,7 +170,7 @@ def _problems_of_run(
         lambda: build_splits(settings, data, settings.splits, ranks=ranks, val_chooses=val_chooses)
     )
     problems.collect(lambda: check_run_folder(out, resume=resume))
-    if ranks.is_rank_zero:  # the others write nothing, and have nothing of a run that is resumed
+    if ranks.is_rank_zero:  # other ranks save no checkpoints, and may lack what a resumed run has already
         problems.collect(lambda: check_space(out, disk))
     if callback is not None:
         problems.collect(lambda: load_factory(callback, "callback"))
@@ -178,7 +178,7 @@ def _problems_of_run(
 
 
 def snapshots_until(weights: Path) -> CheckpointSeries:
-    """Return the snapshots beside WEIGHTS, up to its epoch: a stage 1 that went on has later ones too.
+    """Open the snapshots beside WEIGHTS up to the epoch in its name, as stage 1 may have gone on; all if it names none.
 
     Raises:
         SeriesError: there are no snapshots, they can't be read, or all are later.

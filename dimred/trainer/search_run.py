@@ -1,4 +1,4 @@
-"""Stage 2 with a search: its basis, its memory, and what its run does in addition to every stage 2."""
+"""Run stage 2 with a search: find or fit its basis, and add the search's records and state to those of stage 2."""
 
 import logging
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class SearchRun(Finish):
     """Stage 2 with a search in the subspace of stage 1's snapshots; each step has a record of its own.
 
     Attributes:
-        step: stage 2's step.
+        step: the search step.
         basis: the basis to search in, on every rank.
         records: one for each step, as in ``metrics.jsonl``.
     """
@@ -66,7 +66,7 @@ class SearchRun(Finish):
         """Restore what stage 2 has measured and chosen, and the state of the search.
 
         Raises:
-            ConfigError: as ``Finish``, or the state belongs to another search.
+            ConfigError: the metric has changed, or the state belongs to a search of a different rule or size.
         """
         super().take_up(found)
         own = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)}
@@ -79,10 +79,10 @@ class SearchRun(Finish):
         self.step.state = state
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
-        """Set the network to the weights that stage 2 begins with; ``mean`` is the basis's mean."""
+        """Set the network to the weights that stage 2 begins with; with ``start: mean``, to the mean of the basis."""
         super().put_start(snapshots)
         if self.settings.start == "mean":
-            # Rank 0's, because another host may have the rows alone, without the file beside them.
+            # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
             self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), self.on.layout, self.ranks))
             n_snapshots = len(self.basis.snapshots) if self.ranks.is_rank_zero else 0
             self.result["start_effective_size"] = float(self.ranks.sum([n_snapshots])[0])
@@ -95,7 +95,7 @@ class SearchRun(Finish):
         return self.basis.mean
 
     def train(self) -> None:
-        """Search for the remaining epochs; stop early if no step is accepted any more."""
+        """Run the search for the remaining epochs; stop early if no step is accepted any more."""
         self.records = read_metrics(self.session.metrics_file)
         try:
             self.loop.run(self.place, self)
@@ -109,7 +109,7 @@ class SearchRun(Finish):
         return True
 
     def after_step(self, result: SearchResult, place: Place) -> str:
-        """Record the step; divergence needs no watch, because a step that is not finite changes nothing."""
+        """Record the step, without a check for divergence, because a step that is not finite changes nothing."""
         self._result = result
         self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
         value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]
@@ -150,8 +150,8 @@ def find_basis(
         The basis, or the snapshots to fit one on.
 
     Raises:
-        SeriesError: there are too few snapshots.
-        BasisMismatchError: the basis belongs to another network.
+        SeriesError: the snapshots are too few, or can't be read.
+        BasisMismatchError: the basis is missing or damaged, or belongs to a different network.
     """
     own = out / BASIS
     if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():

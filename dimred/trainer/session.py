@@ -1,4 +1,4 @@
-"""One run in one folder, on one rank: what it resumes from, what it records, and how it reports its faults."""
+"""Open the folder of a run on one rank: lock it, find the state to resume from, and open the files to write."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ _BEGINNINGS = (CONFIG, PHASES, BASIS_METADATA)
 
 @dataclass(eq=False)
 class Session:
-    """The files that every run has, and the rules for resuming it.
+    """The files that every run has, and the rules for resuming a run.
 
     Attributes:
         out: folder of the run, locked by the caller.
@@ -74,7 +74,7 @@ class Session:
         """Add the splits that the run reads to its identity.
 
         Args:
-            images: split -> its batches. Rank 0 reads names and sizes, or the first and the last sample.
+            images: split -> its batches. For a digest, rank 0 reads names and sizes, or the first and the last sample.
         """
         self.identity["DATA"] = self.ranks.run_on_rank_zero(
             lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
@@ -84,7 +84,8 @@ class Session:
         """Read the newest state, on every rank; None if there is none.
 
         Raises:
-            ConfigError: the configuration differs in a key that is not ``allowed`` to differ.
+            ConfigError: on rank 0, if a key differs that may not, or ``val`` differs after losses on it were saved.
+            RunError: there are states, but none can be read; a DimredError on the other ranks.
         """
         newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
         found: RunState | None = share(newest, self.ranks, read_state)
@@ -95,7 +96,7 @@ class Session:
         return found
 
     def _refuse_another_val(self, before: Mapping[str, Any], found: RunState) -> None:
-        """Refuse another ``val``, even if it is allowed, if the state has losses on it to compare with new ones."""
+        """Refuse any change of ``val`` if the state has losses on the old one, to be compared with new ones."""
         then, now = (identity["DATA"].get("val") for identity in (before, self.identity))
         if then != now and any(name.startswith(VAL_LOSSES) for name in found.arrays):
             raise ConfigError(
@@ -109,7 +110,7 @@ class Session:
         write_versions(self.out)
 
     def open_metrics(self, length: int) -> MetricsLog:
-        """Open the metrics, cut to ``length``: their bytes when the state was saved, 0 for a new run."""
+        """Open the metrics file, cut to ``length``, its bytes when the state was saved; 0 for a new run."""
         cut_metrics(self.metrics_file, length, self.ranks)
         listeners: list[Any] = []
         if self.settings.tensorboard and self.ranks.is_rank_zero:
@@ -180,7 +181,7 @@ def check_run_folder(out: Path, *, resume: bool) -> None:
             "move them away"
         )
     if results_in(out) and not any((out / name).exists() for name in _BEGINNINGS):
-        raise ConfigError(f"--out is {str(out)!r}, which holds something else than a run; name another folder")
+        raise ConfigError(f"--out is {str(out)!r}, which holds something other than a run; name another folder")
 
 
 _PACKAGES = ("dimred", "mindspore", "numpy", "scikit-learn", "h5py")
@@ -207,7 +208,7 @@ _ABSENT = object()  # stands for a key that only one side has
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Check that nothing differs between two configurations but what is allowed to.
+    """Check that two configurations differ only in the keys that are allowed to differ.
 
     A section against null, an empty mapping against a filled one, and a key that only one side has are differences,
     in both directions.

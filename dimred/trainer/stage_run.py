@@ -1,4 +1,4 @@
-"""What a run of either stage does beside its steps: states, records, measurements, and log lines."""
+"""Save states, write records, measure the network and log, beside the steps of a run of either stage."""
 
 import logging
 import shlex
@@ -41,7 +41,7 @@ class StageRun(Observer):
         step: the cell that is called with each batch.
         images: split -> its batches, of all splits that the run reads.
         scores: loss and metric that the network is measured by.
-        last: loss of the last step before a state, and what its parts report.
+        last: the loss at the last saved state, and what clipping and loss scaling reported there.
         metrics_length: bytes of the metrics at the state that the run resumes from; 0 for a new run.
         measured: the last measurement: key of the record -> metric.
     """
@@ -100,9 +100,9 @@ class StageRun(Observer):
             allowed: keys that may differ from before.
 
         Raises:
-            ConfigError: another key has changed, epochs have another length, or ``epochs`` is below what the run has
-                done.
-            CheckpointError: the state belongs to another network.
+            ConfigError: another key has changed, an epoch has a different number of steps, or ``epochs`` is below what
+                the run has done.
+            CheckpointError: the state belongs to a different network.
         """
         found = self.session.newest_state(allowed)
         if found is None:
@@ -168,7 +168,7 @@ class StageRun(Observer):
         the byte.
 
         Args:
-            choose: measures on ``val``; called while the network has the statistics that it would be kept with.
+            choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
 
         Returns:
             Key of the record -> metric, for the measurements that this run makes.
@@ -206,7 +206,7 @@ class StageRun(Observer):
         return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
 
     def measured_text(self, decimals: int) -> str:
-        """Write the metric of the last measurement, and the re-estimated one if there is one; "" if not measured."""
+        """Format the metric of the last measurement, and the re-estimated one if there is one; "" if not measured."""
         if self.metric not in self.measured:
             return ""
         again = self.measured.get(f"{self.metric}_reestimated")
@@ -236,7 +236,7 @@ class StageRun(Observer):
 
 
 def loss_text(loss: float | None) -> str:
-    """Write the loss of a record, which is None if it was not finite."""
+    """Format the loss of a record; "nan" if it is None, which stands for a loss that was not finite."""
     return "nan" if loss is None else f"{loss:.4f}"
 
 

@@ -20,7 +20,7 @@ _PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names of entries beside the ar
 
 
 class _NumberedFiles:
-    """The files of a folder whose names match ``name``, with a number as its first group; the newest ``keep`` stay."""
+    """The files of a folder whose names match ``name``, numbered by its first group; the newest ``keep`` stay."""
 
     def __init__(self, directory: Path, name: str, keep: int):
         self.directory, self.keep = directory, keep
@@ -94,10 +94,10 @@ class RunStates(_NumberedFiles):
         self._remove_all_but(self.keep)
 
     def newest(self, note: Callable[[str], None]) -> RunState | None:
-        """Read the newest state that is whole, None if there is no file; call ``note`` with a text on damaged ones.
+        """Read the newest undamaged state, None if there is no file; call ``note`` with a text on each damaged one.
 
         Raises:
-            RunError: there are states, but none can be read; a run that began anew would remove what has been done.
+            RunError: there are states, but none can be read; to begin anew would remove what the run has done.
         """
         reason = ""
         for _, path in reversed(self._files()):
@@ -148,7 +148,7 @@ def read_state(path: Path) -> RunState:
     except (KeyError, ValueError, RecursionError):
         progress = None
     if not isinstance(progress, dict):
-        raise CheckpointError(f"{path} is no state of a run.")
+        raise CheckpointError(f"{path} is not the state of a run.")
     return RunState(arrays, progress, path)
 
 
@@ -156,7 +156,7 @@ def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray]
     """Read the arrays of a full checkpoint, and the epoch it was written after.
 
     Raises:
-        CheckpointError: ``source`` is no full checkpoint.
+        CheckpointError: the file can't be read, or is not a full checkpoint; ``source`` names it in the latter error.
     """
     arrays = read_checkpoint(path)
     epoch = arrays.pop(_EPOCH, None)

@@ -60,7 +60,7 @@ class Training(StageRun):
 
         Raises:
             ConfigError: another key has changed; ``epochs`` leaves nothing to do, or is below what the run has done; or
-                ``first`` belongs to a run whose epochs have another length.
+                ``first`` belongs to a run whose epochs have a different number of steps.
         """
         ends = _ENDS if self.settings.schedule.last_epoch is None else ()
         found = self.restore_state([*allowed, *ends])
@@ -74,7 +74,7 @@ class Training(StageRun):
             self.place = Place(epoch + 1)
 
     def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
-        """Refuse a full checkpoint that leaves nothing to do, or whose epochs had another length."""
+        """Refuse a full checkpoint that leaves nothing to do, or whose epochs had a different number of steps."""
         if epoch >= self.settings.epochs:
             raise ConfigError(f"--from has done {epoch} epochs, and epochs is {self.settings.epochs}; --set it to more")
         n_updates, n_dropped = (int(np.sum(arrays.get(name, 0))) for name in (UPDATES, "loss_scale.overflows"))
@@ -85,11 +85,11 @@ class Training(StageRun):
             )
 
     def run(self) -> None:
-        """Train the remaining epochs."""
+        """Train the remaining epochs, then log the result, the network's file, and the next command."""
         self.session.write_configuration()
         self.snapshots = self.ranks.run_on_rank_zero(self._rewind)
         with self.session.open_metrics(self.metrics_length) as self.metrics:
-            if self._is_to_measure(self.place) or self._lacks_last_checkpoint():  # the run was stopped meanwhile
+            if self._is_to_measure(self.place) or self._lacks_last_checkpoint():  # left undone when it was stopped
                 self.save(self.place)
             self.loop.run(self.place, self)
         if self.stop is not None and self.has_ended:

@@ -35,14 +35,14 @@ def test_ten_bad_losses_end_it(first_loss: float | None, losses: list[float], sa
 def test_a_run_that_is_resumed_before_it_was_judged_keeps_its_first_loss() -> None:
     watch = DivergenceDetector()
     see(watch, [math.nan, 2.3, 300.0])
-    with pytest.raises(FaultError, match=r"exploded.* where the first was 2\.3$"):
+    with pytest.raises(FaultError, match=r"exploded.*; the first loss of the run was 2\.3$"):
         see(DivergenceDetector(watch.first_loss), [300.0] * 10)
 
 
 def test_going_on_is_not_the_advice_after_an_explosion() -> None:
     with (
         pytest.raises(
-            FaultError, match=r"new folder with a lower schedule\.peak \(of stage 2, cooldown\.factor\)"
+            FaultError, match=r"new folder with a lower schedule\.peak \(in stage 2, cooldown\.factor\)"
         ) as found,
         translate_errors(None),
     ):

@@ -49,7 +49,7 @@ def test_earlier_results_and_files_are_refused(tmp_path: Path) -> None:
     for folder, said in ((tmp_path, "earlier results"), (tmp_path / "file", "not a folder; name another one")):
         with pytest.raises(ConfigError, match=said):
             check_run_folder(folder, resume=False)
-    with pytest.raises(ConfigError, match="something else than a run"):
+    with pytest.raises(ConfigError, match="something other than a run"):
         check_run_folder(tmp_path, resume=True)
     with pytest.raises(ConfigError, match="can't be made"), run_folder(tmp_path / "file" / "below"):
         pass
