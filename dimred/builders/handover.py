@@ -106,6 +106,8 @@ def read_handover(
             f"{typed} is not in the {STAGE_1_CHECKPOINTS}/ of a stage 1 run, so neither its optimizer nor its "
             "rate is known; for a cooldown set cooldown.optimizer.name and cooldown.rate"
         )
+    if own is not None and own.name == "schedule_free":
+        raise ConfigError("cooldown.optimizer.name is schedule_free, which has no rate to bring to 0; name another one")
     if optimizer.name == "schedule_free":
         raise ConfigError(
             f"{typed} was trained with schedule_free. That leaves nothing to cool down: the network is *-final.ckpt "
@@ -220,8 +222,8 @@ def build_cooldown_step(
 ) -> TrainStep:
     """Build stage 2's step without a search: stage 1's step, whose rate is brought to 0.
 
-    The optimizer goes on with its state from stage 1, if it has one; so do the loss scale and the EMA, if WEIGHTS have
-    the state of all parts that are on. Otherwise these begin anew.
+    The optimizer, the loss scale and the EMA each go on with their state from stage 1, if WEIGHTS have it; otherwise
+    they begin anew.
 
     Args:
         config: configuration of stage 2, with the parts of stage 1.
@@ -232,10 +234,11 @@ def build_cooldown_step(
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
     step = join_step(config, network, optimizer, ranks)
-    parts = [parameter for parameter in step.get_parameters() if parameter.name.startswith(_PARTS_STATE)]
-    if handover.state is not None and all(parameter.name in handover.state for parameter in parts):
-        from_arrays(parts, handover.state, "WEIGHTS")
-    ranks.broadcast(parts)
+    for prefix in _PARTS_STATE:
+        part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
+        if handover.state is not None and all(parameter.name in handover.state for parameter in part):
+            from_arrays(part, handover.state, "WEIGHTS")
+        ranks.broadcast(part)
     return step
 
 

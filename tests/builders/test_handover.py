@@ -10,6 +10,7 @@ from dimred.builders import build_network
 from dimred.builders.handover import (
     Handover,
     build_cooldown_optimizer,
+    build_cooldown_step,
     read_handover,
     share_handover,
     with_parts_of_stage_1,
@@ -117,6 +118,16 @@ def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
     assert (found.optimizer.momentum, found.updates, found.rate) == (0.5, 12, pytest.approx(0.2))
 
 
+@pytest.mark.parametrize("ema", [{}, {"ema": {"decay": 0.5}}])
+def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(weights: Path, ema: dict[str, object]) -> None:
+    state = {"loss_scale.scale": np.float32(32.0), "loss_scale.good_steps": np.int32(5), "loss_scale.overflows": 1}
+    write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
+    two = settings(loss_scale={"name": "dynamic"}, **ema)
+    step = build_cooldown_step(two, read(weights), NETWORK, 3)
+    found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
+    assert found == state
+
+
 def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: Path, tmp_path: Path) -> None:
     shutil.copy(weights.parent / "checkpoint_pca" / weights.name, tmp_path / "foreign.ckpt")
     for path in (tmp_path / "foreign.ckpt", weights):  # momentum's state is no use to adamw
@@ -127,7 +138,11 @@ def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: 
 
 def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weights: Path, tmp_path: Path) -> None:
     foreign, renamed = tmp_path / "foreign.ckpt", weights.with_name("best.ckpt")
-    for copy in (foreign, renamed):
+    free = tmp_path / "free" / "checkpoint_stage_1" / weights.name
+    free.parent.mkdir(parents=True)
+    made = {"optimizer": {"name": "schedule_free"}, "schedule": {"name": "constant"}}
+    (tmp_path / "free" / "config.yaml").write_text(config_text(StageOneConfig.model_validate(MODEL | made)))
+    for copy in (foreign, renamed, free):
         shutil.copy(weights, copy)
     cases = [
         (weights.parent / "checkpoint_pca" / weights.name, {}, rf"needs a full checkpoint, such as {weights}\."),
@@ -135,7 +150,8 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_refused_with_the_remedy(weigh
         (foreign, {"rate": 0.1}, "not in the checkpoint_stage_1/"),
         (renamed, {}, "not NAME-EPOCH_STEP.ckpt, so stage 1's rate there is not known; set cooldown.rate"),
         (weights, {"optimizer": {"name": "sgd", "beta1": 0.5}}, "optimizer.beta1 is not an option of sgd"),
-        (weights, {"optimizer": {"name": "schedule_free"}}, r"leaves nothing to cool down: the network is \*-final"),
+        (weights, {"optimizer": {"name": "schedule_free"}}, r"^cooldown\.optimizer\.name is schedule_free"),
+        (free, {}, r"leaves nothing to cool down: the network is \*-final"),
     ]
     for path, options, said in cases:
         with pytest.raises(ConfigError, match=said):
