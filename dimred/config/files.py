@@ -63,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
+        why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
     if len(text) > _LARGEST_FILE:
         raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
@@ -94,7 +94,9 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
         if (recipe := _RECIPES / f"{path}{kind}{ending}").exists():
             return recipe
     there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
-    raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
+    raise ConfigError(
+        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
+    )
 
 
 def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
@@ -140,5 +142,5 @@ def _apply(values: dict[str, Any], override: str) -> None:
             values[parent] = {"name": values[parent]}
         values = values[parent]
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")
+            raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
     values[name] = _parse(text, f"--set {key}")

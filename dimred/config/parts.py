@@ -61,7 +61,7 @@ class DataConfig(Strict):
     batch_size: Count = 256
     """Samples in a batch, on each device; with accumulation, in a micro-batch."""
     augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
-    """Augmentation of training images: a random crop, resized and perhaps flipped; padding and a random crop; none."""
+    """Augmentation of training images; random_resized_crop also flips them at random; pad_crop pads by 2 pixels."""
     resize: bool = True
     """Resize and centre-crop images that are not augmented; set it to false if all images have image_size already."""
     mean: tuple[_Level, _Level, _Level] = (123.675, 116.28, 103.53)
@@ -82,7 +82,7 @@ class PrecisionConfig(Strict):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
-    """In half precision: O0: nothing; O1: convolutions, dense, recurrent layers; O2: all but normalisation; O3: all."""
+    """O0: float32; O1: convolutions, dense, recurrent layers in half precision; O2: all but normalisation; O3: all."""
     dtype: Literal["float16", "bfloat16"] = "float16"
     """The half-precision type; bfloat16 needs a device that supports it."""
     keep_batch_norm: bool | None = None
@@ -103,7 +103,7 @@ class ProfileConfig(Strict):
     recorded steps are slower, and the run waits after them until the record is evaluated. null for no profile."""
 
     first_step: Annotated[int, Field(ge=2)] = 10
-    """The first step to record, counted from the start of the process, so also after --resume; step 1 compiles."""
+    """The first step to record, counted from the start of the process, also after --resume; step 1 compiles."""
     steps: Count = 5
     """Number of recorded steps; each takes megabytes of disk on a device."""
 
@@ -175,7 +175,7 @@ class ScheduleConfig(Strict):
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """Return how many epochs to make rates for; a constant rate lasts for the run, or past the warm-up."""
+        """Return how many epochs need rates: the schedule's; if constant, the run's, but more than the warm-up's."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 
@@ -231,14 +231,14 @@ class SearchOptions(Strict):
     max_trials: Count = 10
     """Line search: the most trials in a step; if all fail, the step makes no move inside the subspace."""
     max_rejected_steps: Count = 100
-    """The search ends after this many steps in a row without an accepted trial; beside an optimizer or a cooldown, only
-    steps whose gradient is not finite count."""
+    """Steps in a row without an accepted trial, or with a cooldown without a finite gradient, that end the search."""
     gamma: Fraction = 0.9
     """Momentum of the step outside the subspace, unless an optimizer or a cooldown makes it."""
     alpha: NotNegative = 0.001
     """Size of the step outside the subspace, unless an optimizer or a cooldown makes it; 0 for none."""
     learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
-    """Rate of sgd: a number, one for each accepted step (the last one stays), or a function of their number so far."""
+    """Learning rate of sgd: a number, a list with one for each accepted step (the last one stays), or a function of the
+    number of accepted steps so far."""
     momentum: Fraction = 0.9
     """Momentum of sgd."""
 

@@ -109,7 +109,7 @@ class StageConfig(Strict):
     @model_validator(mode="after")
     def _keys_fit(self) -> "StageConfig":
         if self.metric_name in _TAKEN:
-            raise ValueError(f"metric is {self.metric!r}, but results have another {self.metric_name!r}; rename it")
+            raise ValueError(f"metric is {self.metric!r}, but results already have a {self.metric_name!r}; rename it")
         if self.data.sink and self.accumulation > 1:
             raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
         return self
@@ -164,7 +164,7 @@ class StageOneConfig(StageConfig):
         if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
             raise ValueError(
                 f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
-                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep two at least and begin by then, or "
+                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or "
                 "set stop to null"
             )
         return self

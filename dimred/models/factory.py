@@ -35,7 +35,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
             raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{key} is {name!r}, which is no function: it is {shown(found)}")
+        raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(found)}")
     return found
 
 

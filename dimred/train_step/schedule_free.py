@@ -23,9 +23,9 @@ class ScheduleFree(nn.Optimizer):
         x <- (1 - c) x + c z                           the averaged point
         y <- (1 - beta) z + beta x
 
-    Only z is kept in this optimizer's state, so it takes as much memory as momentum. The averaged
-    point x = (y - (1 - beta) z) / beta is the network to evaluate and keep; ``averaged`` returns it, and ``in_place``
-    puts it into the network. Its BatchNorm statistics must be re-estimated, like those of any average.
+    This optimizer's state is z, and takes as much memory as that of momentum. The averaged point
+    x = (y - (1 - beta) z) / beta is the network to evaluate and keep; ``averaged`` returns it, and ``in_place`` puts it
+    into the network. Its BatchNorm statistics must be re-estimated, like those of any average.
 
     Args:
         params: parameters, or groups with their own ``weight_decay``.

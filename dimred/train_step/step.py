@@ -49,8 +49,8 @@ class TrainStep(nn.Cell):
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. A step whose gradient is not finite is dropped,
-            unless its ``drop_overflow`` is false: weights, optimizer state, EMA, BatchNorm statistics and every other
+        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. Unless its ``drop_overflow`` is false, a step
+            whose gradient is not finite is dropped: weights, optimizer state, EMA, BatchNorm statistics and every other
             parameter of the network stay as they were, byte for byte.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
@@ -146,8 +146,8 @@ class TrainStep(nn.Cell):
 class _Finish(nn.Cell):
     """A cell that does the rest of the step once the gradient of the whole batch is known.
 
-    With ``untrained``, a step is dropped if its gradient is not finite or a rank votes to leave. Then nothing is
-    updated, and what its forward pass changed, such as BatchNorm's statistics, is restored.
+    With ``untrained``, a step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to
+    leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
     """
 
     def __init__(
