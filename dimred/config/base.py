@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from dimred.errors import ConfigError, shown
 
 NO_DECAY_PATTERNS = ("*gamma", "*beta", "*bias")
-"""Patterns of the names of parameters without weight decay: normalisation's gamma and beta, and biases."""
+"""Name patterns of the parameters without weight decay: normalisation's gamma and beta, and biases."""
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]
@@ -58,13 +58,13 @@ def _average_or_file(value: str) -> str:
 Own = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
 NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
-"""A number of epochs, or a share of all of them."""
+"""A number of epochs, or a share of the epochs of both stages together."""
 Start = Annotated[str, AfterValidator(_average_or_file)]
-"""The weights to begin with: a word, or a checkpoint's path."""
+"""The weights to begin with: ``best``, ``mean``, ``last``, or a checkpoint's path."""
 
 
 class Strict(BaseModel):
-    """Base of every part of a configuration: frozen, without unknown keys."""
+    """The base of every section of a configuration; it is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True, loc_by_alias=False
@@ -73,7 +73,7 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Take YAML's ``off`` or ``yes`` as a text where it is not asked for: as a number it would count as 0 or 1."""
+        """Turn YAML's ``off`` or ``yes`` into text unless the key is boolean; as a number it would count as 0 or 1."""
         kind = cls.model_fields[str(info.field_name)].annotation
         return str(value) if isinstance(value, bool) and bool not in (kind, *get_args(kind)) else value
 
@@ -83,7 +83,7 @@ class Strict(BaseModel):
 
         Args:
             values: key -> value.
-            exact: also refuse values of another type, such as the text "0.5"; a YAML file may give a number as text.
+            exact: also refuse values of a different type, such as the text "0.5" for a number, as a YAML file may have.
             other_keys: keys that the caller handles itself; they may be suggested in place of an unknown one.
 
         Raises:
@@ -93,7 +93,7 @@ class Strict(BaseModel):
             return cls.model_validate(values, strict=exact or None)
         except ValidationError as error:
             keys = [*_keys(cls), *other_keys]
-            lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; of a union one for each of its types
+            lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
             for problem in error.errors():
                 line, allowed = _told(cls, keys, values, problem)
                 lines[line] = list(dict.fromkeys([*lines.get(line, []), *allowed]))
@@ -103,14 +103,14 @@ class Strict(BaseModel):
 def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
     """Return the beginning of a problem's line, and what is allowed unless the line already says so.
 
-    Where pydantic speaks of its own types, the words are ours.
+    Where pydantic's message names its own types, ours replaces it.
     """
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
         typed = ".".join(str(part) for part in problem["loc"])
         new = getattr(model, "NEW_KEYS", {}).get(typed)
         return (f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)), []
-    # The place goes on inside a key's type, as to an element of a list.
+    # The location may go on below the key, for example to an element of a list.
     place = [str(part) for part in problem["loc"]]
     key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")
     for name in filter(None, key.split(".")):
@@ -129,7 +129,7 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
 
 
 def unknown_key(typed: str, keys: Sequence[str]) -> str:
-    """Suggest what to write in place of an unknown key: a similar one, here or in another section, or list all."""
+    """Suggest a similar key, here or in another section, in place of an unknown one, or else list the allowed keys."""
     section, _, last = typed[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:

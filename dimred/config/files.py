@@ -14,13 +14,13 @@ Stage = TypeVar("Stage", bound=StageConfig)
 _STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
 _ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
 _OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
-_SHARED = ("model", "data", "loss", "metric", "label_smoothing")  # what stage 2 takes over from stage 1
+_SHARED = ("model", "data", "loss", "metric", "label_smoothing")  # keys whose overrides stage 2 needs too
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
 
 def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -> Stage:
-    """Load a stage's configuration: the file, then each ``key=value`` override, checked as a whole.
+    """Load a stage's configuration: read the file, apply each ``key=value`` override, and check the result as a whole.
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
@@ -28,8 +28,8 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
         overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Raises:
-        ConfigError: a key is unknown or its value is not allowed (all of them are named), or the file or a key is the
-            other stage's.
+        ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
+            or the file or a key belongs to the other stage.
     """
     path = config_file(stage, path)
     values = _read(path)
@@ -42,7 +42,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
-    """Load a configuration of either stage; one that could be of both is taken as stage 2's."""
+    """Load a configuration of either stage; one that could belong to either is taken as stage 2's."""
     path = config_file(StageTwoConfig, path)
     values = _read(path)
     return _overridden(_stage_of(values) or StageTwoConfig, values, overrides)
@@ -63,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
+        why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
     if len(text) > _LARGEST_FILE:
         raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
@@ -74,15 +74,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
-    """Return the stage that these keys belong to; None if no key tells, or they belong to both."""
+    """Return the stage that these keys belong to; None if no key decides it, or there are keys of both."""
     found = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
     return found[0] if len(found) == 1 else None
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:
-    """Find the file that ``path`` means: the file itself, or this stage's file of the recipe of that name.
+    """Find the file that ``path`` stands for: the file itself, or this stage's file of the recipe with that name.
 
-    The name of a task alone, such as ``digits``, means its recipe without a horizon.
+    The name of a task alone, such as ``digits``, stands for its recipe without a horizon.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -94,13 +94,15 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
         if (recipe := _RECIPES / f"{path}{kind}{ending}").exists():
             return recipe
     there = sorted(path.name.removesuffix(ending).removesuffix("_anytime") for path in _RECIPES.glob(f"*{ending}"))
-    raise ConfigError(f"--config is {str(path)!r}, which is no file; give a YAML file, or a recipe: {', '.join(there)}")
+    raise ConfigError(
+        f"--config is {str(path)!r}, which is not a file; give a YAML file, or a recipe: {', '.join(there)}"
+    )
 
 
 def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
-    """Return stage 2's command-line options after a stage 1 with this file and these ``key=value`` overrides.
+    """Return the command-line options of the stage 2 that follows a stage 1 with this file and these overrides.
 
-    ``--config`` is a recipe's name, or the file beside stage 1's.
+    ``--config`` is a recipe's name, the file beside stage 1's, or the placeholder STAGE_2.yaml if there is none.
     """
     beside = stage_1.with_name(stage_1.name.replace("_1.", "_2."))
     name = str(beside)
@@ -113,7 +115,7 @@ def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def config_text(config: StageConfig) -> str:
-    """Return the resolved configuration as YAML text, which ``load_config`` reads back as an equal one."""
+    """Return the whole configuration as YAML text, from which ``load_config`` makes an equal one."""
     return str(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
@@ -135,10 +137,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set is {override!r}; expected key=value, such as epochs=2 or data.batch_size=64")
     *parents, name = key.split(".")
     for parent in parents:
-        values[parent] = {} if values.get(parent) is None else values[parent]  # null: a section that is off
+        values[parent] = {} if values.get(parent) is None else values[parent]  # null stands for a section that is off
         if parent == "stop" and isinstance(values[parent], str):  # a name alone may stand for the section
             values[parent] = {"name": values[parent]}
         values = values[parent]
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {override!r}: {parent!r} is a value, it has no keys below it")
+            raise ConfigError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
     values[name] = _parse(text, f"--set {key}")

@@ -20,7 +20,7 @@ from dimred.config.base import (
     Strict,
 )
 
-N_COMPONENTS = 32  # directions, where they are searched and no other number is given
+N_COMPONENTS = 32  # directions to search in, unless a number is given
 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
 _Level = Annotated[float, Field(ge=0, le=255)]
@@ -41,9 +41,9 @@ class ModelConfig(Strict):
     name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
     n_classes: Count = 1001
-    """Outputs; of a classifier at least the number of classes."""
+    """Number of outputs; for a classifier, at least the number of classes."""
     initialisation: Literal["xavier_uniform", "kaiming"] = "xavier_uniform"
-    """How the convolutions are initialised."""
+    """How the convolutions of the built-in networks are initialised."""
 
     @property
     def file_prefix(self) -> str:
@@ -59,21 +59,21 @@ class DataConfig(Strict):
     image_size: Count = 224
     """Height and width of the network's input, in pixels."""
     batch_size: Count = 256
-    """Images in a batch, on each device."""
+    """Samples in a batch, on each device; with accumulation, in a micro-batch."""
     augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
-    """Augmentation of training images; random_resized_crop flips them too."""
+    """Augmentation of training images; random_resized_crop also flips them at random; pad_crop pads by 2 pixels."""
     resize: bool = True
-    """Resize and centre-crop images outside training; off for images that have image_size."""
+    """Resize and centre-crop images that are not augmented; set it to false if all images have image_size already."""
     mean: tuple[_Level, _Level, _Level] = (123.675, 116.28, 103.53)
     """Mean of the three channels, on the 0 to 255 scale."""
     std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
     """Standard deviation of the three channels, on the same scale."""
     workers: Count = 2
-    """Parallel decoding workers."""
+    """Number of parallel workers that load the data; at most the number of processors."""
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     damaged: Literal["stop", "replace"] = "stop"
-    """What to do if an image can't be decoded: stop, or replace it by another (dimred data check counts them)."""
+    """What to do if an image can't be decoded: stop, or replace it with another one (dimred data check counts them)."""
     eval_split: Literal["val", "test"] = "val"
     """The split on which the metric is reported."""
 
@@ -82,11 +82,11 @@ class PrecisionConfig(Strict):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
-    """O0 float32; O1 convolutions, dense and recurrent layers in half precision; O2 all but normalisation; O3 all."""
+    """O0: float32; O1: convolutions, dense, recurrent layers in half precision; O2: all but normalisation; O3: all."""
     dtype: Literal["float16", "bfloat16"] = "float16"
-    """The type of half precision; bfloat16 only where the device has it."""
+    """The half-precision type; bfloat16 needs a device that supports it."""
     keep_batch_norm: bool | None = None
-    """Whether BatchNorm stays float32 in O2 and O3; null for yes in O2, no in O3."""
+    """Whether BatchNorm stays float32 at the levels O2 and O3; null means yes at O2, no at O3."""
     casts: dict[str, Literal["float16", "bfloat16", "float32"]] = Field(default_factory=dict)
     """Pattern of a cell's name in the network -> the type that it computes in, whatever the level says."""
     jit_level: Literal["O0", "O1", "O2"] | None = None
@@ -94,7 +94,7 @@ class PrecisionConfig(Strict):
     sinks whole graphs to the device: the fastest steps, the longest compilation, and no shape may change. null for
     MindSpore's choice for the device. Not run on a device yet."""
     hf32: bool | None = None
-    """Ascend: compute float32 convolutions and matrix products in HF32, which keeps 11 bits of a mantissa: faster, less
+    """Ascend: compute float32 convolutions and matrix products in HF32, with 11 bits of the mantissa: faster, less
     exact. false for neither; null for CANN's choice, which is convolutions only. Not run on a device yet."""
 
 
@@ -103,7 +103,7 @@ class ProfileConfig(Strict):
     recorded steps are slower, and the run waits after them until the record is evaluated. null for no profile."""
 
     first_step: Annotated[int, Field(ge=2)] = 10
-    """The first step recorded, counted from where the process begins; step 1 compiles."""
+    """The first step to record, counted from the start of the process, also after --resume; step 1 compiles."""
     steps: Count = 5
     """Number of recorded steps; each takes megabytes of disk on a device."""
 
@@ -112,11 +112,11 @@ class LossScaleConfig(Strict):
     """Loss scaling for mixed precision, see ``dimred.train_step.loss_scale``."""
 
     name: Literal["none", "static", "dynamic"] = "none"
-    """none; static: the scale stays; dynamic: it shrinks on overflow and grows after a run of good steps."""
+    """none; static: the scale is constant; dynamic: it shrinks on overflow and grows after a run of good steps."""
     scale: Annotated[float, Field(gt=0, lt=2.0**126)] | None = None
     """The scale, or for dynamic the first one; if null, 1024 (static) or 65536 (dynamic)."""
     drop_overflow: bool = True
-    """For static: drop a step whose gradient is not finite; false applies every gradient."""
+    """For static: drop a step whose gradient is not finite; false applies every gradient. A search always skips it."""
     factor: Annotated[float, Field(gt=1)] = 2.0
     """For dynamic: the factor by which the scale shrinks and grows."""
     window: Count = 2000
@@ -138,7 +138,7 @@ class LossScaleConfig(Strict):
 
 
 class ClippingConfig(Strict):
-    """Bound on the gradient's norm, see ``dimred.train_step.clipping``."""
+    """A bound on the gradient's norm, see ``dimred.train_step.clipping``."""
 
     norm: Positive | None = None
     """Largest global norm; longer gradients are scaled down to it. null for no bound."""
@@ -150,18 +150,18 @@ class EmaConfig(Strict):
     decay: Fraction | None = None
     """Share of the average that is kept at each applied step, such as 0.999; null for no average."""
     ramp: bool = True
-    """Ramp the decay up as 1 - exp(-t / 2000), so that early weights are forgotten sooner."""
+    """Multiply the decay by 1 - exp(-t / 2000) at update t, so that early weights are forgotten sooner."""
 
 
 class ScheduleConfig(Strict):
-    """Learning rate: from 0 to ``peak`` in the warm-up, then as ``name`` says."""
+    """The learning rate: it rises from 0 to ``peak`` in the warm-up, and then follows ``name``."""
 
     name: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """After the warm-up: linear or cosine to 0 at total_epochs, steps down at milestones, or constant without end."""
+    """After the warm-up: a linear or cosine fall to 0 at total_epochs, steps down at milestones, or a constant rate."""
     peak: Positive = 0.8
     """The largest learning rate."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
-    """Epochs from 0 to the peak."""
+    """Epochs in which the rate rises from 0 to the peak; 0 for no warm-up."""
     total_epochs: Epochs = 90
     """The epoch at whose end the schedule ends; a run may stop earlier. A constant rate ignores it."""
     milestones: tuple[Count, ...] = ()
@@ -175,7 +175,7 @@ class ScheduleConfig(Strict):
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """Return how many epochs to make rates for: the schedule's length, or the run's if the rate is constant."""
+        """Return how many epochs need rates: the schedule's; if constant, the run's, but more than the warm-up's."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 
@@ -185,7 +185,7 @@ class OptimizerConfig(Strict):
     name: Literal["momentum", "sgd", "adamw", "schedule_free"] = "momentum"
     """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction; schedule_free needs no stage 2."""
     momentum: Fraction | None = None
-    """For momentum (0.9 if null) and sgd (0 if null)."""
+    """Momentum coefficient, for momentum (0.9 if null) and sgd (0 if null)."""
     nesterov: bool | None = None
     """For sgd: whether to use Nesterov's momentum."""
     beta1: Fraction | None = None
@@ -193,13 +193,13 @@ class OptimizerConfig(Strict):
     beta2: Fraction | None = None
     """For adamw: decay of the second moment; 0.999 if null."""
     eps: Positive | None = None
-    """For adamw: added to the root of the second moment; 0.000001 if null."""
+    """For adamw: number added to the root of the second moment; 0.000001 if null."""
     beta: OpenFraction | None = None
-    """For schedule_free: weight of the averaged point in the one where gradients are taken; 0.9 if null."""
+    """For schedule_free: share of the averaged point in the point at which gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4
     """Weight decay of every parameter that no_decay doesn't exempt."""
     no_decay: tuple[str, ...] = NO_DECAY_PATTERNS
-    """Patterns of the names of parameters without weight decay: BatchNorm's gamma and beta, and biases."""
+    """Name patterns of the parameters without weight decay; by default normalisation's gamma and beta, and biases."""
 
 
 class CooldownConfig(Strict):
@@ -208,17 +208,17 @@ class CooldownConfig(Strict):
     its rate is brought to 0 over stage 2. null for no cooldown, as in the published search."""
 
     factor: Positive = 0.5
-    """The rate begins at this multiple of the one that stage 1 ended with."""
+    """The rate begins at this multiple of the rate that stage 1 ended with, or of cooldown.rate."""
     schedule: Literal["linear", "sqrt"] = "linear"
-    """How the rate falls to 0, as 1 - x or as 1 - sqrt(x)."""
+    """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; sqrt, as 1 - sqrt(x)."""
     rate: Positive | None = None
-    """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere."""
+    """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
     optimizer: OptimizerConfig | None = None
     """Replaces stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
 
 
 class SearchOptions(Strict):
-    """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has the same ones."""
+    """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has these and more."""
 
     rule: Literal["bfgs", "sgd"] = "bfgs"
     """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
@@ -229,13 +229,13 @@ class SearchOptions(Strict):
     sigma: OpenFraction = 0.4
     """Line search: share of the expected decrease that a trial must reach."""
     max_trials: Count = 10
-    """Line search: trials before the step is given up."""
+    """Line search: the most trials in a step; if all fail, the step makes no move inside the subspace."""
     max_rejected_steps: Count = 100
-    """Steps in a row without an accepted trial, after which the search ends."""
+    """Steps in a row without an accepted trial, or with a cooldown without a finite gradient, that end the search."""
     gamma: Fraction = 0.9
-    """Momentum of the step outside the subspace, unless an optimizer makes it."""
+    """Momentum of the step outside the subspace, unless an optimizer or a cooldown makes it."""
     alpha: NotNegative = 0.001
-    """Size of the step outside the subspace, unless an optimizer makes it; 0 for none."""
+    """Size of the step outside the subspace, unless an optimizer or a cooldown makes it; 0 for none."""
     learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
     """Learning rate of sgd: a number, a list with one for each accepted step (the last one stays), or a function of the
     number of accepted steps so far."""
@@ -252,27 +252,27 @@ class SearchOptions(Strict):
 
 
 class SearchConfig(SearchOptions):
-    """Search in the directions of stage 1's snapshots, with a quasi-Newton rule and a line search."""
+    """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
 
     n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
-    """Leading directions to search in, and those of a basis that is fitted for the search."""
+    """Number of leading directions to search in, and of those in a basis that is fitted for the search."""
     basis: Literal["pca", "snapshots"] = "pca"
     """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
     split: Literal["train", "val"] = "train"
-    """The split that gives directions and line-search losses."""
+    """The split whose batches give the gradients and the line search's losses."""
     learning_rate: Positive = 0.1
     """Learning rate of sgd."""
     learning_rate_schedule: Literal["linear", "constant"] = "linear"
-    """How the rate of sgd changes: linear to 0 at the end, or constant."""
+    """How the rate of sgd changes: it falls linearly to 0 at the end, or is constant."""
 
 
 class CheckpointConfig(Strict):
-    """Full checkpoints: weights, statistics, optimizer state."""
+    """Full checkpoints, which hold weights, statistics and the optimizer's state."""
 
     every_epochs: Count = 10
     """Epochs from one full checkpoint to the next; the last epoch always has one."""
     keep: Count = 10
-    """How many of the newest stay."""
+    """Number of the newest full checkpoints to keep."""
 
 
 class StopConfig(Strict):
@@ -281,20 +281,20 @@ class StopConfig(Strict):
     name: Literal["averaged"] = "averaged"
     """What is watched: averaged, the mean of the newer half of the snapshots, with BatchNorm re-estimated."""
     every_epochs: Count = 2
-    """Epochs from one measurement to the next; each forwards val and reestimate_batches once."""
+    """Epochs from one measurement to the next; each takes one pass over val and one over reestimate_batches."""
     patience: Count = 3
-    """Measurements in a row without a gain of more than one standard error, after which stage 1 ends."""
+    """Stage 1 ends after this many measurements in a row without a gain of more than one standard error."""
 
 
 class SnapshotConfig(Strict):
-    """The rolling series for PCA: trainable weights only."""
+    """The rolling series of snapshots, for averages and the PCA; they hold trainable weights only."""
 
     per_epoch: Count = 1
     """Snapshots taken in each epoch, evenly spaced."""
     first_epoch: Count = 1
-    """The first epoch in which snapshots are taken; earlier weights are too far away."""
+    """The first epoch in which snapshots are taken; weights from early epochs are too far from the final ones."""
     keep: Count = 40
-    """How many of the newest stay; 32 directions need 33."""
+    """Number of the newest snapshots to keep; 32 directions need 33."""
     format: Literal["ckpt", "safetensors"] = "ckpt"
-    """Format of their files. ckpt carries a checksum that every reader compares. Other frameworks read safetensors too,
-    but there only a PCA notices a byte that a disk has changed."""
+    """Format of the snapshot files. A ckpt file has a checksum that every reader verifies. Other frameworks can read
+    safetensors files too, but in those only a PCA notices a byte that the disk has changed."""

@@ -27,7 +27,7 @@ from dimred.config.parts import (
 )
 from dimred.errors import ConfigError
 
-# Keys of metrics.jsonl and result.json.
+# Keys of metrics.jsonl and result.json, which a metric must not replace.
 _TAKEN = ("basis", "cooldown", "epoch", "epochs", "grad_norm", "gradients", "kept", "loss", "loss_scale", "metric",
           "n_overflows", "seconds", "sources", "start", "started_from", "step", "steps", "stopped", "trials",
           "warning")  # fmt: skip
@@ -37,34 +37,35 @@ class StageConfig(Strict):
     """The keys that both stages have."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
-    """Seed of the initial weights, the order of the images and their augmentation."""
+    """Seed of the initial weights, and of the order of the samples and their augmentation."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     tensorboard: bool = False
     """Write TensorBoard's event files too, into tensorboard/ beside metrics.jsonl."""
     callback: Own | None = None
-    """A function of the run's folder, by package.module:factory; what it returns is called with each record of
-    metrics.jsonl. null for none."""
+    """Your own callback by package.module:factory: the factory is called with the run's folder, and the function it
+    returns with each record of metrics.jsonl. null for none."""
     loss: Own | None = None
-    """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for
+    """Your own loss by package.module:factory, such as mindspore.nn:MSELoss, see pipelines/TUTORIAL.md; null for the
     cross entropy."""
     label_smoothing: Fraction = 0.1
     """Label smoothing of the cross entropy."""
     metric: Own | None = None
-    """The metric that is reported, by package.module:factory, see pipelines/TUTORIAL.md; null for accuracy."""
+    """Your own metric to report, by package.module:factory, see pipelines/TUTORIAL.md; null for the accuracy."""
     all_reduce_split: tuple[Count, ...] = ()
-    """Ascend, several ranks: the numbers of the gradients that end a fused all-reduce; () fuses none."""
+    """Ascend, several ranks: the numbers of the gradients that end a fused all-reduce; an empty list fuses none."""
     deterministic: bool = False
     """Ascend: use slower kernels and collectives that give the same bits in every run; not run on a device yet."""
     profile: ProfileConfig | None = None
     accumulation: Count = 1
     """Micro-batches of data.batch_size in each step; the last step of an epoch may have fewer."""
     save_every_steps: Count | None = None
-    """Steps from one state for --resume to the next; each epoch ends with one anyway. null for these alone."""
+    """Steps of an epoch between saved states for --resume; one is saved at the end of each epoch anyway. null for only
+    those."""
     read_every: Count = 10
-    """Steps from one read of the device to the next, for losses and for the votes of several ranks: after a fault or a
-    signal on one rank, it takes at most so many steps until all save the state from before it. The launcher waits 60 s
-    after a signal, so read more often if steps take seconds. A search reads in each step."""
+    """Steps between reads of the device, for the losses and the votes of several ranks: after a fault or a signal on
+    one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
+    so read more often if steps take seconds. A search reads in each step."""
     precision: PrecisionConfig = PrecisionConfig()
     loss_scale: LossScaleConfig = LossScaleConfig()
     clipping: ClippingConfig = ClippingConfig()
@@ -73,7 +74,7 @@ class StageConfig(Strict):
     """Measure with re-estimated BatchNorm statistics too, at each evaluation; training does not change. It costs a
     second pass over data.eval_split and the forward passes of reestimate_batches; without BatchNorm, nothing."""
     reestimate_batches: Count = 50
-    """Training batches of each rank that BatchNorm statistics are re-estimated on."""
+    """Number of training batches of each rank on which BatchNorm statistics are re-estimated."""
 
     @property
     def uses_val(self) -> bool:
@@ -82,7 +83,7 @@ class StageConfig(Strict):
 
     @property
     def trained_split(self) -> str:
-        """The split whose batches the steps take."""
+        """Return the name of the split whose batches the steps take."""
         return "train"
 
     @property
@@ -108,7 +109,7 @@ class StageConfig(Strict):
     @model_validator(mode="after")
     def _keys_fit(self) -> "StageConfig":
         if self.metric_name in _TAKEN:
-            raise ValueError(f"metric is {self.metric!r}, but results have another {self.metric_name!r}; rename it")
+            raise ValueError(f"metric is {self.metric!r}, but results already have a {self.metric_name!r}; rename it")
         if self.data.sink and self.accumulation > 1:
             raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
         return self
@@ -118,7 +119,7 @@ class StageOneConfig(StageConfig):
     """Stage 1: ordinary training that keeps a series of snapshots."""
 
     epochs: Epochs = 70
-    """The epoch after which the run ends; the schedule may be longer."""
+    """The epoch after which the run ends at the latest; the schedule may be longer."""
     evaluate_every: Count = 1
     """Epochs from one evaluation to the next."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -131,12 +132,12 @@ class StageOneConfig(StageConfig):
     @field_validator("stop", mode="before")
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
-        """Take ``stop: averaged`` as a section with that name."""
+        """Convert ``stop: averaged`` to a section with that name."""
         return {"name": value} if isinstance(value, str) else value
 
     @property
     def n_epochs(self) -> int:
-        """Return ``epochs``, by the name that both stages share."""
+        """Return ``epochs`` as a number, under the name that both stages share."""
         return self.epochs
 
     @property
@@ -163,7 +164,7 @@ class StageOneConfig(StageConfig):
         if self.stop and (self.snapshots.keep < 2 or self.snapshots.first_epoch > self.epochs):
             raise ValueError(
                 f"stop averages snapshots, but snapshots.keep is {self.snapshots.keep} and snapshots.first_epoch "
-                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep two at least and begin by then, or "
+                f"{self.snapshots.first_epoch}, and epochs is {self.epochs}; keep at least two and begin by then, or "
                 "set stop to null"
             )
         return self
@@ -182,16 +183,16 @@ class StageTwoConfig(StageConfig):
     """Passes over the training split: a number, or a share of the passes of both stages together, such as 10%."""
     cooldown: CooldownConfig | None = CooldownConfig()
     search: SearchConfig | None = None
-    """Also search in the directions of stage 1's snapshots, in each step: a section with the keys below, each of which
-    has a default; null for no search."""
+    """Also search in the directions of stage 1's snapshots, in each step: a section whose keys all have defaults; null
+    for no search."""
     start: Start = "last"
-    """Where stage 2 begins: last (WEIGHTS as they are), best (the best on the val split of last and of averages of the
-    snapshots over several windows and profiles), mean (with a search: the mean of its snapshots), or a checkpoint's
-    path."""
+    """The weights that stage 2 begins with: last (WEIGHTS as they are), best (on the val split, the best among last and
+    averages of the snapshots over several windows and profiles), mean (with a search: the mean of the snapshots behind
+    its basis), or a checkpoint's path."""
     keep_best: bool = True
-    """Keep the best on the val split, not the last: with a search, of the start, the epochs and their mean; with a
-    cooldown, of the start, the last epoch, the mean of the epochs and averages of the snapshots. The best has the
-    lowest of the loss that is trained."""
+    """Keep the network with the lowest value of the trained loss on the val split, not the last one. Without a
+    cooldown, the candidates are the start, each epoch and the mean of the epochs; with one, they are the start, the
+    last epoch, the mean of the epochs and, unless start is best, the best average of the snapshots."""
 
     @property
     def uses_val(self) -> bool:
@@ -200,7 +201,7 @@ class StageTwoConfig(StageConfig):
 
     @property
     def trained_split(self) -> str:
-        """The split whose batches the steps take."""
+        """Return the name of the split whose batches the steps take."""
         return "train" if self.search is None else self.search.split
 
     @model_validator(mode="after")
@@ -258,13 +259,13 @@ class StageTwoConfig(StageConfig):
     def with_parts_of(self, stage_1: Mapping[str, Any]) -> "StageTwoConfig":
         """Return a copy with stage 1's batch size and parts of the step, except those that are set here.
 
-        A cooldown goes on with them, because stage 1's rate was made for them. Without one, stage 2 has its own.
+        A cooldown goes on with them, because stage 1's rate was made for them. Without one, the copy is unchanged.
 
         Args:
             stage_1: what ``parts_of`` returned for stage 1.
 
         Raises:
-            ConfigError: they don't go with another option.
+            ConfigError: they conflict with another option.
         """
         if self.cooldown is None:
             return self

@@ -1,4 +1,4 @@
-"""What the ranks tell each other inside a step: their gradients, and their votes on it."""
+"""Exchange gradients between the ranks inside a step, and votes on whether the step is to be made."""
 
 from itertools import accumulate
 
@@ -20,7 +20,7 @@ class AllReduce(nn.Cell):
         super().__init__(auto_prefix=False)
         self.share = share
         self.all_reduce = ops.AllReduce()
-        self.all_reduce.add_prim_attr("fusion", 1)  # what context's all_reduce_fusion_config cuts into groups
+        self.all_reduce.add_prim_attr("fusion", 1)  # lets the context's all_reduce_fusion_config fuse it in groups
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         if len(values) == 1:
@@ -35,16 +35,16 @@ class AllReduce(nn.Cell):
 
 
 class Ballot:
-    """A rank's votes on the next steps, and their outcome: a step is made only if every rank votes for it.
+    """A rank's votes on its next steps, and their outcome: a step is made only if every rank votes for it.
 
     The step takes ``tally`` = (leave, made) and returns the next one, from the vote v_r of each rank r::
 
         leave <- 1 if sum_r max(leave, v_r) > 0 else 0;   made <- made + 1 - leave
 
-    So once a rank votes to leave, no later step is made until the tally is counted, which waits for the device.
+    So once a rank votes to leave, no later step is made until ``count``, which waits for the device, clears the tally.
 
     Attributes:
-        tally: (2,) float32, on the device. After a step it is the same on all ranks.
+        tally: (leave, made), (2,) float32, on the device. After a step it is the same on all ranks.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Ballot:
         self.tally = self.tally + Tensor(np.array([1, 0], np.float32))
 
     def count(self) -> int:
-        """Return how many steps were made since the last count, the same on all ranks."""
+        """Return how many steps were made since the last count, the same on all ranks, and clear the tally."""
         made = int(self.tally.asnumpy()[1])
         self.tally = _nothing()
         return made

@@ -1,6 +1,6 @@
 """The ranks of a data-parallel job and their collectives.
 
-On CPU, MindSpore's collectives sum float32 numbers and nothing else, and fail when a rank is more than 30 seconds late.
+On CPU, MindSpore's collectives can only sum float32 numbers, and fail if a rank is more than 30 seconds late.
 So work that one rank does alone goes through ``run_on_rank_zero``, where the others wait in many short turns.
 """
 
@@ -21,7 +21,7 @@ from dimred.io.atomic import describe_os_error
 
 Result = TypeVar("Result")
 _LONGEST_TURN_SECONDS = 0.5
-_LONGEST_REASON = 1_000  # bytes of a fault that the other ranks are told
+_LONGEST_REASON = 1_000  # bytes of a fault's text that the other ranks get
 _KINDS = (DataError, FaultError, DimredError)
 
 
@@ -37,7 +37,7 @@ class Intent(IntEnum):
 
 
 class Ranks:
-    """The ranks of a job of one process, in which every value stays as it is.
+    """The ranks of a job that has only one process, so that every value stays as it is; ``Group`` is for several.
 
     Attributes:
         rank: number of this process, from 0.
@@ -57,7 +57,7 @@ class Ranks:
         return None
 
     def ballot(self) -> Ballot | None:
-        """Return the ballot of a step whose update waits for every rank's vote; None for one process."""
+        """Return a new ballot, for a step that is made only if every rank votes for it; None for one process."""
         return None
 
     def sum(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -79,26 +79,27 @@ class Ranks:
             The result on rank 0, None elsewhere.
 
         Raises:
-            DimredError: ``work`` failed. Rank 0 raises its error; the others get the reason, in a FaultError if a file
-                or a disk failed.
+            DimredError: ``work`` failed. Rank 0 raises the error of ``work``, of whatever type; the others raise that
+                of ``first_fault``, with the reason.
         """
         return work()
 
     def run_together(self, work: Callable[[], Result]) -> Result:
-        """Run ``work`` on every rank; if it fails on one, all of them raise, so that none waits for that one.
+        """Run ``work`` on every rank, and return its result; if it fails on one, all ranks raise, so that none waits.
 
         ``work`` may not call a collective.
 
         Raises:
-            DimredError: what ``work`` raised here, or else the error of ``first_fault``.
+            DimredError: ``work`` failed. A rank where it did raises that error, of whatever type; the others raise the
+                error of ``first_fault``.
         """
         return work()
 
     def first_fault(self, fault: BaseException | None) -> DimredError | None:
-        """Return, on every rank, an error with the fault of the first rank that has one; None if none has.
+        """Return, on every rank, an error that describes the fault of the first rank with one; None if there is none.
 
-        A fault of the data is a DataError on every rank, one of a file or a disk is a FaultError, and any other a
-        DimredError.
+        A DataError stays a DataError on every rank, a fault of a file or a disk becomes a FaultError, and any other a
+        DimredError. ``fault`` is this rank's, or None.
         """
         faults = np.zeros(self.group_size)
         faults[self.rank] = fault is not None
@@ -115,11 +116,11 @@ class Ranks:
         return _KINDS[kind](f"rank {first} could not go on: {reason}")
 
     def any(self, claim: bool) -> bool:
-        """Return whether the claim is true on any rank; each gets the same answer."""
+        """Return whether the claim is true on any rank; every rank gets the same answer."""
         return bool(self.sum([float(claim)])[0])
 
     def agree(self, intent: Intent) -> Intent:
-        """Return the highest intent of any rank, the same on each, by one all-reduce of three numbers.
+        """Return the highest intent of all ranks, the same on each, by one all-reduce of three numbers.
 
         Every rank must call this, even one that has just failed. Then all of them leave a loop at the same place, and
         none waits in a collective that another never enters. The host waits for the answer; see ``Ballot`` for a vote
@@ -136,10 +137,10 @@ class Ranks:
         return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
 
     def check_same(self, what: str, content: bytes) -> None:
-        """Check that ``content`` is the same on all ranks: only then is the sum of its digests R times each digest.
+        """Check that ``content`` is the same on all ranks: only then is the sum of their digests R times each one.
 
         Raises:
-            DimredError: on every rank, if the content of any differs.
+            DimredError: on every rank, if the content differs on any; the message names it by ``what``.
         """
         digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8).astype(np.float32)
         if self.any(not np.array_equal(self.sum(digest), digest * self.group_size)):
@@ -149,7 +150,7 @@ class Ranks:
 
 
 class Group(Ranks):
-    """One of several processes, which all call the same methods in the same order; see ``Ranks`` for the methods."""
+    """The ranks of a job of several processes, all of which call the same methods in the same order; see ``Ranks``."""
 
     def __init__(self, rank: int, group_size: int):
         self.rank = rank
@@ -214,7 +215,7 @@ class Group(Ranks):
         while True:
             if self.is_rank_zero:
                 wait([outcome], pause)
-            is_done = outcome.done()  # never elsewhere
+            is_done = outcome.done()  # true on rank 0 only
             error = outcome.exception() if is_done else None
             done, failed = self.sum([is_done, error is not None])
             if failed and (told := self.first_fault(error)) and not is_done:
@@ -239,7 +240,7 @@ def _as_ours(fault: BaseException) -> DimredError:
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:
-    """Return the values as one float32 vector with a 0 at its end, so that it is never empty."""
+    """Return the parameters' values as one float32 vector, with a 0 at its end so that it is never empty."""
     return np.concatenate(
         [*(parameter.asnumpy().astype(np.float32).ravel() for parameter in parameters), [0]], dtype=np.float32
     )

@@ -10,12 +10,12 @@ from dimred.io.checksums import sample_digest
 
 
 def share(found: Any, ranks: Ranks, read: Callable[[Path], Any]) -> Any:
-    """Read rank 0's file on every rank; all of them call this.
+    """Read the file that rank 0 has read on every rank; all ranks call this.
 
     Args:
-        found: on rank 0 what it has read, an object with the file as ``path``, or None; on the other ranks None.
+        found: on rank 0, what it has read, an object whose ``path`` is the file, or None; on the other ranks, None.
         ranks: the ranks of the job.
-        read: reads the content of a file; called on the other ranks with rank 0's path.
+        read: returns the content of a file, like ``found``; called on the other ranks with rank 0's path.
 
     Returns:
         The content on every rank, or None on every rank.

@@ -1,4 +1,4 @@
-"""Find a user's own network, data, loss or metric by its name, ``package.module:factory``."""
+"""Find a user's own network, data, loss, metric or callback by its name, ``package.module:factory``."""
 
 import importlib
 import sys
@@ -14,10 +14,10 @@ from dimred.errors import ConfigError, shown
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     """Import the function that ``package.module:factory`` names; the working folder is searched too.
 
-    ``key`` is the configuration's key for it, which the error names.
+    ``key`` is the configuration's key that holds the name, for the error.
 
     Raises:
-        ConfigError: the module can't be imported, or has no such function.
+        ConfigError: the module can't be imported, or what is named there is missing or can't be called.
     """
     module_name, _, attribute = name.partition(":")
     here = str(Path.cwd())
@@ -35,7 +35,7 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
             raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{key} is {name!r}, which is no function: it is {shown(found)}")
+        raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(found)}")
     return found
 
 
@@ -43,7 +43,7 @@ def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any)
     """Call the function that ``package.module:factory`` names, and return its result.
 
     Raises:
-        ConfigError: as ``load_factory``, or the function fails.
+        ConfigError: as for ``load_factory``, or the function fails.
     """
     factory = load_factory(name, key)
     try:
@@ -53,10 +53,10 @@ def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any)
 
 
 def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) -> nn.Cell:
-    """Return the network, or another cell, that a factory makes.
+    """Make a network, or a different cell such as a loss, by calling its factory.
 
     Raises:
-        ConfigError: as ``call_factory``, or the function returns something else.
+        ConfigError: as for ``call_factory``, or the function does not return a cell.
     """
     cell = call_factory(name, *arguments, key=key, **options)
     if not isinstance(cell, nn.Cell):

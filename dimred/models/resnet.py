@@ -1,4 +1,4 @@
-"""Residual networks: one definition for ResNet-50 on ImageNet and for the small ones on small images.
+"""Make residual networks, by one definition for ResNet-50 on ImageNet and for smaller ones on small images.
 
 He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015 (table 1). As in the recipe this project follows
 (and in most code today), a bottleneck takes its stride in the 3 x 3 convolution; the parameter count is the paper's.
@@ -66,7 +66,7 @@ class Bottleneck(_Block):
 
 
 class ResNet(nn.Cell):
-    """A residual network: stem, stages of blocks, global average pooling, dense classifier.
+    """A residual network: a stem, stages of blocks, global average pooling and a dense classifier.
 
     Each stage but the first halves the resolution.
 
@@ -74,7 +74,7 @@ class ResNet(nn.Cell):
         block: ``BasicBlock`` or ``Bottleneck``.
         depths: blocks in each stage.
         widths: channels inside each stage's blocks; same length as ``depths``.
-        n_classes: outputs.
+        n_classes: number of outputs.
         stem: ``imagenet`` (7 x 7, stride 2, then max pooling: 4 times smaller) or ``small`` (3 x 3, full resolution).
 
     Shapes:
@@ -86,7 +86,7 @@ class ResNet(nn.Cell):
         n_in = widths[0]
         first = _convolution(3, n_in, 3) if stem == "small" else _convolution(3, n_in, 7, 2)
         pooling: list[nn.Cell] = []
-        if stem == "imagenet":  # after a ReLU, zeros pad a maximum as well as -inf
+        if stem == "imagenet":  # after a ReLU, padding with zeros gives the same maxima as with -inf
             pooling = [nn.Pad(((0, 0), (0, 0), (1, 1), (1, 1))), nn.MaxPool2d(kernel_size=3, stride=2)]
         self.stem = nn.SequentialCell(first, _batch_norm(n_in), nn.ReLU(), *pooling)
         blocks: list[nn.Cell] = []
@@ -115,7 +115,7 @@ def resnet(name: str, n_classes: int, initialisation: str = "xavier_uniform") ->
 
     Args:
         name: ``resnet50`` (25.6 M weights at 1001 classes), ``resnet18``, or ``resnet_small`` (20 k, for small images).
-        n_classes: outputs; at least 2.
+        n_classes: number of outputs, at least 2.
         initialisation: name of the convolutions' initialisation, see ``initialise``.
 
     Raises:
@@ -136,7 +136,7 @@ _CONVOLUTION: dict[str, Callable[[], init.Initializer]] = {
 
 
 def initialise(network: nn.Cell, convolution: str = "xavier_uniform") -> None:
-    """Draw new initial weights: convolutions as ``convolution`` says, dense layers from a truncated normal, biases 0.
+    """Draw new initial weights: convolutions by ``convolution``, dense weights from a truncated normal, biases 0.
 
     BatchNorm keeps gamma 1 and beta 0. ``mindspore.set_seed`` determines the draw.
 

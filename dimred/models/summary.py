@@ -1,4 +1,4 @@
-"""Summary of a network: layers, shapes, parameters, and the cost of one forward pass."""
+"""Summarise a network: its layers, shapes, parameters, and the cost of one forward pass."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,15 @@ Shape = tuple[int, ...]
 
 
 class Layer(NamedTuple):
-    """A cell without cells below it, and what it does in a forward pass."""
+    """One call in a forward pass of a cell that has no cells inside."""
 
     name: str  # in the network
     kind: str  # its class
     input_shape: Shape  # of its first input
     output_shape: Shape
     n_parameters: int  # trainable numbers; a layer used twice counts them once
-    n_other: int  # numbers that don't train, such as BatchNorm's statistics
-    flops: int  # multiplications and additions of one forward pass; 0 for what only moves or compares numbers
+    n_other: int  # numbers that are not trained, such as BatchNorm's statistics
+    flops: int  # multiplications and additions of this call; 0 for cells of kinds that ``_flops`` does not know
 
 
 class Summary(NamedTuple):
@@ -33,14 +33,15 @@ class Summary(NamedTuple):
     input_shape: Shape  # of the batch
     n_parameters: int  # of the whole network, those outside any layer included
     n_other: int
-    flops: int  # of all layers; operations that a cell computes by functions, outside any layer, are not seen
+    flops: int  # of all layers; operations that are computed by functions, outside any layer, are not counted
 
 
 def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
     """Run the network once on zeros, in evaluation mode, and record what each layer does.
 
-    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" are often multiply-adds, half of
-    this. The network takes one input; ``input_shape`` includes the batch. The mode of each cell is restored.
+    A multiplication and an addition count as two FLOPs; published figures of "FLOPs" often count
+    multiply-adds, and are half of this. The network must take one input; ``input_shape`` includes the batch. The mode
+    of each cell is restored.
 
     Raises:
         ConfigError: the network can't take such an input.
@@ -70,7 +71,7 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
 
 
 def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[..., None]:
-    """Return a forward hook that appends a layer to ``layers``, and counts no parameter twice (see ``counted``)."""
+    """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``counted`` holds."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
         own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
@@ -95,7 +96,7 @@ def _shape(values: Any) -> Shape:
 
 
 def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
-    """Count the multiplications and additions of one forward pass."""
+    """Count the multiplications and additions of one call; 0 for kinds of cells that are not known here."""
     n_taken, n_given = math.prod(taken), math.prod(given)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
         return n_given * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_given)

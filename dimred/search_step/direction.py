@@ -1,6 +1,6 @@
-"""Direction rules: the BFGS estimate of the inverse Hessian in the subspace, and momentum SGD there.
+"""Rules that choose a direction in the subspace: BFGS, which estimates the inverse Hessian there, and momentum SGD.
 
-All of it is arithmetic on k and k x k numbers on the host in float64; k is a few dozen, so it costs microseconds.
+They compute with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
 
 A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which returns the
 state after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# A pair is used where y's > 0.01 |y| |s|. One update multiplies H's largest eigenvalue by up to about 1 / 0.01^2, and a
+# A pair is used if y's > 0.01 |y| |s|. One update multiplies H's largest eigenvalue by up to about 1 / 0.01^2, and a
 # noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c, y's >= 2 |y| |s| / sqrt(c), so
 # no true pair is refused up to c = 40,000.
 _GUARD = 0.01
 _LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
-_SMALLEST_NORM = 1e-150  # of a pair; its square must not underflow
+_SMALLEST_NORM = 1e-150  # of s and y; their squares must not underflow
 
 
 class Proposal(NamedTuple):
-    """A direction in the subspace, and the rule's state if it is followed.
+    """A direction in the subspace, and the state that its rule has if the direction is followed.
 
     Attributes:
         direction: d_k, (k,) float64.
         slope: g_k' d_k.
         state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
-        curvature: y's of the pair considered; nan without one.
+        curvature: y's of the pair that was considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
     """
@@ -55,11 +55,12 @@ class CurvatureState(NamedTuple):
 
 
 class InverseBFGS:
-    """The BFGS rule: d_k = -H g_k, with H updated by each curvature pair (s, y) that passes the guard.
+    """The BFGS rule: d_k = -H g_k, with H updated by each pair (s, y) that passes the guard.
 
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
-    with s the last accepted step t d_k, and y the change of g_k from its batch to this one.
+    with s the last accepted step t d_k, and y the change of g_k from the batch of that step to the current one. A
+    pair after which the condition number of H would exceed 1e12 is ignored.
 
     Args:
         n_components: k.
@@ -98,7 +99,7 @@ class InverseBFGS:
         )
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> CurvatureState:
-        """Return the state with the accepted step t d_k as the next pair's s."""
+        """Return the state after an accepted step: t d_k becomes the next pair's s, and g_k the start of its y."""
         state: CurvatureState = proposal.state
         return state._replace(step_diff=step_size * proposal.direction, start_grad=subspace_grad)
 
@@ -114,11 +115,11 @@ def _passes_guard(step_diff: np.ndarray, grad_diff: np.ndarray) -> bool:
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
     """Update H by a pair (equation 6.17), expanded so that it costs two outer products.
 
-    With the unit vectors s, y and c = y's::
+    With |s| and |y| the lengths, s and y the vectors divided by them, and c = y's::
 
         H + (|s| / |y| + y'H y / c) / c s s' - (H y s' + s y'H) / c
 
-    The result is exactly symmetric, and short pairs don't underflow, because lengths are divided out first.
+    Return the new H, (k, k), exactly symmetric. Short pairs don't underflow, because lengths are divided out first.
 
     Args:
         inverse_hessian: H, (k, k) symmetric.
@@ -147,7 +148,7 @@ class MomentumState(NamedTuple):
 
     Attributes:
         velocity: v, (k,) float64.
-        n_steps: accepted steps so far; the schedule's argument.
+        n_steps: number of accepted steps so far, for which the schedule gives the next rate.
     """
 
     velocity: np.ndarray
@@ -162,8 +163,8 @@ class ProjectedSGD:
 
     Args:
         n_components: k.
-        learning_rate: a number; a function of n, the number of accepted steps so far; or one rate for each accepted
-            step, of which the last stays once they are used up.
+        learning_rate: a number; a function of n, the number of accepted steps so far; or a list with one rate for each
+            accepted step, whose last one stays after that.
         momentum: 0 <= momentum < 1.
     """
 

@@ -1,4 +1,4 @@
-"""Dropout whose masks can be drawn again, so that all losses of a step are comparable.
+"""Replace dropout by cells whose masks can be drawn again, so that all losses of a step are comparable.
 
 MindSpore's own Dropout keeps its random state inside the kernel, where nothing can rewind it. Here the mask is a
 function of a seed and the element's index (a counter-based generator, after Salmon et al., Parallel Random Numbers: As
@@ -22,12 +22,12 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 class ReplayableDropout(nn.Cell):
     """A dropout cell that draws the same mask for the same seed; kept elements are scaled by 1 / (1 - p).
 
-    So a forward pass that calls the same cell twice on inputs of the same shape uses one mask twice.
+    So a forward pass that calls a cell twice on inputs of the same shape uses the same mask twice.
 
     Args:
         p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
-        seed: () int32, shared by every dropout of a network.
-        site: number of this dropout in the network, so that no two share a mask.
+        seed: () int32, shared by all dropout cells of a network.
+        site: number of this cell among the network's dropout cells, so that no two share a mask.
         whole_channels: whether to drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
     """
 
@@ -73,8 +73,8 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
     One cell in two places becomes two cells, each with masks of its own. Cells from an earlier call keep their seed.
 
     Returns:
-        A function that draws the masks, from the step's number and that of a part of the batch: the same numbers give
-        the same masks. It does nothing for a network without dropout.
+        A function of the step's number and the number of a part of the batch, which sets the seed: the same numbers
+        give the same masks. It does nothing for a network without dropout.
     """
     found = places(network)
     earlier = [place.cell for place in found if isinstance(place.cell, ReplayableDropout)]

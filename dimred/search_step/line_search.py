@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class LineSearchResult(NamedTuple):
-    """Outcome of a line search.
+    """The outcome of a line search.
 
     Attributes:
         accepted: whether a trial was accepted.
-        step_size: accepted t, or 0.0.
-        loss: loss at the accepted trial, or the loss at t = 0.
-        n_trials: losses evaluated.
+        step_size: the accepted t, or 0.0 without one.
+        loss: loss at the accepted trial; without one, the loss at t = 0.
+        n_trials: number of trial losses evaluated.
     """
 
     accepted: bool
@@ -30,7 +30,7 @@ class ArmijoBacktracking:
     Args:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
         sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
-        max_trials: trials before the search gives up, at least 1.
+        max_trials: number of trials after which the search gives up, at least 1.
     """
 
     def __init__(self, rho: float, sigma: float, max_trials: int):
@@ -39,7 +39,7 @@ class ArmijoBacktracking:
         self.max_trials = max_trials
 
     def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Backtrack from t = 1.
+        """Try t = 1, then smaller ones, until a trial is accepted.
 
         Args:
             loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.

@@ -1,7 +1,8 @@
 """The moves of a step: along a line in the subspace, and then outside the subspace.
 
 The line search does not see the second move: Armijo's inequality holds at w + t d, and this move goes on from there,
-which can raise the loss. It is made in every step that is not skipped, whether a trial was accepted or not.
+which can raise the loss. Unless it is off, it is made in every step that is not skipped, whether a trial was accepted
+or not.
 """
 
 import math
@@ -15,7 +16,7 @@ from dimred.vectors.weights import Unflatten, Vectors
 
 
 class Line:
-    """The line w + t d through the current weights w, (M,)."""
+    """The line w + t d, with w the weights when the object is made and a direction d, (M,) float32."""
 
     def __init__(self, weights: Vectors, direction: Tensor):
         self._weights = weights
@@ -24,10 +25,10 @@ class Line:
         self._start = weights.read()
 
     def move_to(self, step_size: float) -> None:
-        """Set the weights to w + t d, unless they are there already; for t = 0 to w, bit for bit."""
+        """Set the weights to w + t d, unless they are there already; t = 0 restores w, bit for bit."""
         if step_size == self._step_size:
             return
-        self._step_size = math.nan  # a move that is interrupted leaves the weights in between
+        self._step_size = math.nan  # an interrupted move leaves the weights partly set
         step = [(step_size, self._direction)] if step_size else []
         self._weights.put((1.0, self._start), *step)
         self._step_size = step_size
@@ -65,7 +66,7 @@ class ResidualMomentum:
 
 
 class OptimizerOutside:
-    """A step of an ordinary optimizer, from w + t d, with g - P' g_k as its gradient.
+    """The step of an ordinary optimizer from w + t d, with g - P' g_k as the gradient.
 
     The optimizer's state is in its own parameters, so a skipped step leaves it alone.
 
@@ -74,7 +75,7 @@ class OptimizerOutside:
         trainable: the trainable parameters, in the order of the weight vector.
 
     Raises:
-        ConfigError: the optimizer has other parameters.
+        ConfigError: the optimizer's parameters are not exactly the trainable ones, or not float32.
     """
 
     def __init__(self, optimizer: nn.Optimizer, trainable: Sequence[Parameter]):

@@ -1,4 +1,4 @@
-"""Loss and gradient of one batch at the current weights."""
+"""Compute loss and gradient of one batch at the current weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Objective:
         network: network and loss in one cell.
         trainable: the parameters, in the order of the weight vector.
         vectors: vectors of these parameters.
-        reduce: cell from this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
+        reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
         loss_scale, clipping: see ``SearchStep``; None if off.
     """
@@ -53,21 +53,21 @@ class Objective:
         self._reduce = reduce
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
-        """Return f(w; B)."""
+        """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
         loss = self._group.loss(inputs)
         if self._reduce is not None:
             (loss,) = self._reduce(loss)
         return float(loss.asnumpy())
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
-        """Return f(w; B) and g; a gradient that is not finite is not clipped."""
+        """Return f(w; B) and g, which is clipped if it is finite and clipping is on; BatchNorm's statistics move."""
         loss, grad = self._group.loss_and_gradient(inputs)
         if self._reduce is not None:
             loss, grad = self._reduce(loss, grad)
         square = self._squared_norm(grad)
         raw_norm = math.sqrt(square)
         if self._clip is not None and math.isfinite(raw_norm):
-            # A tuple that is not mutable would be a constant of the graph, and each gradient would compile a new one.
+            # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
             (grad,), _ = self._clip(mutable((grad,)))
             square = self._squared_norm(grad)
         return Evaluation(loss, grad, square, raw_norm)

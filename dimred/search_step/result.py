@@ -1,4 +1,4 @@
-"""The report of a search step, and the memory of the search between steps."""
+"""The results of a search step, and the state of the search between steps."""
 
 import math
 import time
@@ -29,22 +29,22 @@ class SearchResult(NamedTuple):
     Attributes:
         loss: Tensor () float32, f(w; B) before the step.
         loss_after: f at the accepted point w + t d on the same batch, before the step outside the subspace; equals
-            ``loss`` where nothing was accepted.
+            ``loss`` if nothing was accepted.
         outcome: how the step ended.
-        subspace_step: t d_k, (k,) float64; zeros where nothing was accepted.
-        seconds: wall time by part of the step.
-        step_size: accepted t; 0.0 where nothing was accepted.
+        subspace_step: t d_k, (k,) float64; zeros if nothing was accepted.
+        seconds: wall seconds of each part of the step, by the part's name.
+        step_size: the accepted t; 0.0 if nothing was accepted.
         n_trials: trial losses evaluated.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
         curvature: y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
         condition: condition number of the inverse Hessian the direction came from; nan without one.
-        captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan on a skipped step.
+        captured_share: |g_k|^2 / |g|^2, the share of the gradient inside the subspace; nan if skipped or g = 0.
         moved_inside: |t d|, distance moved inside the subspace.
-        moved_outside: distance moved by the step outside the subspace; |alpha m| for the published one.
+        moved_outside: distance moved by the step outside the subspace; for the published one, |alpha m|.
         grad_norm: |g| before clipping; nan on a skipped step.
         loss_scale: S of this step's gradient; 1 without a loss scale.
-        n_overflows: steps skipped so far because of a gradient that was not finite, counted by the loss scale.
+        n_overflows: number of steps skipped so far because of a gradient that was not finite; 0 without a loss scale.
     """
 
     loss: Any
@@ -102,7 +102,7 @@ def search_line(records: Sequence[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Sum up the records of a search: steps, accepted steps, trials, gradients, and distances moved."""
+    """Return the totals of a search's records: steps, accepted steps, trials, gradients, and distances moved."""
     return {
         "steps": len(records),
         "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
@@ -117,10 +117,10 @@ class SearchState(NamedTuple):
     """The memory of the search between steps; a run resumed from it goes on as if it had not stopped.
 
     Attributes:
-        direction: state of the direction rule (for BFGS: H, the pair).
-        residual_momentum: m of the published residual, Tensor (M,) float32; None before its first step.
+        direction: state of the direction rule (for BFGS: H, and s and g_k of the last accepted step).
+        residual_momentum: m of ``ResidualMomentum``, Tensor (M,) float32; None before its first step, or without it.
         n_steps: steps taken, skipped ones included.
-        n_rejected_in_a_row: steps since the last one that was accepted, or that an ``optimizer`` made a training step.
+        n_rejected_in_a_row: steps since the last one that was accepted or, with an ``optimizer``, that was not skipped.
     """
 
     direction: Any
@@ -151,7 +151,7 @@ def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> Se
         like: a state of the same search, such as the one it begins with.
 
     Returns:
-        The state; None if the arrays belong to another direction rule or another k.
+        The state; None if the arrays belong to a different direction rule or a different k.
     """
     own = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
     first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}

@@ -1,7 +1,7 @@
-"""One step of the search in the subspace.
+"""Make one step of the search in the subspace.
 
 The host drives the step: one compiled graph computes the gradient and one a trial's loss, with passes over the basis
-and vectors between them. ``tests/benchmarks/test_search_step.py`` measures what it costs beside those parts.
+and vectors between them. ``tests/benchmarks/test_search_step.py`` compares its cost with the sum of those parts.
 """
 
 import math
@@ -28,51 +28,51 @@ _SAME_LOSS_TOLERANCE = 1e-4
 
 
 class SearchStep(nn.Cell):
-    """One search step on one batch: direction in the subspace, step length, residual step.
+    """A cell that makes one search step on one batch: along a direction in the subspace, and then outside it.
 
     With loss f, gradient g, basis P (k, M), weights w (M,), all float32, and H, g_prev, s_prev in float64 on the host::
 
         g_k = P g                                          subspace gradient
-        H <- BFGS(H, s_prev, g_k - g_prev)                 where the pair passes the curvature guard
+        H <- BFGS(H, s_prev, g_k - g_prev)                 if the pair passes the curvature guard
         d_k = -H g_k;  d = P' d_k;  slope = g_k' d_k
         t = rho^j, the first j with f(w + t d) < f(w) + sigma t slope
         m <- gamma m + (g - P' g_k)
         w <- w + t d - alpha m
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
-    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, which makes a cooldown, the last two
-    lines are one step of that, from w + t d on the gradient g - P' g_k.
+    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, such as a cooldown's, the last two
+    lines are replaced by its step, from w + t d on the gradient g - P' g_k.
 
     If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change neither BatchNorm
     statistics nor any other untrained parameter. An accepted step leaves exactly the statistics of one ordinary
     training step, a rejected one those from before it. A step with an ``optimizer`` is a training step whatever the
     line search finds: statistics and EMA follow it, and it does not count as rejected, because a cooldown that ended
-    there would stop at a high rate. If the loss or gradient is not finite, the step is skipped and changes nothing, not
-    even the optimizer's state. With ``alpha=0`` no ``bfgs`` step makes its batch's loss worse; the step outside the
-    subspace follows the line search and can raise it.
+    early would stop at a high rate. If the loss or gradient is not finite, the step is skipped and changes nothing, not
+    even the optimizer's state. With ``alpha=0`` and no ``optimizer``, no ``bfgs`` step raises its batch's loss; a
+    step outside the subspace follows the line search and can raise it.
 
     The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
-    not in sink mode, as the search loop runs on the host). It replaces every ``nn.Dropout`` of the network, in place,
-    by one whose mask can be drawn again.
+    not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
+    with one whose mask can be drawn again.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
         rule: ``bfgs`` with Armijo's line search, or ``sgd`` with a fixed step.
         rho, sigma, max_trials: see ``ArmijoBacktracking``.
-        max_rejected_steps: steps in a row without an accepted trial, after which the search gives up.
-        gamma, alpha: see ``ResidualMomentum``; an ``alpha`` of 0 for no step outside the subspace.
+        max_rejected_steps: number of rejected steps in a row after which the search gives up.
+        gamma, alpha: see ``ResidualMomentum``; with ``alpha=0`` there is no step outside the subspace.
         learning_rate, momentum: see ``ProjectedSGD``.
         optimizer: makes the step outside the subspace in place of ``gamma`` and ``alpha``, with a learning rate and
             schedule of its own; an optimizer of the network's trainable parameters.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
-            batch, computed in parts of so many rows; None takes the batch whole.
+            batch, computed in parts of this many rows; None takes the batch whole.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
             part of the basis. Every number that a decision depends on is a mean or sum over all of them, so their
             decisions can't differ.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``; it is told after each step whether the gradient was
-            finite.
-        clipping: ``Clipping`` of the gradient g, before g is used.
+        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``, which counts the gradients that are not finite. Such a
+            step is skipped in any case.
+        clipping: ``Clipping``, which clips the gradient g before it is used.
         ema: ``EMA`` of the network, updated after each training step.
 
     Inputs:
@@ -82,9 +82,10 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: the optimizer has other parameters.
-        NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; a step raises it before it changes
-            anything.
+        ConfigError: the optimizer's parameters are not exactly the trainable ones, or not float32; or
+            ``micro_batch_size`` is below 1. The first step also raises it if the loss is not one number.
+        NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
+            changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
     """
 
@@ -125,7 +126,7 @@ class SearchStep(nn.Cell):
         self.network = network
         self.loss_scale = loss_scale
         self.optimizer = optimizer
-        self.ballot = None  # the step reads in the middle, so its ranks agree before it
+        self.ballot = None  # a step reads the device midway, so the ranks agree before each one instead
         self.ema = ema
         self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
         trained = {id(parameter) for parameter in trainable}
@@ -152,7 +153,7 @@ class SearchStep(nn.Cell):
         subspace_grad = self._subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
         clock.lap("gradient")
-        # P g is the same on every rank, and not finite where an entry of g is not.
+        # P g is the same on every rank, and is not finite if an entry of g is not.
         all_finite = bool(np.isfinite([loss, here.raw_norm, *subspace_grad]).all())
         scale: dict[str, Any] = {}
         if self.loss_scale is not None:
@@ -219,7 +220,7 @@ class SearchStep(nn.Cell):
         )
 
     def _draw_masks(self, micro_batch: int) -> None:
-        """Draw the dropout masks for a micro-batch of this rank, the same in all forward passes of a step."""
+        """Draw the dropout masks for a micro-batch of this rank; they are the same in all forward passes of a step."""
         self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:

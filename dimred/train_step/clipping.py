@@ -9,7 +9,7 @@ class Clipping(nn.Cell):
     """A cell that clips the gradient: g <- g min(1, norm / |g|), with |g| over all parameters together.
 
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
-    ``ops.clip_by_global_norm`` does the same, but does not tell the norm.)
+    ``ops.clip_by_global_norm`` does the same, but does not return the norm.)
 
     Args:
         norm: largest global norm, above 0.

@@ -14,23 +14,23 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class EMA(nn.Cell):
-    """A cell with a moving average of weights and statistics, updated once for each applied update t = 1, 2, ...
+    """A cell with a moving average of weights and statistics, updated once for each applied step t = 1, 2, ...
 
     average <- d_t average + (1 - d_t) value
 
     d_t = decay, or with the ramp decay (1 - exp(-t / 2000)), which forgets early weights sooner
     (Polyak & Juditsky, 1992, for averaging; the ramp as in today's detection recipes).
 
-    The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, the
-    number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
+    The averages of the trainable weights and of BatchNorm's moving statistics are parameters named ``ema.<name>``, and
+    the number of updates is ``ema.updates``; a checkpoint of the cell holds them all.
 
     Args:
-        network: the network that is averaged; the average starts from its values.
-        decay: 0 <= decay < 1.
+        network: the network to average; the average starts from the network's values.
+        decay: the share of the average that an update keeps, 0 <= decay < 1.
         ramp: whether the decay ramps up.
 
     Attributes:
-        statistics: the averages of BatchNorm's statistics, which are averaged over the ranks like the statistics.
+        statistics: the averages of BatchNorm's statistics; like the statistics, they are to be averaged over the ranks.
     """
 
     def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
@@ -47,7 +47,7 @@ class EMA(nn.Cell):
         self.n_updates = Parameter(Tensor(0, ms.int32), name="ema.updates", requires_grad=False)
 
     def construct(self) -> bool:
-        """Update the averages once."""
+        """Update the averages once, and return True."""
         n_updates = self.n_updates + 1
         keep = self.decay * ops.ones((), ms.float32)
         if self.ramp:
@@ -63,7 +63,7 @@ class EMA(nn.Cell):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages into the network inside the block; afterwards restore its own values, byte for byte."""
+        """Put the averages into the network inside the block; then restore the network's values, byte for byte."""
         with preserved(list(self.values)):
             for average, value in zip(self.averages, self.values, strict=True):
                 ops.assign(value, average)

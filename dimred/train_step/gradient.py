@@ -84,14 +84,14 @@ class GroupGradient:
 
     loss = sum_i share_i f(w; B_i);  gradient = sum_i share_i grad f(w; B_i);  share_i = rows of B_i / rows of the group
 
-    This is exact for a loss that is a mean over the rows. One that divides by another count, such as the number of
-    labels that are not ignored, is weighted by rows all the same. The sums are float32. The host calls one small graph
-    for each micro-batch.
+    This is exact for a loss that is a mean over the rows. One that divides by a different count, such as the
+    number of labels that are not ignored, is still weighted by rows. The sums are float32. The host calls one small
+    graph for each micro-batch.
 
-    BatchNorm normalises each micro-batch by itself; its moving statistics move once for the group, by the mean of the
-    micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass leaves
-    r + c (b_i - r), where b_i is its own mean or variance; the group leaves their mean r + c (mean(b_i) - r). Without
-    this, n micro-batches would move the statistics n times in one step.
+    BatchNorm normalises each micro-batch by itself. ``loss_and_gradient`` moves its moving statistics once, by the mean
+    of the micro-batches' changes. Each micro-batch starts from the statistics before the group, r, and its forward pass
+    leaves r + c (b_i - r), where b_i is its own mean or variance; the group leaves r + c (mean(b_i) - r), the mean of
+    these. Without this, n micro-batches would move the statistics n times in one step.
 
     Args:
         gradient: computes loss and gradient of a micro-batch.
@@ -100,7 +100,7 @@ class GroupGradient:
         draw_dropout_masks: called with the micro-batch's number before each forward pass.
 
     Raises:
-        ConfigError: ``rows`` is below 1.
+        ConfigError: ``rows`` is below 1, or the network has a BatchNorm of ``mindspore.mint``.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GroupGradient:
         self._draw_dropout_masks = draw_dropout_masks
 
     def loss(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss, () float32; BatchNorm's statistics move, as in any training forward pass."""
+        """Return the mean loss, () float32; each micro-batch moves BatchNorm's statistics: the caller restores them."""
         batches = cut(inputs, self._rows)
         total = None
         for number, (part, share) in enumerate(batches):
@@ -154,22 +154,22 @@ class GroupGradient:
 
 
 def _plus(total: Tensor | None, value: Tensor, share: float) -> Tensor:
-    """Return ``total + share * value`` by one kernel, or ``share * value`` if there is no total."""
+    """Return ``total + share * value``, made by one kernel, or ``share * value`` if ``total`` is None."""
     return value * share if total is None else mint.add(total, value, alpha=share)
 
 
 def cut(inputs: Sequence[Tensor], rows: int | None) -> list[tuple[tuple[Tensor, ...], float]]:
-    """Cut a batch into micro-batches of ``rows`` rows; the last one may have fewer.
+    """Cut a batch into micro-batches of ``rows`` rows, the last of which may have fewer.
 
     Args:
         inputs: the network's inputs; their first dimension counts the rows.
         rows: rows of a micro-batch; None for the whole batch in one.
 
     Returns:
-        For each part its rows of the inputs, and its share of the batch's rows; the shares sum to 1.
+        For each micro-batch, its rows of each input, and its share of the batch's rows; the shares sum to 1.
 
     Raises:
-        ConfigError: an input has no rows, or not as many as the others.
+        ConfigError: ``rows`` is given, and an input has no rows, or not as many as the others.
     """
     if rows is None:
         return [(tuple(inputs), 1.0)]

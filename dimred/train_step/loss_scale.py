@@ -1,7 +1,7 @@
 """Loss scaling for mixed precision: gradients are computed S times too large, so that small ones don't vanish.
 
 Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The scalers of ``mindspore.amp`` are experimental,
-have no bounds and no count of dropped steps, and take whole factors only.
+have no bounds and no count of dropped steps, and accept only whole factors.
 """
 
 import mindspore as ms
@@ -11,7 +11,7 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
 class StaticLossScale(nn.Cell):
-    """A loss scale S that stays the same.
+    """A constant loss scale S.
 
     Args:
         scale: S, above 0; a power of two leaves every digit of the gradient unchanged.

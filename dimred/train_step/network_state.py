@@ -1,4 +1,4 @@
-"""A network's cells: their places, their mode, and BatchNorm's moving statistics."""
+"""Find a network's cells and BatchNorm statistics, and set its training or evaluation mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from mindspore import Parameter, mint, nn
 
 from dimred.errors import ConfigError
 
-# Those that have statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
+# Cells with statistics. ``nn.BatchNorm3d`` has none of its own: it holds an ``nn.BatchNorm2d``.
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-# For Ascend only. Their statistics have other names and another momentum.
+# For Ascend only. Their statistics have different names, and their momentum is defined differently.
 _OTHERS = (mint.nn.BatchNorm1d, mint.nn.BatchNorm2d, mint.nn.BatchNorm3d, mint.nn.SyncBatchNorm)
 
 
@@ -18,7 +18,7 @@ class Place(NamedTuple):
     """A place for a cell in a network; a cell that is used several times has several places.
 
     Attributes:
-        path: the cell's name in the network, without wrappers of ``mindspore.amp``.
+        path: the cell's name in the network, without the names of wrappers from ``mindspore.amp``.
         owner: the cell that holds it.
         name: its name in the owner.
         cell: the cell itself.
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     cell: nn.Cell
 
     def put(self, cell: nn.Cell) -> None:
-        """Put another cell in this place; its parameters keep their names."""
+        """Replace the cell in this place; the parameters of the new one keep their names."""
         self.owner._cells[self.name] = cell  # setattr would rename the parameters
         if isinstance(self.owner, nn.SequentialCell):
             self.owner.cell_list = list(self.owner._cells.values())
@@ -47,10 +47,10 @@ def places(network: nn.Cell) -> list[Place]:
 
 
 class TrainingMode:
-    """A guard that puts a step into training mode, which a measurement may have ended.
+    """A guard that puts a step back into training mode, for example after a measurement.
 
-    The whole step is set as soon as one cell with trainable parameters is not in training mode. So a part whose
-    parameters are all frozen may stay in evaluation mode. It costs one look at each cell.
+    It sets the whole step as soon as one cell with trainable parameters is not in training mode. A cell whose
+    parameters are all frozen does not cause this, and may stay in evaluation mode. Only the cells' flags are read.
 
     Args:
         step: the cell that is called.
@@ -62,7 +62,7 @@ class TrainingMode:
         self._cells = [cell for _, cell in network.cells_and_names() if cell.trainable_params()]
 
     def ensure(self) -> None:
-        """Put the step into training mode if it is not in it."""
+        """Put the step into training mode unless its trained cells are all in it."""
         if not all(cell.training for cell in self._cells):
             self._step.set_train(True)
 
@@ -81,7 +81,7 @@ def evaluating(network: nn.Cell) -> Iterator[None]:
 
 
 def batch_norms(network: nn.Cell) -> list[nn.Cell]:
-    """List every BatchNorm in the network; ConfigError for one of ``mint``."""
+    """List every BatchNorm in the network; raise ConfigError for one of ``mindspore.mint``."""
     found = []
     for name, layer in network.cells_and_names():
         if isinstance(layer, _OTHERS):
@@ -95,5 +95,5 @@ def batch_norms(network: nn.Cell) -> list[nn.Cell]:
 
 
 def moving_statistics(network: nn.Cell) -> list[Parameter]:
-    """List the moving mean and variance of every BatchNorm in the network."""
+    """List the moving mean and variance of every BatchNorm in the network; raise as ``batch_norms``."""
     return [value for layer in batch_norms(network) for value in (layer.moving_mean, layer.moving_variance)]

@@ -1,4 +1,4 @@
-"""Optimizers by name, over weight-decay groups."""
+"""Make and check optimizers, with weight-decay groups, and read their state."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,11 +11,11 @@ from mindspore import Parameter, nn
 from dimred.errors import ConfigError, shown
 from dimred.train_step.schedule_free import ScheduleFree
 
-UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; no snapshot has it
+UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
 
 
 def decays(parameter: Parameter, no_decay: Sequence[str]) -> bool:
-    """Return whether weight decay applies to a parameter: it does if none of the patterns matches its name."""
+    """Return whether weight decay applies to a parameter, which is so if no pattern matches the parameter's name."""
     return not any(fnmatch(parameter.name, pattern) for pattern in no_decay)
 
 
@@ -27,7 +27,7 @@ def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay:
     return [group for group in groups if group["params"]] + [{"order_params": list(parameters)}]
 
 
-# Name -> the cell, and the options it has beside rates and weight decay, with their defaults.
+# Name -> the cell, and its options other than rates and weight decay, with their defaults.
 _OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
     "momentum": (nn.Momentum, {"momentum": 0.9}),  # its use_nesterov does nothing on CPU; sgd has one that works
     "sgd": (nn.SGD, {"momentum": 0.0, "nesterov": False}),
@@ -49,21 +49,21 @@ def make_optimizer(
     """Make an optimizer over the parameters, with weight decay on those that decay.
 
     ``momentum``       v <- momentum v + g + decay w;  w <- w - rate v
-    ``sgd``            the same with momentum 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
+    ``sgd``            the same, but momentum is 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
     ``adamw``          MindSpore's ``nn.AdamWeightDecay``: decoupled decay, no bias correction
     ``schedule_free``  ``ScheduleFree``
 
     Args:
         name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``.
         parameters: the trainable parameters.
-        rates: learning rate, or one for each update.
+        rates: the learning rate, or a sequence with one for each update.
         weight_decay: weight decay of the parameters that decay, 0 <= weight_decay < 1.
-        no_decay: patterns of the names of parameters that don't decay, such as ``*bias``.
+        no_decay: name patterns of the parameters that don't decay, such as ``*bias``.
         options: ``momentum`` for ``momentum`` and ``sgd``; ``nesterov`` for ``sgd``; ``beta1``, ``beta2`` and ``eps``
             for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
 
     Raises:
-        ConfigError: the optimizer lacks an option, or Nesterov's momentum is asked for without momentum.
+        ConfigError: the optimizer does not have a given option, or ``nesterov`` is true but the momentum is 0.
     """
     cell, defaults = _OPTIMIZERS[name]
     chosen = dict(defaults)
@@ -89,7 +89,8 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
         trainable: the network's trainable parameters.
 
     Raises:
-        ConfigError: it is not an optimizer, or has a parameter that is not trainable in the network or not float32.
+        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
+            float32.
     """
     if not isinstance(optimizer, nn.Optimizer):
         raise ConfigError(f"optimizer is {shown(optimizer)}; give one of mindspore.nn, over the trainable parameters")
@@ -108,9 +109,9 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
 
 
 def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[None]:
-    """Put the weights that are to be evaluated and kept into the network inside the block.
+    """Put the weights to evaluate and keep into the network inside the block.
 
-    For ``ScheduleFree`` they are its averaged point; for other optimizers they are in the network already.
+    For ``ScheduleFree`` they are its averaged point; for other optimizers, the network already has them.
     """
     return optimizer.in_place() if isinstance(optimizer, ScheduleFree) else nullcontext()
 
@@ -126,7 +127,7 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
 
 
 def last_rate(optimizer: nn.Optimizer) -> float:
-    """Return the learning rate of the latest update of an optimizer from ``make_optimizer``; before any, the first."""
+    """Return the rate of the latest update of an optimizer from ``make_optimizer``; before any, the first rate."""
     rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])

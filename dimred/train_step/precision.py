@@ -23,20 +23,20 @@ def with_precision(
 ) -> nn.Cell:
     """Convert cells of a network to half precision; its output and its parameters stay float32.
 
-    O0: none; O1: the cells of the white list (convolutions, dense and recurrent layers), each of which returns float32;
-    O2: all but the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``, and so is the
-    conversion in O2 and O3; its O1 would write a rewritten program into the working folder.
+    O0: no cells; O1: those on the white list (convolutions, dense and recurrent layers), each of which returns float32;
+    O2: all but those on the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``,
+    and so is the conversion in O2 and O3; its O1 would write a rewritten program into the working folder.
 
     Args:
-        network: a network without its loss, which then gets float32. It may be changed in place; use the returned one.
+        network: a network without its loss, which gets float32. It may be changed in place; use the returned one.
         level: ``O0``, ``O1``, ``O2``, ``O3``.
         dtype: ``float16`` or ``bfloat16``.
         keep_batch_norm: whether BatchNorm computes in float32 in O2 and O3; by default in O2 only.
-        casts: pattern of a cell's name in the network (``*`` and ``?``) -> type it computes in, whatever the level
-            says; such as ``{"classifier": "float32"}``.
+        casts: pattern of cells' names in the network (with ``*`` and ``?``) -> type that these cells compute in at any
+            level, such as ``{"classifier": "float32"}``.
 
     Raises:
-        ConfigError: a pattern fits no cell, or the device can't compute in a type.
+        ConfigError: a pattern matches no cell, or the device can't compute in a type.
     """
     casts = dict(casts or {})
     used = {dtype} if level != "O0" else set()
@@ -77,7 +77,7 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
 
 
 def _check_device(network: nn.Cell, dtype: str) -> None:
-    """Check by small operations that the device can compute in this type; otherwise it would fail much later."""
+    """Check by small operations that the device can compute in this type; otherwise training would fail much later."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), TYPES[dtype])
     try:

@@ -1,4 +1,4 @@
-"""Learning rates, one number for each update."""
+"""Make learning-rate schedules, with one number for each update."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,14 +20,14 @@ def make_rates(
     milestones: Sequence[int] = (),
     step_factor: float = 0.1,
 ) -> np.ndarray:
-    """Make a schedule of rates: linear from 0 to ``peak`` over the warm-up, then as ``name`` says.
+    """Make a schedule of rates: linear from 0 to ``peak`` over the warm-up, then by ``name``.
 
     With x = (i - warmup) / (total - warmup)::
 
         rate(i) = peak (i + 1) / warmup                           for i < warmup
         linear:   peak (1 - x)
         cosine:   peak (1 + cos(pi x)) / 2      (Loshchilov & Hutter, SGDR, 2017, equation 5, without restarts)
-        step:     peak step_factor^(milestones at or before i)
+        step:     peak step_factor^(number of milestones at or before i)
         constant: peak
 
     Args:
@@ -39,8 +39,7 @@ def make_rates(
         step_factor: for ``step``: factor of the rate at each milestone, between 0 and 1.
 
     Returns:
-        (total_steps,) float32.
-
+        The rates, (total_steps,) float32.
     """
     step = np.arange(total_steps)
     warmup = (step + 1) / max(warmup_steps, 1)
@@ -59,20 +58,20 @@ _COOLDOWNS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def with_cooldown(rates: np.ndarray, after_step: int, n_steps: int, shape: str = "linear") -> np.ndarray:
-    """Cut a schedule after ``after_step`` updates, and bring its rate from there to 0 over ``n_steps``.
+    """Cut a schedule after ``after_step`` updates, and lower its next rate to 0 over ``n_steps`` more.
 
-    rate(after_step + i) = rates(after_step) s(i)   for 0 <= i < n_steps
+    rate(after_step + i) = rates[after_step] s(i)   for 0 <= i < n_steps
     linear: s(i) = 1 - i / n_steps
     sqrt:   s(i) = 1 - sqrt(i / n_steps)   (Hägele et al., Scaling Laws and Compute-Optimal Training, 2024)
 
     Args:
-        rates: (total_steps,), a whole schedule.
+        rates: a whole schedule, (total_steps,), with total_steps above ``after_step``.
         after_step: updates before the cooldown.
         n_steps: updates of the cooldown.
         shape: ``linear`` or ``sqrt``.
 
     Returns:
-        (after_step + n_steps,) float32.
+        The rates, (after_step + n_steps,) float32.
     """
     left = _COOLDOWNS[shape](np.arange(n_steps), n_steps)
     return np.concatenate([rates[:after_step], rates[after_step] * left]).astype(np.float32)

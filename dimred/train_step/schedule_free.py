@@ -1,4 +1,4 @@
-"""Schedule-free SGD: an average of the whole training, ready at any time, in place of a falling learning rate."""
+"""Schedule-free SGD, which keeps an average of all training, usable at any time, in place of a falling rate."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,22 +16,22 @@ _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 class ScheduleFree(nn.Optimizer):
     """Schedule-free SGD (Defazio et al., The Road Less Scheduled, 2024, arXiv 2405.15682, algorithm 1).
 
-    With the rate r_t, which may warm up but need not fall, and g the gradient at y, where the network is::
+    With the rate r_t, which may warm up but need not fall, and g the gradient at y, the network's weights::
 
         z <- z - r_t (g + decay y)                     the base point
         c = r_t^2 / (r_1^2 + ... + r_t^2)
         x <- (1 - c) x + c z                           the averaged point
         y <- (1 - beta) z + beta x
 
-    The network's weights are y, and z is this optimizer's state, so it takes as much memory as momentum. The averaged
-    point x = (y - (1 - beta) z) / beta is the network to evaluate and keep; ``averaged`` returns it, and ``in_place``
-    puts it into the network. Its BatchNorm statistics must be re-estimated, like those of any average.
+    This optimizer's state is z, and takes as much memory as that of momentum. The averaged point
+    x = (y - (1 - beta) z) / beta is the network to evaluate and keep; ``averaged`` returns it, and ``in_place`` puts it
+    into the network. Its BatchNorm statistics must be re-estimated, like those of any average.
 
     Args:
         params: parameters, or groups with their own ``weight_decay``.
-        learning_rate: a number, or one for each update. Good rates are at least 10 times those of momentum SGD.
+        learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
         beta: share of x in y, 0 < beta < 1.
-        weight_decay: the decay above.
+        weight_decay: the factor called decay above.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ScheduleFree(nn.Optimizer):
         return True
 
     def averaged(self) -> dict[str, np.ndarray]:
-        """Return the averaged point x: name of a parameter -> array."""
+        """Return the averaged point x: name of each parameter -> array, float32."""
         weights, bases = to_arrays(self.parameters), to_arrays(self.base)
         return {
             name: ((weight - base * np.float32(1 - self.beta)) / np.float32(self.beta)).astype(np.float32)
@@ -89,7 +89,7 @@ class ScheduleFree(nn.Optimizer):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averaged point into the network inside the block; afterwards restore its own, byte for byte."""
+        """Put the averaged point into the network inside the block; then restore its weights, byte for byte."""
         with preserved(list(self.parameters)):
             from_arrays(self.parameters, self.averaged(), "the averaged point")
             yield

@@ -1,4 +1,4 @@
-"""One ordinary training step, from the gradient to the moving average."""
+"""Make one ordinary training step, from the gradient to the moving average."""
 
 import math
 from typing import Any, NamedTuple
@@ -49,15 +49,15 @@ class TrainStep(nn.Cell):
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. A step whose gradient is not finite is dropped:
-            weights, optimizer state, EMA, BatchNorm statistics and every other parameter stay byte for byte as they
-            were.
-        micro_batch_size: rows of a micro-batch. The step is called with the whole batch, cuts it, and updates once with
-            the mean gradient; None takes the batch whole.
-        reduce: cell from this rank's gradients to their means over all ranks, see ``Ranks.mean``.
+        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. Unless its ``drop_overflow`` is false, a step
+            whose gradient is not finite is dropped: weights, optimizer state, EMA, BatchNorm statistics and every other
+            parameter of the network stay as they were, byte for byte.
+        micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
+            gradient; None takes the batch whole.
+        reduce: cell that maps this rank's gradients to their means over all ranks, see ``Ranks.mean``.
         ballot: needs ``reduce``. A step that not every rank votes for is dropped like an overflow, but leaves the loss
             scale and its counts alone; see ``Ballot``.
-        clipping: ``Clipping``, or a cell with its inputs and outputs.
+        clipping: ``Clipping``, or a cell with the same inputs and outputs.
         ema: ``EMA`` of the network.
 
     Inputs:
@@ -67,8 +67,9 @@ class TrainStep(nn.Cell):
         StepResult; its first field is the loss.
 
     Raises:
-        ConfigError: the optimizer has parameters that are not the network's, or weights that are not float32. The first
-            step also raises it, before it changes anything, if the loss is not one number.
+        ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
+            float32; or ``micro_batch_size`` is below 1. The first step also raises it, before it changes anything, if
+            the loss is not one number.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class TrainStep(nn.Cell):
             self._finish_vector = _FinishVector(self.finish, optimizer)
         self._mode = TrainingMode(self, network)
 
-    # Each is an attribute of one cell only: MindSpore goes through all cells below this one with every call, as often
-    # as each is there, which takes half a millisecond for ResNet-50.
+    # Each is an attribute of one cell only: at every call MindSpore visits all cells below this one, once for each
+    # place that holds them, which takes half a millisecond for ResNet-50.
 
     @property
     def network(self) -> nn.Cell:
-        """Return the network with its loss."""
+        """Return the cell of the network and its loss."""
         return self.gradient.network
 
     @property
@@ -113,7 +114,7 @@ class TrainStep(nn.Cell):
 
     @property
     def ema(self) -> nn.Cell | None:
-        """Return the moving average of the network."""
+        """Return the moving average of the network; None without one."""
         return self.finish.ema
 
     def __call__(self, *inputs: Tensor) -> StepResult:
@@ -143,10 +144,10 @@ class TrainStep(nn.Cell):
 
 
 class _Finish(nn.Cell):
-    """The rest of the step, once the gradient of the whole batch is known.
+    """A cell that does the rest of the step once the gradient of the whole batch is known.
 
-    With ``untrained`` a step can be dropped, because its gradient is not finite or a rank votes to leave. Then nothing
-    is updated, and what its forward pass changed, such as BatchNorm's statistics, is restored.
+    With ``untrained``, a step can be dropped: by the loss scale if its gradient is not finite, or by a rank's vote to
+    leave. Then nothing is updated, and what the forward pass changed, such as BatchNorm's statistics, is restored.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class _Finish(nn.Cell):
 
 
 class _FinishVector(nn.Cell):
-    """``_Finish`` for a gradient that is one vector (M,); with votes, the tally precedes ``saved``."""
+    """A cell that calls ``_Finish`` for a gradient vector (M,); with votes, the tally precedes ``saved``."""
 
     def __init__(self, finish: _Finish, optimizer: nn.Optimizer):
         super().__init__(auto_prefix=False)

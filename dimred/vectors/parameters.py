@@ -13,7 +13,7 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
     """Copy parameters to the host, by name.
 
     Raises:
-        CheckpointError: two parameters have the same name; a file could hold only one of them.
+        CheckpointError: two parameters have the same name, so a file could hold only one of them.
     """
     arrays: dict[str, np.ndarray] = {}
     for parameter in parameters:
@@ -24,10 +24,10 @@ def to_arrays(parameters: Iterable[Parameter]) -> dict[str, np.ndarray]:
 
 
 def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Set every parameter from the array of its name, all or none; ignore arrays of other names.
+    """Set every parameter to the array of its name, or none if one does not fit; ignore arrays of other names.
 
     Raises:
-        CheckpointError: an array is missing or has another shape; the message begins with ``source``.
+        CheckpointError: an array is missing or has a different shape; the message begins with ``source``.
     """
     parameters = list(parameters)
     check_arrays(parameters, arrays, source)
@@ -36,16 +36,16 @@ def from_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray
 
 
 def put_array(parameter: Parameter, array: np.ndarray) -> None:
-    """Set a parameter from an array of its shape, in the parameter's own memory.
+    """Set a parameter to an array of its shape, in the parameter's own memory.
 
-    ``Parameter.set_data`` would give it other memory. A graph with control flow that was compiled before, such as a
+    ``Parameter.set_data`` would give it new memory. A graph with control flow that was compiled before, such as a
     step that drops overflows, would go on reading and writing the old one.
     """
     ops.assign(parameter, Tensor(array, parameter.dtype))
 
 
 def check_arrays(parameters: Iterable[Parameter], arrays: Mapping[str, np.ndarray], source: str) -> None:
-    """Check that there is an array for every parameter; CheckpointError as ``from_arrays``."""
+    """Check that every parameter has an array of its shape; raise CheckpointError as ``from_arrays`` does."""
     for parameter in parameters:
         if parameter.name not in arrays:
             raise CheckpointError(

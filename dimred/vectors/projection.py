@@ -21,13 +21,13 @@ class HostProjection:
 
     def project(self, vector: Tensor) -> np.ndarray:
         """Return P v: (M,) float32 -> (k,) float64."""
-        with np.errstate(all="ignore"):  # of numbers that are not finite
+        with np.errstate(all="ignore"):  # a vector that is not finite is for the caller to notice
             return (self._components @ vector.asnumpy()).astype(np.float64)
 
     def back_project(self, *coordinates: np.ndarray) -> list[Tensor]:
         """Return P' z for each z: (k,) -> (M,) float32.
 
-        Each is a product of its own: BLAS takes longer for a matrix of two or three rows than for as many vectors.
+        Each is a separate product: BLAS takes longer for a matrix of two or three rows than for as many vectors.
         """
         return [
             Tensor.from_numpy(np.matmul(z.astype(np.float32), self._components, out=self._memory.vector()))
@@ -36,10 +36,10 @@ class HostProjection:
 
 
 class GraphProjection:
-    """The same as ``HostProjection``, by graphs, on a device or over several ranks.
+    """The same as ``HostProjection``, but by graphs, on a device or over several ranks.
 
-    Each of R ranks holds M / R of the columns. ``project`` ends in an all-reduce of k numbers, ``back_project`` in a
-    gather of M. Each back-projection is a pass of its own: one product with two rows takes longer than two products.
+    Each of R ranks holds ceil(M / R) columns, see ``Shards``. ``project`` ends in an all-reduce of k numbers,
+    ``back_project`` in a gather of M. Each back-projection is a separate pass: a product with two rows takes longer.
     """
 
     def __init__(self, components: np.ndarray, ranks: Ranks):
@@ -62,8 +62,8 @@ class GraphProjection:
 class Shards:
     """The shards of M columns over R ranks, of equal width L = ceil(M / R), as collectives need.
 
-    The shard of a rank that owns one column fewer (``columns_of_rank``) ends with a column of zeros. That is the place
-    of the next rank's first column, so every shard lies within the M columns. This rank's shard is ``first : end``;
+    If a rank owns one column fewer (``columns_of_rank``), its shard ends with a column of zeros in the place of the
+    next rank's first column, so that every shard lies within the M columns. This rank's shard is ``first : end``;
     ``places`` says where each rank's own columns stand among the R L gathered ones.
     """
 
@@ -75,7 +75,7 @@ class Shards:
         self.places = tuple((r * width, r * width + own.stop - own.start) for r, own in enumerate(owned))
 
     def columns(self, components: np.ndarray) -> np.ndarray:
-        """Return this rank's columns, (k, L) float32, contiguous; a view of all of them for one rank."""
+        """Return this rank's columns, (k, L) float32, contiguous; with one rank, a view of all columns."""
         missing = self.end - self.own.stop
         own = components[:, self.own]
         return np.ascontiguousarray(np.pad(own, ((0, 0), (0, missing))) if missing else own, dtype=np.float32)
@@ -110,9 +110,9 @@ Projection = HostProjection | GraphProjection
 
 
 def make_projection(components: np.ndarray, ranks: Ranks) -> Projection:
-    """Make the two passes over a basis P, (k, M) float32.
+    """Make the object that makes the two passes over a basis P, (k, M) float32.
 
-    A single process on the CPU does not copy it: a memory-mapped basis stays in the page cache, once for all processes
+    A single process on the CPU does not copy P: a memory-mapped basis stays in the page cache, once for all processes
     of a host. Otherwise this rank's columns are copied to the device.
     """
     if on_host() and (ranks.group_size == 1 or len(components) == 0):
@@ -124,6 +124,6 @@ def columns_of_rank(n_columns: int, rank: int, group_size: int) -> slice:
     """Return the columns that ``rank`` of R owns among M: ``floor(rank M / R) : floor((rank + 1) M / R)``.
 
     The slices of all ranks follow each other, cover every column once, and differ in length by at most one; the
-    longest has ``ceil(M / R)``. Any M and R are allowed; with R > M some ranks own nothing.
+    longest has ``ceil(M / R)`` columns. Any M and R are allowed; with R > M some ranks own nothing.
     """
     return slice(rank * n_columns // group_size, (rank + 1) * n_columns // group_size)

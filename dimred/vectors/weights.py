@@ -1,4 +1,4 @@
-"""All weights as one vector: by NumPy, which reads and writes host memory in place, or by MindSpore's graphs."""
+"""Treat all weights as one vector: by NumPy, which works on host memory in place, or by MindSpore's graphs."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 Term = tuple[float, Tensor]  # a factor, and a vector (M,) float32
 
-# A sum of several vectors is made in pieces that stay in the caches, so that temporaries never reach the memory. Pieces
-# of a quarter of the size take a fifth to a third longer, because of NumPy's calls.
+# Several vectors are summed in pieces that fit into the caches, so that temporaries never reach main memory. Pieces a
+# quarter as long take a fifth to a third longer, because of NumPy's calls.
 _PIECE = 1 << 17  # weights
-_each = ops.HyperMap()  # a graph compiles it in a second, and a loop over ResNet-50's 161 weights in ten
+_each = ops.HyperMap()  # a graph compiles it in a second, but a loop over ResNet-50's 161 weights in ten
 
 
 class HostVectors:
-    """Parameters, and tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
+    """A view of parameters, and of tensors of the same shapes, as one vector (M,) float32, by NumPy in host memory.
 
     Parameters keep their memory, so that every graph and every operation sees what is written. (If a parameter got new
     memory, a graph with control flow that was compiled before would go on reading the old one.)
@@ -47,7 +47,7 @@ class HostVectors:
             _host_sum(vectors, place, weights)
 
     def add(self, factor: float, *terms: Term) -> tuple[Tensor, float]:
-        """Add factor * v to the parameters, where v is the sum of the terms; return v, and v'v."""
+        """Add factor * v to the parameters, with v the sum of the terms; return v, (M,) float32, and v'v."""
         vectors, total = _arrays(terms), self._memory.vector()
         for weights, place in self._pieces():
             _host_sum(vectors, place, total[place])
@@ -68,7 +68,7 @@ class HostVectors:
 
 
 class ReusedMemory:
-    """A source of vectors of one length, each in memory of an earlier one that nothing refers to any more.
+    """A source of vectors of one length, which reuses the memory of earlier vectors that nothing refers to any more.
 
     Fresh memory is cleared by the system, page by page, when it is first written. With five fresh vectors, a step of
     ResNet-18's search took 1.6 times as long (median, on a virtual machine of 2 cores).
@@ -84,14 +84,14 @@ class ReusedMemory:
     def vector(self) -> np.ndarray:
         """Return a vector (length,) float32 that is not initialised."""
         memory = self._free.pop() if self._free else np.empty(self._length, np.float32)
-        # A view whose base is no array: tensors on the vector, and parts of it, keep the view alive, not the memory.
+        # The view's base is not an array, so tensors on the vector, and slices of it, keep this view alive, not memory.
         vector = np.frombuffer(memory.data, np.float32)
         weakref.finalize(vector, self._free.append, memory).atexit = False
         return vector
 
 
 def _flat(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return the tensors' own memory, flat; this waits for operations that PyNative has not finished."""
+    """Return flat views of the tensors' own memory; this waits for operations that PyNative has not finished."""
     return [tensor.asnumpy().reshape(-1) for tensor in tensors]
 
 
@@ -108,7 +108,7 @@ def _host_sum(terms: Sequence[tuple[np.float32, np.ndarray]], place: slice, out:
 
 
 class GraphVectors:
-    """The same as ``HostVectors``, by graphs, for parameters of any type on any device."""
+    """The same as ``HostVectors``, but by graphs, for parameters of any type on any device."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._read = _Read(parameters)
@@ -119,7 +119,7 @@ class GraphVectors:
         return self._read()
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
-        return self._flatten(*tensors)  # as a tuple their values would be constants of the graph
+        return self._flatten(*tensors)  # passed as a tuple, they would be constants of the graph
 
     def put(self, *terms: Term) -> None:
         self._write(_graph_sum(terms))
@@ -166,7 +166,7 @@ class Unflatten(nn.Cell):
 
     Args:
         parameters: the parameters, in the order of the vector.
-        order: the same parameters, in the order of the parts; None for that of the vector.
+        order: the same parameters, in the order of the parts; None for the order of the vector.
     """
 
     def __init__(self, parameters: Sequence[Parameter], order: Sequence[Parameter] | None = None):
@@ -199,7 +199,7 @@ def _assign(parameter: Parameter, value: Tensor) -> Tensor:
 
 
 class HostCopies:
-    """Copies of parameters of any type in host memory, to restore them byte for byte."""
+    """A means to copy parameters of any type in host memory, and to restore them byte for byte."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         self._parameters = list(parameters)
@@ -213,7 +213,7 @@ class HostCopies:
 
 
 class GraphCopies(nn.Cell):
-    """The same as ``HostCopies``, by graphs, also inside another graph; it needs at least one parameter."""
+    """The same as ``HostCopies``, but by graphs, also inside a larger graph; it needs at least one parameter."""
 
     def __init__(self, parameters: Sequence[Parameter]):
         super().__init__(auto_prefix=False)
@@ -238,7 +238,7 @@ Copies = HostCopies | GraphCopies
 
 
 def make_vectors(parameters: Sequence[Parameter]) -> Vectors:
-    """Make the vector of the parameters: by NumPy if they are float32 in host memory, otherwise by graphs."""
+    """Make the view of the parameters as a vector: by NumPy if they are float32 in host memory, otherwise by graphs."""
     all_float32 = all(parameter.dtype == ms.float32 for parameter in parameters)
     return HostVectors(parameters) if on_host() and all_float32 else GraphVectors(parameters)
 

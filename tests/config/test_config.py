@@ -91,9 +91,9 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_stage_1", ["data.std=[0, 1, 1]"], "data.std is [0, 1, 1]; it must be greater than 0"),
         ("digits_stage_1", ["data.mean=[300, 1, 1]"], "data.mean is [300, 1, 1]; it must be less than"),
         ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
-        ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep two at least and begin by then, or set stop"),
+        ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
-        ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results have another 'grad_norm'; rename it"),
+        ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results already have a 'grad_norm'; rename it"),
         ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
         ("digits_stage_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
         ("digits_stage_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
@@ -177,7 +177,7 @@ def test_a_recipe_goes_by_its_name(
     assert load_config(stage, Path("digits_stage"), ["seed=3"]).seed == 3
     assert load_config(stage, Path("digits_stage")) == load_config(stage, CONFIGS / f"digits_stage_{number}.yaml")
     assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")
-    with pytest.raises(ConfigError, match=r"'digit', which is no file; .* a recipe: digits, digits_stage, imagenet"):
+    with pytest.raises(ConfigError, match=r"'digit', which is not a file; .* a recipe: digits, digits_stage, imagenet"):
         load_config(stage, Path("digit"))
     Path("digits").mkdir()  # the data, perhaps
     assert load_config(stage, Path("digits")) == load_config(stage, CONFIGS / f"digits_anytime_{number}.yaml")

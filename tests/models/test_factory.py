@@ -42,7 +42,7 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
         ("nowhere_at_all:build", "'nowhere_at_all' can't be imported"),
         ("own_broken:build", "a_package_that_is_not_there"),
         ("own_networks:Holder.made", "'own_networks' has no 'Holder.made'"),
-        ("own_networks:constant", "which is no function: it is 5"),
+        ("own_networks:constant", "which is not a function: it is 5"),
         ("own_networks:number", "returned int; it must return an nn.Cell"),
         ("own_networks:broken", "failed with RuntimeError: out of ideas"),
     ],
