@@ -84,9 +84,8 @@ def _lines(
             yield f"{indent}{name}: {_plain_yaml(values[name])}"
         elif values[name] is None:
             yield f"{indent}{name}: null"
-            yield from (
-                f"{indent}#   {key}: {part.get('description', '')}" for key, part in section["properties"].items()
-            )
+            for key, part in section["properties"].items():
+                yield f"{indent}#   {key}: {' '.join(part.get('description', '').split())}"
         else:
             yield f"{indent}{name}:"
             yield from _lines(section, sections, values[name], defaults[name] or values[name], indent + "  ")

@@ -109,7 +109,7 @@ class StageConfig(Strict):
     @model_validator(mode="after")
     def _keys_fit(self) -> "StageConfig":
         if self.metric_name in _TAKEN:
-            raise ValueError(f"metric is {self.metric!r}, but results already have a {self.metric_name!r}; rename it")
+            raise ValueError(f"metric is {self.metric!r}, but results already have {self.metric_name!r}; rename it")
         if self.data.sink and self.accumulation > 1:
             raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")
         return self

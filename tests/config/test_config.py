@@ -93,7 +93,7 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_stage_1", ["epochs=900001"], "epochs is 900001; it must be less than or equal to 900000"),
         ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
-        ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results already have a 'grad_norm'; rename it"),
+        ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results already have 'grad_norm'; rename it"),
         ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
         ("digits_stage_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
         ("digits_stage_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
