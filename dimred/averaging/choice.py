@@ -1,6 +1,6 @@
-"""The choice between networks by a measured loss: its rule, and its candidates.
+"""Choose among networks by a measured loss.
 
-The rule is ``choose``. ``Selection`` measures candidates one by one, logs them, and records them.
+``choose`` is the rule. ``Selection`` measures candidates one by one, logs them, and records them.
 """
 
 import logging
@@ -16,7 +16,7 @@ from dimred.io.metrics_file import metric_text
 
 _log = logging.getLogger(__name__)
 
-_RESOLUTION = 1e-6  # of a loss in float32, whose kernels may sum in another order each time
+_RESOLUTION = 1e-6  # of a float32 loss, whose kernels may sum in a different order each time
 _TOLD = 5  # candidates in the log
 
 
@@ -24,11 +24,11 @@ class Candidate(NamedTuple):
     """A measured network.
 
     Attributes:
-        name: what a reader sees.
+        name: its name in logs and results.
         effective_size: how many equally weighted snapshots it is worth; 1 for the weights of a single step.
         losses: loss of each held-out sample, (n,); or only their mean, (1,).
-        metric: mean over the samples; None where it was not measured.
-        error: standard error of the mean loss, where the losses of the samples aren't known.
+        metric: mean over the samples; None if it was not measured.
+        error: standard error of the mean loss, given if the losses of the samples aren't known.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Candidate(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Return the mean over the samples; infinity if it is not finite."""
+        """Return the mean loss of the samples; infinity if it is not finite."""
         mean = float(np.mean(self.losses, dtype=np.float64))
         return mean if math.isfinite(mean) else math.inf
 
     @property
     def standard_error(self) -> float:
-        """Return the standard error of the mean loss; 0 where it isn't known."""
+        """Return the standard error of the mean loss; 0 if it isn't known."""
         return standard_error(self.losses) if self.error is None else self.error
 
 
@@ -66,8 +66,8 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 
     d_i = candidate_i - other_i;   loss = mean(d);   standard_error = std(d) / sqrt(n), with n - 1 degrees of freedom
 
-    Without losses of the same samples, the standard errors of the two means are combined in quadrature. The result is
-    at least a millionth of the loss, because a float32 network may be that far off itself.
+    Without losses of the same samples, the standard errors of the two means are combined in quadrature. The standard
+    error is at least a millionth of the other's loss, because a loss measured twice in float32 may differ by that much.
     """
     least = _RESOLUTION * abs(other.loss)
     if len(candidate.losses) == len(other.losses) > 1:
@@ -78,11 +78,11 @@ def behind(candidate: Candidate, other: Candidate) -> Behind:
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """Choose the candidate with the lowest loss; of equal ones the largest effective size, then the first.
+    """Choose the candidate with the lowest loss; of equal losses, the largest effective size, then the first.
 
     ``tests/benchmarks/choice_study.md`` has the other rules that were compared, such as the largest average within one
-    standard error of the lowest loss. Losses that differ by a millionth count as equal, as a float32 network may be
-    that far off itself.
+    standard error of the lowest loss. Losses that differ by up to a millionth count as equal, because a loss measured
+    twice in float32 may differ by that much.
 
     Raises:
         FaultError: no loss is finite.
@@ -105,7 +105,7 @@ class Measured(NamedTuple):
 
     Attributes:
         losses: loss of each sample, (n,).
-        metric: mean over the split; None where only the losses were asked for.
+        metric: mean over the split; None if only the losses were asked for.
     """
 
     losses: np.ndarray
@@ -153,7 +153,7 @@ class Selection:
         ]
 
     def summary(self, what: str) -> dict[str, Any]:
-        """Return what ``result.json`` holds of a choice: all candidates, and what measuring them cost."""
+        """Return the entries of ``result.json`` about a choice: all candidates, and what measuring them cost."""
         return {f"{what}_candidates": self.records(), f"{what}_cost": self.cost(), f"{what}_seconds": self.seconds}
 
     def tell(self, what: str) -> None:
@@ -174,7 +174,7 @@ class Selection:
         _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
 
     def cost(self) -> dict[str, float]:
-        """Return the number of networks measured here, and its cost in forward passes over the training split."""
+        """Return the number of networks measured here, and their cost in forward passes over the training split."""
         n = len(self.candidates) - self.n_added
         return {"measured": n, "forward_passes": n * self._passes_each}
 

@@ -62,10 +62,10 @@ def stream_mean(
         checkpoints: N checkpoints of one network.
         coefficients: c, float64 (N,), with a sum that is not 0.
         names: the tensors to average.
-        write: takes a block. The array is used again for the next one.
+        write: takes a block of a mean; its array is overwritten by the next block.
         not_negative: names of tensors in which negative coefficients count as 0, so that no variance becomes negative.
-        refuse_not_finite: raise where a mean is not finite. A tensor that is equal in all checkpoints, such as an
-            attention mask, is passed on unchanged instead.
+        refuse_not_finite: whether to raise if a mean is not finite. A tensor that is equal in all checkpoints, such as
+            an attention mask, is passed on unchanged instead.
 
     Raises:
         CheckpointError: a file can't be read, or a mean is not finite.

@@ -1,4 +1,4 @@
-"""The averages that every choice is made from: profiles, windows of a series of checkpoints, and the greedy soup.
+"""The averages to choose from: profiles, windows of a series of checkpoints, and the greedy soup.
 
 A profile says how much each checkpoint counts in the average sum(c_i x_i) / sum(c_i), oldest first.
 """
@@ -22,8 +22,8 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     Args:
         profile: ``uniform``; ``linear``: N for the newest down to 1 for the oldest; ``exponential=DECAY``: a moving
             average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2;
-            ``merge-decay=SHAPE``: WSM's, for the decay ``linear``, ``cosine`` or ``1-sqrt``; or N numbers separated by
-            commas.
+            ``merge-decay=SHAPE``: the coefficients by which WSM imitates a learning rate that falls as
+            ``linear``, ``cosine`` or ``1-sqrt``; or N numbers with the sum 1, separated by commas.
         steps: the checkpoints' steps, increasing.
 
     Returns:
@@ -107,8 +107,8 @@ class Window(NamedTuple):
     """Some successive checkpoints of a series, and how much each of them counts.
 
     Attributes:
-        first, end: numbers of the first one and the one after the last, from 0, oldest first.
-        profile: a name of ``profile_coefficients``.
+        first, end: numbers of the first checkpoint and of the one after the last; the oldest of the series is 0.
+        profile: a profile for ``profile_coefficients``.
     """
 
     first: int
@@ -116,7 +116,7 @@ class Window(NamedTuple):
     profile: str = "uniform"
 
     def coefficients(self, steps: Sequence[int]) -> np.ndarray:
-        """Return how much each checkpoint of the series counts, float64 (N,).
+        """Return how much each checkpoint of the series counts, float64 (N,); 0 outside the window.
 
         Args:
             steps: steps of all checkpoints of the series, oldest first.
@@ -150,11 +150,11 @@ def uniform_windows(n: int) -> list[Window]:
 
 
 def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
-    """Measure a few windows of n checkpoints, from coarse to fine, among which is one nearly as good as the best.
+    """Measure a few windows of n checkpoints, from coarse to fine, to find one that is nearly as good as the best.
 
-    The windows that end at the newest checkpoint come first: every second of the lengths 1, 2, 3, 5, 8, ... and n, and
-    the two beside the best. Then the best length, or the longest that fits, is tried a quarter, a half and three
-    quarters back, for as long as that improves; and last a linear profile over twice the best window. These are about a
+    Windows that end at the newest checkpoint come first: every other one of the lengths 1, 2, 3, 5, 8, ... and n, then
+    the two beside the best. Then the best length above 1, or the longest that fits, is tried a quarter, a half and
+    three quarters back until that is worse, and last a linear profile over twice the best window. These are about a
     third of ``uniform_windows`` and ``profiles_around``; ``tests/benchmarks/choice_study.md`` says what that misses.
 
     Args:
@@ -187,7 +187,7 @@ def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
 
 
 def profiles_around(window: Window) -> list[Window]:
-    """List other profiles of about the same effective size as a uniform window, with the same end.
+    """List other profiles with the same end as a uniform window, and with about half to twice its effective size.
 
     These are linear ones over its length and twice that, and moving averages from the first checkpoint on. A moving
     average of span L has the decay (L - 1) / (L + 1), and then the effective size of a uniform window of L; the spans
@@ -204,12 +204,12 @@ def profiles_around(window: Window) -> list[Window]:
 def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) -> list[int]:
     """Build the greedy soup of checkpoints (Wortsman et al., Model soups, 2022, recipe 1).
 
-    Checkpoints are tried from the best to the worst, and of equal ones the newer first. Each is added if the mean with
+    Checkpoints are tried from the best to the worst, the newer of equal ones first. Each is added if the mean with
     it is no worse than without. ``loss`` is called at most 2 n - 1 times.
 
     Args:
         numbers: the n checkpoints' numbers, oldest first.
-        loss: returns the loss of the mean of some of them, lower is better; infinity where it failed.
+        loss: returns the loss of the mean of some of them, lower is better; infinity if it failed.
 
     Returns:
         The numbers of those added, the best first; empty if all failed.

@@ -1,7 +1,7 @@
 """Read and write checkpoint files: MindSpore's ``.ckpt``, and ``.safetensors`` of any framework.
 
-Neither needs MindSpore. Nothing is unpickled, sizes are checked before memory is taken, and no other file is touched.
-``mindspore.load_checkpoint`` can read what is written.
+MindSpore is not needed. Reading unpickles nothing, checks sizes before it takes memory, and opens no other file.
+``mindspore.load_checkpoint`` can read the files written here.
 """
 
 import os
@@ -44,10 +44,10 @@ def read_index(path: str | os.PathLike[str], *, verify: bool = False) -> dict[st
 
     Args:
         path: the file.
-        verify: read the whole of a ``.ckpt`` file that carries a checksum, and compare it with that.
+        verify: whether to compare a ``.ckpt`` file with the checksum it may carry, which reads the whole file.
 
     Returns:
-        Name -> place.
+        Name -> place, in the file's order.
 
     Raises:
         CheckpointError: as ``read_checkpoint``.
@@ -63,7 +63,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Locate the tensors, name -> place, and read texts that are stored apart, name -> text."""
+    """Locate the tensors, name -> place, and read the texts in the metadata of ``.safetensors``, name -> text."""
     if path.suffix not in SUFFIXES:
         raise CheckpointError(f"{path} is not a checkpoint: its name must end in {' or '.join(SUFFIXES)}.")
     if os.fstat(file.fileno()).st_size == 0:
@@ -78,7 +78,7 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
 
 
 def check_ending(path: Path, argument: str) -> None:
-    """Raise ConfigError, which names the argument, if no checkpoint can be written to this path."""
+    """Check that ``path`` ends as a checkpoint's name must; if not, raise a ConfigError that names ``argument``."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{argument} is {str(path)!r}; a checkpoint's name must end in {' or '.join(SUFFIXES)}.")
 
@@ -93,10 +93,10 @@ def write_checkpoint(
     Args:
         path: ends in ``.ckpt`` or ``.safetensors``; an existing file is replaced.
         weights: name -> array, tensor or parameter.
-        extra: numbers, texts and arrays beside the weights, such as the epoch.
+        extra: numbers, texts and arrays to store beside the weights, such as the epoch.
 
     Raises:
-        ConfigError: the path has another ending, a name is in both, or a value has a type that can't be stored.
+        ConfigError: the path has another ending, there are no arrays, a name is in both, or a value can't be stored.
         OSError: the folder does not exist, is not writable, or is full.
     """
     target = Path(path)
@@ -122,16 +122,16 @@ def _storable(name: str, value: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One network, in one file or in shards."""
+    """A checkpoint of one network, in one file or in shards; a tensor is loaded when it is read."""
 
     path: Path  # the file, or the folder of the shards
     files: tuple[Path, ...]
     tensors: Mapping[str, StoredTensor]
-    step: int = 0  # of training; 0 where it isn't known
+    step: int = 0  # of training; 0 if it isn't known
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """Return the layout of the guessed trainable weights; CheckpointError if there are none."""
+        """Return the layout of what ``trainable_layout`` takes for weights; CheckpointError if there are none."""
         return trainable_layout(self.tensors, self.path)
 
     @cached_property
@@ -145,7 +145,7 @@ class Checkpoint:
         return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
 
     def check_fit(self, layout: WeightLayout) -> None:
-        """Check that it holds a layout's weights; CheckpointError if one is missing, reshaped or not of floats."""
+        """Check that all weights of ``layout`` are there as floats, in its shapes; CheckpointError if one is not."""
         if misfit := layout.misfit(self.tensors):
             raise CheckpointError(f"{self.path} does not fit the network or the other snapshots: {misfit}.")
         for name in layout.names:

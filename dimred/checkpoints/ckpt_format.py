@@ -2,7 +2,7 @@
 
 ``message Checkpoint { repeated Value value = 1; }``, ``Value { string tag = 1; TensorProto tensor = 2; }``,
 ``TensorProto { repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }``
-(source: mindspore/train/checkpoint_pb2). Reading finds where the bytes stand, without loading them.
+(source: mindspore/train/checkpoint_pb2). Reading finds where the bytes are, without loading them.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The order and shapes of a network's weights in one long vector, and the digest of such a vector.
 
-The digest is the SHA-256 over the SHA-256 of chunks, so that columns can be hashed block by block.
+The digest is the SHA-256 of the SHA-256 digests of chunks, so that columns can be hashed block by block.
 
-``trainable_layout`` guesses which entries of a checkpoint are weights where neither a network nor a manifest says so.
+``trainable_layout`` guesses which entries of a checkpoint are weights if neither a network nor a manifest says so.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ CHUNK = 65_536  # weights; columns are hashed, read and multiplied in multiples 
 
 
 def as_array(value: Any) -> np.ndarray:
-    """View an array, a MindSpore tensor or a parameter in NumPy; bfloat16, which NumPy lacks, becomes float32."""
+    """Return an array, MindSpore tensor or parameter as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     array = value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def as_weight(name: str, value: Any) -> np.ndarray:
-    """View a trainable weight in NumPy, and check it.
+    """Return a trainable weight as a NumPy array, after checking it.
 
     Raises:
         ConfigError: it is not an array of floats.
@@ -53,9 +53,9 @@ def as_weight(name: str, value: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """The trainable parameters of a network in order; maps their M numbers to one vector and back.
+    """The names and shapes of a network's trainable parameters in order; maps their M numbers to one vector and back.
 
-    Parameter i has shape ``shapes[i]`` and stands in entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
+    Parameter i has shape ``shapes[i]`` and occupies entries ``offsets[i] : offsets[i] + sizes[i]``, in C order.
 
     Args:
         names: the parameters' names, in the order of ``network.trainable_params()``.
@@ -109,7 +109,7 @@ class WeightLayout:
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
     def flatten(self, weights: Mapping[str, Any]) -> np.ndarray:
-        """Concatenate the weights.
+        """Concatenate the weights into one vector, in the layout's order.
 
         Args:
             weights: name -> array, tensor or parameter; other names are ignored.
@@ -126,7 +126,7 @@ class WeightLayout:
         return np.concatenate([arrays[name].ravel() for name in self.names], dtype=np.float32, casting="unsafe")
 
     def unflatten(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parameters in ``vector`` (M,) as views: name -> array of the parameter's shape."""
+        """Return the parameters in ``vector`` (M,) as views, name -> array; BasisMismatchError for another length."""
         if vector.shape != (self.size,):
             raise BasisMismatchError(f"The vector has shape {vector.shape}; this layout needs ({self.size},).")
         return {
@@ -155,7 +155,7 @@ class WeightLayout:
         return cls(names, shapes)
 
     def misfit(self, tensors: Mapping[str, Any]) -> str | None:
-        """Explain why a checkpoint with these ``tensors`` can't hold these weights; None if it can."""
+        """Explain why these ``tensors`` of a checkpoint do not include the layout's weights; None if they do."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in tensors:
                 return f"it has no parameter {name!r} {shape}"
@@ -164,7 +164,7 @@ class WeightLayout:
         return None
 
     def first_difference(self, other: "WeightLayout") -> str | None:
-        """Describe the first difference to another layout; None if they are equal."""
+        """Describe the first difference from another layout; None if they are equal."""
         if self == other:
             return None
         pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
@@ -209,7 +209,7 @@ def is_statistic(name: str) -> bool:
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:
-    """Return whether a checkpoint's entry is a count of steps, epochs or batches, or any single number."""
+    """Return whether an entry is an optimizer's counter or setting, a running statistic, or any single number."""
     return name in _COUNTERS or is_statistic(name) or math.prod(tensor.shape) <= 1
 
 
@@ -247,7 +247,7 @@ def hash_columns(digest: "hashlib._Hash", rows: np.ndarray) -> None:
     """Add the next columns to the digest of a vector, or of rows: the SHA-256 of each chunk of 65,536 of them.
 
     Args:
-        digest: a SHA-256.
+        digest: the SHA-256 to update.
         rows: float32 (width,), or (k, width): then a chunk is hashed row after row. Only the last chunk of all may be
             narrower.
     """

@@ -120,7 +120,7 @@ class WeightMatrix:
                     number += 1
 
     def blocks(self, digests: Sequence["hashlib._Hash"] = ()) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all columns as (first column, float32 (N, up to ``CHUNK``)) blocks.
+        """Yield all columns in blocks: (number of the first column, values as float32 (N, up to ``CHUNK``)).
 
         The next block is read into a second buffer while the caller works on this one. A block is valid until the
         next one is asked for.
@@ -159,5 +159,5 @@ def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
             f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
             "leave it out with --skip-bad."
         )
-    # Without a digest of the weights in a manifest, the file may have a checksum of its own.
+    # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
     return open_file(path, verify=not entry.digest)

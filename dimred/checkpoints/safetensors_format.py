@@ -48,7 +48,7 @@ def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, Stored
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
-    if len(result) != len(pairs):  # which the library accepts
+    if len(result) != len(pairs):  # the library accepts repeated names
         raise ValueError("a name appears twice")
     return result
 
@@ -61,7 +61,7 @@ def _tensor(path: Path, name: str, entry: Any, base: int) -> StoredTensor:
 
 
 def write_safetensors(file: BinaryIO, values: Mapping[str, Any]) -> None:
-    """Write ``values`` (name -> little-endian array, or text) in the ``.safetensors`` format; texts as metadata."""
+    """Write ``values`` (name -> little-endian array, or text) in the ``.safetensors`` format; texts become metadata."""
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     types = {name: (value.dtype, value.shape) for name, value in arrays.items()}

@@ -27,15 +27,15 @@ class SnapshotEntry:
 
     file: str  # its name inside the folder
     step: int  # applied updates when it was taken, counted from the start of training
-    epoch: int  # in which it was taken
+    epoch: int  # the epoch in which it was taken
     bytes: int  # size of the file
-    digest: str = ""  # vector_digest of its weights; empty where the folder has no manifest
+    digest: str = ""  # vector_digest of its weights; empty if the folder has no manifest
 
 
 class CheckpointSeries:
     """The newest ``keep`` snapshots of a network's trainable weights, ordered by step.
 
-    One process writes it, and continues an existing series where it ended. ``CheckpointSeries.open`` opens one to read.
+    One process at a time writes a series, and continues an existing one where it ended. To read one, use ``open``.
 
     Args:
         directory: the folder, made if missing.
@@ -45,11 +45,11 @@ class CheckpointSeries:
 
     Attributes:
         entries: the snapshots, oldest first.
-        layout: layout of every snapshot; None for a folder without a manifest.
+        layout: layout of every snapshot; None before the first one, and for a folder without a manifest.
 
     Raises:
         ConfigError: ``keep`` is not a whole number above 0, ``prefix`` is not a file name, or ``format`` is unknown.
-        SeriesError: the folder has a damaged manifest, or snapshots and no manifest.
+        SeriesError: the folder has a damaged manifest, or several snapshots of this prefix and no manifest.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CheckpointSeries:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
-        """Open the series in a folder for reading; without a manifest, the files named ``name-epoch_step.ckpt``.
+        """Open the series in a folder for reading; without a manifest, find files ``NAME-EPOCH_STEP.ckpt``.
 
         Raises:
             SeriesError: the folder is missing, or has no snapshots, snapshots of several runs, or a damaged manifest.
@@ -116,7 +116,7 @@ class CheckpointSeries:
         return len(self.entries)
 
     def append(self, weights: Mapping[str, Any], step: int, epoch: int, *, step_in_epoch: int | None = None) -> Path:
-        """Add a snapshot: write its file, then the manifest, then remove snapshots beyond ``keep``.
+        """Add a snapshot and return its path: write its file, then the manifest, then remove snapshots beyond ``keep``.
 
         A process killed between any two of these leaves a series that opens, without the new snapshot or with it.
 
@@ -125,7 +125,7 @@ class CheckpointSeries:
                 takes, such as PyTorch's ``weight.detach()``; NumPy's bfloat16 is stored as float32.
             step: applied updates so far; greater than that of the last snapshot.
             epoch: the current epoch, for the file name.
-            step_in_epoch: replaces ``step`` in the file name, as MindSpore counts there.
+            step_in_epoch: replaces ``step`` in the file name, as MindSpore's names count steps within an epoch.
 
         Raises:
             ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays.
@@ -161,7 +161,7 @@ class CheckpointSeries:
         return path
 
     def rewind(self, step: int) -> None:
-        """Remove the snapshots taken after ``step``, to continue training from there, and what a killed writer left.
+        """Remove the snapshots taken after ``step``, to resume training there, and files that a killed writer left.
 
         Raises:
             SeriesError: the series was opened for reading.
@@ -179,7 +179,7 @@ class CheckpointSeries:
         return [path for path, match in found if match and match["prefix"] == self.prefix]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
-        """Return the last snapshots up to an epoch as a series for reading.
+        """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series for reading; None sets no limit.
 
         Raises:
             ConfigError: ``last`` is not a whole number above 0.
@@ -208,7 +208,7 @@ class CheckpointSeries:
         gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
         for name in gone:
-            with suppress(OSError):  # as on a network disk: the new snapshot matters more, and rewind removes the file
+            with suppress(OSError):  # as on a network disk; the new snapshot matters more, and rewind removes the file
                 (self.directory / name).unlink(missing_ok=True)
 
 
@@ -221,7 +221,7 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
     try:
         content = read_checksummed(path)
         if (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
-            raise ValueError(f"it is no {_FORMAT!r} of version {_VERSION}")
+            raise ValueError(f"it is not a {_FORMAT!r} of version {_VERSION}")
         layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
         entries = tuple(_entry(item) for item in (listed if isinstance(listed, list) else [None]))
         for before, after in pairwise(entries):
@@ -271,9 +271,9 @@ def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
 def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
     """Compute steps since the start of training from the (epoch, step) in each file name.
 
-    MindSpore counts steps within an epoch, other frameworks through all epochs. Steps that don't grow with the epochs
-    are counted within them, and the largest one is then the length of an epoch. Epochs count from 0 if a file of epoch
-    0 has a step above 0, else from 1.
+    MindSpore counts steps within an epoch, other frameworks from the start of training. If the steps don't increase
+    from file to file, they are taken as steps within an epoch, and the largest as an epoch's length. Epochs then count
+    from 0 if a file of epoch 0 has a step above 0, otherwise from 1.
     """
     steps = [step for _, step in sorted(keys)]
     if all(before < after for before, after in pairwise(steps)):

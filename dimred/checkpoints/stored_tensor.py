@@ -1,4 +1,4 @@
-"""One tensor of a checkpoint file: where its bytes stand, and how they are read."""
+"""One tensor of a checkpoint file: where its bytes are, and how to read them."""
 
 import math
 import os
@@ -26,7 +26,7 @@ class StoredTensor:
     file: Path
     shape: tuple[int, ...]
     dtype: np.dtype | str  # its NumPy type; or BFLOAT16, or TEXT
-    pieces: tuple[tuple[int, int], ...]  # where its bytes stand, in order: (offset in the file, number of bytes)
+    pieces: tuple[tuple[int, int], ...]  # where its bytes are, in order: (offset in the file, number of bytes)
 
     @property
     def storage(self) -> np.dtype:
@@ -60,7 +60,7 @@ class StoredTensor:
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
 
     def read_part(self, descriptor: int, first: int, out: np.ndarray) -> None:
-        """Fill ``out``, float32 (count,), with the values from number ``first`` on, in C order."""
+        """Fill ``out``, float32 (count,), with the entries from ``first`` on, in C order."""
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
         self.read_bytes(descriptor, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
@@ -68,14 +68,14 @@ class StoredTensor:
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
     def read_bytes(self, descriptor: int, first: int, out: np.ndarray) -> None:
-        """Fill ``out``, uint8, with the tensor's bytes from number ``first`` on."""
+        """Fill ``out``, uint8, with the tensor's bytes from byte ``first`` on."""
         done = 0
         for offset, length in self.ranges(first, out.size):
             read_exactly(descriptor, out[done : done + length], offset, self.file)
             done += length
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Yield where the tensor's ``count`` bytes from number ``first`` on stand: (offset in the file, bytes)."""
+        """Yield where ``count`` of the tensor's bytes, from byte ``first`` on, are: (offset in the file, length)."""
         passed = 0
         for offset, length in self.pieces:
             low, high = max(first, passed), min(first + count, passed + length)
@@ -87,7 +87,7 @@ class StoredTensor:
 def tensor_of(
     path: Path, name: str, shape: tuple[int, ...], dtype: Any, pieces: tuple[tuple[int, int], ...]
 ) -> StoredTensor:
-    """Make a StoredTensor whose shape and bytes agree.
+    """Make a StoredTensor, and check that its shape and its number of bytes agree.
 
     Raises:
         CheckpointError: they contradict each other.
@@ -131,8 +131,8 @@ def unknown_type(path: str | os.PathLike[str], name: str, dtype: object) -> Chec
 def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLike[str]) -> None:
     """Fill ``out`` (uint8) with the bytes of the file from ``offset`` on.
 
-    ``pread`` rather than a memory map: where a file shrinks meanwhile, ``pread`` gives an error, but a map kills the
-    process by a signal.
+    A memory map is not used, because the process would be killed by a signal if the file shrank meanwhile; here that
+    raises an error.
 
     Raises:
         CheckpointError: the file ends too early, or can't be read.
@@ -150,7 +150,7 @@ def read_exactly(descriptor: int, out: np.ndarray, offset: int, path: os.PathLik
 
 
 def write_exactly(descriptor: int, values: np.ndarray, offset: int) -> None:
-    """Write all bytes of a contiguous array to the file at ``offset``; one ``pwrite`` may write fewer."""
+    """Write all bytes of a contiguous array to the file at ``offset``; a single ``pwrite`` may write only a part."""
     view = memoryview(values.view(np.uint8).data)
     while len(view):
         count = os.pwrite(descriptor, view, offset)

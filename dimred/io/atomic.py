@@ -29,8 +29,8 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open ``path`` for an atomic write: others see the old content until the new content is complete.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed when the block ends
-    without an error; then the folder's entry is flushed too. After an error the temporary file is removed. Its ``name``
-    is a path, which a library that opens files itself may write to.
+    without an error; then the folder's entry is flushed too. After an error the temporary file is removed. The
+    yielded file's ``name`` is its path, for a library that opens files itself.
 
     Raises:
         OSError: the folder does not exist, is not writable, or is full.
@@ -46,10 +46,10 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Make a folder that appears when it is complete.
 
-    Yields an empty folder beside it, which is renamed when the block ends without an error, and removed otherwise.
+    Yields an empty folder beside ``path``, which is renamed to it if the block ends without an error, else removed.
 
     Raises:
-        OSError: the folder exists, or its parent does not, is not writable, or is full.
+        OSError: the folder exists and is not empty, or its parent does not, is not writable, or is full.
     """
     target = Path(path)
     with _temporary_name(target) as temporary:
@@ -85,7 +85,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 def rename(path: Path, target: Path) -> None:
     """Flush a file, or a folder and the files in it, rename it, and flush the folder around it.
 
-    So a power cut can't undo that.
+    After that, a power cut can't undo the renaming.
     """
     inside = path.iterdir() if path.is_dir() else ()
     for one in (*filter(Path.is_file, inside), path):
@@ -138,7 +138,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def writable(argument: str, path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into a ConfigError about ``path``, which the user named by ``argument``."""
+    """Turn an OSError inside the block into a ConfigError about ``path``, which the user gave as ``argument``."""
     try:
         yield
     except OSError as error:
@@ -150,10 +150,10 @@ LOCK = ".lock"
 
 
 class FolderLock:
-    """A lock on a folder, ``folder/.lock``, held inside the block; a missing folder is made.
+    """A lock on a folder, ``folder/.lock``, held inside a ``with`` block; a missing folder is made.
 
-    The kernel holds it (``flock``) and releases it with the process, so a crash leaves nothing to clean up. The file
-    only notes who holds the lock.
+    The kernel holds the lock (``flock``) and releases it when the process ends, so a crash leaves nothing to clean up.
+    The file only notes who holds the lock.
 
     Args:
         folder: the folder to lock.
@@ -178,7 +178,7 @@ class FolderLock:
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
         self._path.unlink(missing_ok=True)
-        with suppress(OSError):  # if it holds a result, or the next process's lock
+        with suppress(OSError):  # which fails if it holds a result, or the next process's lock
             self._path.parent.rmdir()
 
     def _try_to_lock(self) -> bool:
@@ -212,18 +212,18 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
 
 stop_waiting = threading.Event()
-"""Set when the program is told to end; then ``retry`` no longer waits. Process-wide, because rank 0 of several writes
-its files in a thread, which receives no signals."""
+"""Set when the program is told to end; then ``retry`` no longer waits for room on a full disk. It is process-wide,
+because rank 0 of several writes its files in a thread, which receives no signals."""
 
 
 def retry(action: Callable[[], _Result]) -> _Result:
     """Call ``action``, and again after a pause if the disk fails in a way that may pass.
 
-    On a full disk it waits until there is room or ``stop_waiting`` is set, and says so once a minute. Any other failure
-    that may pass is tried again three times.
+    On a full disk it waits until there is room or ``stop_waiting`` is set, and logs that once a minute. After any
+    other failure that may pass, it tries again up to three times.
 
     Args:
-        action: may be called again after an OSError.
+        action: a function that may be called again after an OSError.
 
     Returns:
         What ``action`` returned.

@@ -1,4 +1,4 @@
-"""JSON files with a checksum of their own, which reveals any changed byte; the digest of a sample of a large file."""
+"""Write and read JSON files whose own checksum reveals any changed byte; compute a digest of a large file's sample."""
 
 import hashlib
 import json
@@ -22,6 +22,7 @@ def write_checksummed(path: str | os.PathLike[str], content: Mapping[str, Any]) 
 
     Raises:
         ValueError: a number is not finite.
+        OSError: the file can't be written.
     """
     text = json.dumps({**content, _KEY: _BLANK}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     head, _, tail = text.rpartition(_BLANK)

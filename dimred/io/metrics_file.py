@@ -35,7 +35,7 @@ ACCURACY = "accuracy"
 
 
 def metric_text(name: str, value: float, decimals: int = 2) -> str:
-    """Format a metric's value: accuracy in percent with ``decimals`` decimals, others with four digits."""
+    """Format a metric's value: accuracy in percent with ``decimals`` decimals, others with four significant digits."""
     return f"{100 * value:.{decimals}f} %" if name == ACCURACY else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""The names of the files and folders of a run, each in this one place."""
+"""Name the files and folders of a run, each in this one place, and find checkpoints and snapshots by their names."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ RESULT = "result.json"
 
 
 def results_in(folder: Path) -> bool:
-    """Return whether a folder has files of a run other than logs and unfinished ones."""
+    """Return whether a folder holds anything other than a lock, logs and unfinished files."""
     return any(entry.name not in NOT_RESULTS and not is_temporary(entry.name) for entry in folder.iterdir())
 
 
@@ -51,7 +51,7 @@ class CheckpointPlace(NamedTuple):
 
 
 def checkpoint_place(path: Path) -> CheckpointPlace | None:
-    """Read the place from a name ``NAME-EPOCH_STEP.ckpt``; None for another name."""
+    """Read the place from a name ``NAME-EPOCH_STEP.ckpt``; None for any other name."""
     found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
     return CheckpointPlace(int(found[1]), int(found[2])) if found else None
 
@@ -62,7 +62,7 @@ def full_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def named_weights(argument: str, path: Path) -> str:
-    """Write the beginning of a message about a checkpoint argument: its name, its value, and its kind if known."""
+    """Return the beginning of a message about a checkpoint argument: its name, its value, and its kind if known."""
     kinds = {
         SNAPSHOTS: f"a snapshot (trainable weights alone; a full checkpoint is {full_checkpoint_beside(path)}), ",
         STAGE_2_CHECKPOINTS: "a network of stage 2, ",
@@ -72,7 +72,7 @@ def named_weights(argument: str, path: Path) -> str:
 
 
 def full_checkpoint_beside(weights: Path) -> str:
-    """Return the path of the full checkpoint to suggest in place of these weights."""
+    """Return the path of the full checkpoint to suggest in place of these weights, or a pattern if there is none."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
     found = {} if folder is None else full_checkpoints(folder)
     others = {epoch: path for epoch, path in found.items() if path != weights}

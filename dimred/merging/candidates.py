@@ -1,4 +1,4 @@
-"""The candidates of a merge: their scores, a line each in ``scores.jsonl``, and the choice among them."""
+"""Score the candidates of a merge, keep the scores in ``scores.jsonl``, and choose among them."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from dimred.merging.record import SPLITS, score_text
 
 _log = logging.getLogger(__name__)
 _FINALISTS = 3  # windows and profiles that are scored on ``select`` too
-_SOUP = 16  # most checkpoints that a soup is made of
+_SOUP = 16  # largest number of checkpoints that a soup is made from
 _NO_SPLITS = (
     "no greedy soup was tried, as it could only be judged by what it was made from; give the metric a second "
     "parameter, split"
@@ -31,7 +31,7 @@ _FAILURES = 3  # if the first three candidates all fail, the metric is at fault
 
 
 class BudgetSpentError(Exception):
-    """No evaluations are left."""
+    """The budget allows no further evaluation on ``search``."""
 
 
 class Average(NamedTuple):
@@ -39,7 +39,7 @@ class Average(NamedTuple):
 
     Attributes:
         kind: ``window``, ``profile`` or ``soup``.
-        name: what a reader sees.
+        name: its name in logs and tables.
         coefficients: c, one for each checkpoint.
     """
 
@@ -49,7 +49,7 @@ class Average(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An evaluation of an average on a split; ``score`` is None if it failed, otherwise ``failed``, the reason."""
+    """An evaluation of an average on a split: its ``score``, or in ``failed`` the reason why there is none."""
 
     average: Average
     split: str
@@ -96,8 +96,8 @@ class Scores:
             raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
         if other is not None:
             raise RunError(
-                f"{path} is of a merge with another {other}: {shown(earlier.get(other))}, not {shown(about[other])}; "
-                "name another --out, or remove it"
+                f"{path} is of a merge with a different {other}: {shown(earlier.get(other))}, not {shown(about[other])}"
+                "; name another --out, or remove it"
             )
         if not lines:
             self._append(about)
@@ -106,11 +106,11 @@ class Scores:
         return len(self._asked)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
-        """Return the trial of an average on a split, and make it if there is none; a failure is a trial too.
+        """Return the trial of an average on a split, which may have failed; evaluate it unless it has a score already.
 
         Raises:
             BudgetSpentError: the budget allows no further evaluation on ``search``.
-            SearchError: the first trials all failed; their file is removed, so that the next call begins anew.
+            SearchError: the first three trials all failed; the file is removed, so that the next call begins anew.
             CheckpointError: the average can't be made.
             OSError: the disk is full, or fails.
         """
@@ -118,7 +118,7 @@ class Scores:
         if key not in self._asked:
             if split == "search" and reestimate and len(self._on(split)) == self._budget:
                 raise BudgetSpentError
-            earlier = self._earlier.get(key)  # a failure may have passed, such as a timeout on a busy machine
+            earlier = self._earlier.get(key)  # an earlier call's failure, such as a timeout, is tried again
             trial = earlier if earlier and earlier.score else self._run(average, split, reestimate)
             self._asked[key] = trial._replace(average=average)
             failures = [one.failed for one in self._asked.values() if one.failed]
@@ -147,7 +147,7 @@ class Scores:
             file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
 
     def scored(self, split: str) -> list[tuple[Average, Candidate]]:
-        """Return the averages that have a score on a split, each as a candidate, the best first."""
+        """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
         found = [(trial.average, self.candidate(trial)) for trial in self._on(split) if trial.score]
         return sorted(found, key=lambda pair: pair[1].loss)
 
@@ -167,10 +167,10 @@ def _trial(content: dict[str, Any]) -> Trial:
 
 
 def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> str:
-    """Score on ``search``: uniform windows, profiles around the best of them, and with splits a greedy soup.
+    """Score uniform windows, profiles around the best of them and, with splits, a greedy soup on ``search``.
 
     Args:
-        scores: the scores, which get new ones.
+        scores: the scores of this merge; new ones are added.
         steps: steps of the checkpoints, oldest first.
         has_splits: whether the metric takes a split, so that a soup can be judged on another one.
 
@@ -195,7 +195,7 @@ def _average_of(window: Window, steps: Sequence[int]) -> Average:
 
 
 def _score_soup(scores: Scores, steps: Sequence[int]) -> None:
-    """Score the greedy soup of all checkpoints, or of 16 evenly spaced ones, the newest included."""
+    """Score the means that a greedy soup of all checkpoints tries, or of 16 evenly spaced ones if there are more."""
     n = len(steps)
 
     def loss(numbers: Sequence[int]) -> float:
@@ -214,10 +214,10 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     decides. Without splits, all are compared on ``search``.
 
     Returns:
-        The average to keep; those to show beside it; and the reason for the choice.
+        The average to keep; the averages to show in the table; and the reason for the choice.
 
     Raises:
-        SearchError: the metric failed on all of them.
+        SearchError: the metric failed on all of them, or the budget left none.
     """
     searched = [average for average, _ in scores.scored("search")]
     plain = [average for average in searched if average.kind != "soup"][:_FINALISTS]
@@ -243,7 +243,7 @@ def table(
     """Make the rows of the record's table, with [value, standard error] for each split.
 
     With splits, the kept average and the last of ``shown`` are also scored on ``test``. If the metric re-estimates
-    statistics, the kept average is also scored without that.
+    statistics, the kept average is also scored without re-estimation.
     """
     splits = [split for split in SPLITS if judge.has_splits or split == "search"]
 

@@ -43,16 +43,16 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
     """Open the checkpoints in ``sources``, and check that they are of one network.
 
     Args:
-        sources: a folder of checkpoints, or files, folders of shards, globs.
-        order: by ``step``, the number in the name of the file or folder; by ``name``; or by ``mtime``.
+        sources: one folder of checkpoints; or any number of files, folders of shards and globs.
+        order: what to sort by: ``step``, from the manifest or the file's or folder's name; ``name``; or ``mtime``.
 
     Returns:
         At least two checkpoints, the oldest first.
 
     Raises:
-        ConfigError: there is no checkpoint, or the names don't tell the order.
-        SeriesError: there is only one checkpoint.
-        CheckpointError: a file can't be read, is damaged or a pickle, or differs from the last in its network.
+        ConfigError: ``order`` is unknown, there is no checkpoint, or the names don't tell the order.
+        SeriesError: there is only one checkpoint, or a manifest is damaged.
+        CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.
     """
     if order not in ORDERS:
         raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
@@ -88,7 +88,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
 
 
 def listed(sources: Sources) -> list[str]:
-    """Return one path or several as a list of texts."""
+    """Return one path or several paths as a list of strings."""
     return [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
 
@@ -99,7 +99,7 @@ def select(
 
     Args:
         checkpoints: the checkpoints, oldest first.
-        last: keep only the newest so many of those between the steps; None for all.
+        last: number of checkpoints to keep, the newest of those between the steps; None for all.
         from_step, to_step: first and last step to keep; None for no limit.
 
     Raises:
@@ -162,10 +162,10 @@ def is_folder(checkpoint: Checkpoint) -> bool:
 
 
 def _matches(source: str) -> list[Path]:
-    """Return the path, or the paths that it matches as a glob; ConfigError if there are none."""
+    """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none."""
     path = Path(source)
     found = [path] if path.exists() else []
-    with suppress(ValueError):  # of a "**" beside other letters
+    with suppress(ValueError):  # raised for a "**" beside other characters
         found = found or sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
     if not found:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
@@ -202,7 +202,7 @@ def _index_files(folder: Path) -> list[Path]:
 
 
 def read_one(path: Path) -> Checkpoint:
-    """Open a checkpoint: a file, a folder with one, or shards; its step is left at 0.
+    """Open a checkpoint: a file, a folder with one file of weights, or shards. Its step is left at 0.
 
     Raises:
         CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.

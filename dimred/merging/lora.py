@@ -1,12 +1,12 @@
-"""LoRA adapters: average what they add to the network, s B A, and write it as one adapter.
+"""Average LoRA adapters: the mean of what they add to the network, s B A, is written as one adapter.
 
 With s = alpha / r, or alpha / sqrt(r) for rsLoRA (Kalajdzievski, 2023, arXiv 2312.03732), the mean of N adapters is
 
     sum(c_i s B_i A_i) / sum(c_i) = s' [B_1 ... B_N] [f_1 A_1; ...; f_N A_N]
 
-which is an adapter of rank N r. (The mean of the B times the mean of the A is another matrix.) The common part of the
-f_i goes into s', by the new alpha, so that equal coefficients leave every factor unchanged. For a smaller rank the
-largest singular values of the sum are kept; QR decompositions of both sides first reduce it to an N r x N r matrix.
+which is an adapter of rank N r. (The mean of the B times the mean of the A is a different matrix.) The common part of
+the f_i goes into s' through the new alpha, so that equal coefficients leave every factor unchanged. For a smaller rank,
+the largest singular values of the sum are kept; QR decompositions of both sides reduce it to N r x N r first.
 """
 
 import json
@@ -99,19 +99,19 @@ def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
     elif (start := config.get("init_lora_weights")) not in _INITIALISATIONS:
         wrong = f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT make it plain LoRA"
     elif checkpoint.files[0].suffix != ".safetensors":
-        wrong = f"{checkpoint.files[0].name} is no .safetensors file"
+        wrong = f"{checkpoint.files[0].name} is not a .safetensors file"
     else:
         pairs = factors_of(checkpoint)
         names = {*pairs, *pairs.values()}
         odd = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name) and name not in names), None)
-        wrong = f"{shown(odd)} is no factor with a partner of the same rank" if odd else "it has no factors"
+        wrong = f"{shown(odd)} is not a factor with a partner of the same rank" if odd else "it has no factors"
         if not odd and pairs:
             return
     raise CheckpointError(f"{checkpoint.path} is an adapter that can't be averaged: {wrong}")
 
 
 def _comparable(value: object) -> object:
-    """Return a form of a value in which lists are sorted, and empty values are None, to compare two of them."""
+    """Return a value in a form that can be compared: lists are sorted, and empty values are None."""
     return sorted(value, key=str) if isinstance(value, list) else value or None
 
 
@@ -138,8 +138,8 @@ class LowRankMean:
     Attributes:
         config: configuration of the result.
         shapes: name -> shape of each of its factors.
-        lost: what the limit cost, as a share of the norm of what the mean adds to all modules; 0 until ``factors`` has
-            ended.
+        lost: what the limit cost, as a share of the norm of what the mean adds to all modules; 0 until ``factors`` is
+            exhausted.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
@@ -156,7 +156,7 @@ class LowRankMean:
             if before.get(key):
                 changes[key] = {pattern: new(value) for pattern, value in before[key].items()}
         if any(before.get(key) != new for key, new in changes.items()):
-            # An initialisation may not allow every rank, and is loaded over.
+            # PEFT's special initialisations don't allow every rank, and loading the factors replaces them anyway.
             changes["init_lora_weights"] = True
         self.config = before | changes
         self.lost = 0.0
@@ -167,16 +167,16 @@ class LowRankMean:
             self.shapes[b] = (tensors[b].shape[0], rank, *tensors[b].shape[2:])
 
     def rank_of(self, rank: int) -> int:
-        """Return the rank that the mean has where the adapters have ``rank``."""
+        """Return the rank of the mean in a module whose adapters have rank ``rank``."""
         found = len(self._used) * rank
         return found if self._largest_rank is None else min(found, self._largest_rank)
 
     def _growth_of(self, rank: int) -> float:
-        """Return the ratio of the new divisor in s to the old one: without a limit N, or sqrt(N) for rsLoRA."""
+        """Return the ratio of the new divisor in s to the old one; without a limit it is N, or sqrt(N) for rsLoRA."""
         return (self.rank_of(rank) / rank) ** self._power
 
     def _alpha_of(self, factor: str) -> float:
-        """Return the alpha of a factor's module: that of the first pattern that fits its name's end, as PEFT does."""
+        """Return the alpha of a factor's module, as PEFT does: by the first fitting pattern, else ``lora_alpha``."""
         module = factor.partition(".lora_")[0].removeprefix("base_model.model.")
         patterns = self.config.get("alpha_pattern") or {}
         fitting = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
@@ -244,7 +244,7 @@ def _whole(number: float) -> float | int:
 
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
-    """Write the result's configuration as PEFT does, unless it equals the copied one of the input."""
+    """Write the result's configuration as PEFT does, unless it equals the input's, which is in the folder already."""
     path = folder / CONFIG
     if mean.config != json.loads(path.read_bytes()):
         path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

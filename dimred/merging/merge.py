@@ -1,7 +1,7 @@
 """``dimred.merge``: an average of the checkpoints of a training run, given by a profile or chosen by a metric.
 
-A metric scores all candidates on the split ``search``, and the best few on ``select``, which decides; the chosen one is
-also scored on ``test``.
+A metric scores all candidates on the split ``search``. If it takes a split as an argument, it also scores the best few
+on ``select``, which decides, and the chosen one on ``test``.
 """
 
 import contextlib
@@ -50,24 +50,24 @@ def merge(
 ) -> dict[str, Any]:
     """Average checkpoints by a profile, or choose the one of many averages that a metric scores best.
 
-    The result has the format and layout of the checkpoints. For LoRA adapters it is an adapter, the mean of what they
-    add to the network. Its record is ``OUT.json``, and ``README.md`` in a folder; with a metric, all scores are in the
-    folder ``OUT.merge``. To continue a call that was stopped or killed, repeat it.
+    The result has the layout of the last checkpoint, or of ``rest``. For LoRA adapters it is an adapter, the mean of
+    what they add to the network. Its record is ``OUT.json``; a folder also gets a model card, ``README.md``. With a
+    metric, all scores are in the folder ``OUT.merge``. To continue a call that was stopped or killed, repeat it.
 
     Args:
-        checkpoints: a folder, or files, folders of shards, globs.
-        out: the file, or for shards the folder, to write; must not exist.
+        checkpoints: one folder; or any number of files, folders of shards and globs.
+        out: the new file, with the checkpoints' ending or ``.safetensors``; or the new folder, for shards or adapters.
         metric: ``FILE.py:NAME``; or a function, which runs in this process, without a timeout. See ``FunctionMetric``.
         metric_command: a command instead of ``metric``; see ``command_metric``.
-        minimize, maximize: whether a lower or a higher score is better.
+        minimize, maximize: whether a lower or a higher score is better; a metric needs exactly one of them.
         budget: limit on evaluations on ``search``; by default all candidates are scored.
         timeout: limit on one evaluation, in seconds.
         profile: without a metric, how much each checkpoint counts; see ``profile_coefficients``; default ``uniform``.
-        last: take only the newest so many checkpoints.
+        last: number of checkpoints to take, the newest; by default all.
         from_step, to_step: take only checkpoints between these steps, both included.
         order: what to sort the checkpoints by: ``step``, ``name`` or ``mtime``.
-        dtype: type of the weights written, such as ``float32``; default the checkpoints' own.
-        rest: the checkpoint to copy all else from; default the last one.
+        dtype: type of the weights written, such as ``float32``; default that of the last checkpoint or ``rest``.
+        rest: the checkpoint to copy everything but the weights from; default the last one.
         lora_rank: largest rank of the mean of LoRA adapters; default no limit, so that the mean is exact.
 
     Returns:
@@ -75,11 +75,12 @@ def merge(
 
     Raises:
         ConfigError: an argument is not allowed.
-        CheckpointError: a checkpoint is damaged, or belongs to another network.
+        CheckpointError: a checkpoint is damaged, or belongs to a different network.
         SeriesError: too few checkpoints are left.
-        SearchError: the metric fails on every candidate.
+        SearchError: the metric fails on the first three candidates, or on every candidate.
+        RunError: another process is writing ``out``, or ``OUT.merge`` is damaged or belongs to a different merge.
         FaultError: a file can't be written.
-        StoppedError: the user pressed ctrl-C.
+        StoppedError: the user pressed ctrl-C while a metric was scoring.
     """
     checkpoints = listed(checkpoints)
     command = _command(locals())
@@ -105,7 +106,7 @@ def merge(
     if rest is not None and is_lora:
         raise ConfigError(f"--rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
     if lora_rank is not None and not is_lora:
-        raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are no LoRA adapters; leave it out")
+        raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
     template = chosen[-1] if rest is None else read_one(Path(rest))
     if difference := chosen[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")

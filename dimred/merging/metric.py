@@ -1,7 +1,7 @@
-"""The user's metric: a function of this process; or a function of a file, or a command, in a process of its own.
+"""The user's metric: a function in this process; or a function from a file, or a command, in a process of its own.
 
-``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]`` is that process: it loads NAME from the file SOURCE, or
-takes the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
+That process is ``python -m dimred.merging.metric DESCRIPTOR SOURCE [NAME]``: it loads NAME from the file SOURCE, or
+without NAME runs the command SOURCE, and answers questions in JSON over the socket DESCRIPTOR.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Score(NamedTuple):
     Attributes:
         value: the score.
         error: its standard error; None if it isn't known.
-        samples: one number for each sample, with ``value`` as mean; None if the metric gives one number.
+        samples: one number for each sample, whose mean is ``value``; None if the metric gives one number.
     """
 
     value: float
@@ -61,7 +61,7 @@ class FunctionMetric:
 
     Args:
         function: the function.
-        hook: ``reestimate(candidate)``; returns name -> array of new statistics, which are written into the candidate.
+        hook: ``reestimate(candidate)``, which returns new statistics, name -> array, to write into the candidate.
 
     Attributes:
         has_splits: whether the function takes the split.
@@ -113,12 +113,12 @@ def command_metric(command: str) -> FunctionMetric:
 
 
 class ProcessMetric:
-    """A metric in a process of its own, which may fail, hang or die, and is then started again.
+    """A metric in a process of its own, which is started again after it has hung or died.
 
     Args:
         option: ``--metric`` or ``--metric-command``.
         source: ``FILE.py:NAME``, a function in a file that may also define ``reestimate(candidate)``; or a command.
-        timeout_seconds: limit on one evaluation; a process that takes longer is ended.
+        timeout_seconds: limit on loading, on a score and on a re-estimation; a process that takes longer is ended.
         log: file for what the process prints.
 
     Raises:
@@ -250,7 +250,7 @@ def _end_with(connection: Connection) -> None:
 
 
 def _serve(connection: Connection, source: str, name: str = "") -> None:
-    """Load the metric, send what it can do, and answer questions until the merge ends.
+    """Load the metric, send whether it takes splits and re-estimates, and answer questions until the merge ends.
 
     An answer is [why it failed, None] or [None, result].
     """

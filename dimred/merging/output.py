@@ -1,4 +1,4 @@
-"""Write a merged network with the format, names, types, shards and metadata of the last input."""
+"""Write a merged network with the names, types, shards and metadata of its template: the last input, or ``--rest``."""
 
 import json
 import os
@@ -25,7 +25,7 @@ DTYPES: dict[str, np.dtype | str] = {
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")  # a model's configuration, tokenizer and code
 _NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
 _COPY_BYTES = 1 << 20
-# From here on numbers are rounded to an infinite one.
+# Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
     np.dtype("<f2"): 65_520.0, np.dtype("<f4"): (2 - 2**-24) * 2.0**127, BFLOAT16: (2 - 2**-8) * 2.0**127
 }  # fmt: skip
@@ -62,9 +62,10 @@ def write_network(
 ) -> dict[str, str]:
     """Write the template's entries, with the mean sum(c_i x_i) / sum(c_i) in place of its weights.
 
-    For LoRA adapters it is the mean of their products, see ``LowRankMean``.
+    BatchNorm statistics are averaged too if the template is one of the checkpoints. The factors of LoRA adapters are
+    those of ``LowRankMean``, the mean of the adapters' products.
 
-    After an error a part of the result may be there.
+    After an error, part of the result may be left in ``out``.
 
     Args:
         checkpoints: checkpoints of one network.
@@ -146,7 +147,7 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
 
 
 def _copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Copy the configuration, tokenizer, code and index that a framework needs to load the folder."""
+    """Copy the configuration, tokenizer, code and index that a framework loads, and the card under another name."""
     for file in sorted(template.files[0].parent.iterdir()):
         known = file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS
         if file.is_file() and (known or file.name == CARD):
@@ -159,7 +160,7 @@ def _copy_companions(template: Checkpoint, folder: Path) -> None:
         written = [place for file in template.files for place in read_index(folder / file.name).values()]
         total = sum(place.n_bytes for place in written)
         metadata = content.get("metadata")
-        if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # another --dtype
+        if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # --dtype has changed it
             metadata["total_size"] = total
             index.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -175,7 +176,7 @@ def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
 
 
 def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:
-    """Write float64 values, rounded once, as the entries from ``start`` on of the tensor at ``place`` in a file."""
+    """Write float64 values, rounded once, into a file: as the entries from ``start`` on of the tensor at ``place``."""
     content, done = round_to(values, place.dtype).view(np.uint8), 0
     for offset, length in place.ranges(start * place.storage.itemsize, content.size):
         write_exactly(descriptor, content[done : done + length], offset)
@@ -191,7 +192,7 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     single, halves = bits.view(np.float32), bits.view("<u2")
     with np.errstate(over="ignore"):
         np.copyto(single, values, casting="same_kind")
-    single[np.isnan(single)] = np.nan  # one whose lower bits are set would become -0.0
+    single[np.isnan(single)] = np.nan  # a NaN whose bits are all set would be rounded to -0.0
     # Adding half of the last bit rounds, but is wrong if the float32 lies half way between two bfloat16. Then the
     # float64 that it was rounded from decides; for a true tie, the even one is taken.
     ties = np.flatnonzero(halves[::2] == 0x8000)
@@ -209,7 +210,7 @@ def put_statistics(candidate: Path, statistics: object) -> None:
         statistics: name -> array.
 
     Raises:
-        ConfigError: ``statistics`` holds something else than finite statistics of this network.
+        ConfigError: ``statistics`` holds anything other than finite statistics of this network.
     """
     checkpoint = read_one(candidate)
     if not isinstance(statistics, Mapping) or not {*statistics} <= {*checkpoint.statistics}:

@@ -19,8 +19,8 @@ from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.merging.lora import CONFIG
 
-CARD = "README.md"  # of a model, as hubs have it
-INPUT_CARD = "README.input.md"  # the last input's
+CARD = "README.md"  # a model's card, named as hubs expect
+INPUT_CARD = "README.input.md"  # a copy of the last input's card
 WORK_FOLDER = ".merge"  # ends the name of the folder with the scores
 _FORMAT, _VERSION = "dimred merge", 2
 _LIBRARIES = ("dimred", "numpy", "safetensors")
@@ -73,14 +73,14 @@ def record_of(
     dtype: str | None,
     command: str,
 ) -> dict[str, Any]:
-    """Describe what a result was made from.
+    """Describe what a result was made from, as a dictionary for ``json.dumps``.
 
     Args:
         checkpoints: the checkpoints, oldest first.
         coefficients: float64 (N,), with any sum that is not 0.
-        template: the checkpoint that all else was copied from.
+        template: the checkpoint that everything but the weights was copied from.
         order: what the checkpoints were sorted by.
-        dtype: type of the weights, as the user gave it.
+        dtype: type of the weights, as the user gave it; None if they kept theirs.
         command: the command that makes the result again.
 
     Raises:
@@ -118,7 +118,7 @@ def describe(made: Path, out: Path, record: dict[str, Any]) -> None:
 
 
 def has_record(out: Path) -> bool:
-    """Return whether a file or folder is the result of a merge."""
+    """Return whether a file or folder has the record of a merge beside it."""
     try:
         record = json.loads(record_path(out).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -173,7 +173,7 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
         *(_markdown(headings, rows) for headings, rows in tables_of(record)),
     ]
     if "table" in record:
-        error = "Scores are means ± their standard errors, where the metric tells these"
+        error = "Scores are means ± their standard errors, where the metric gives them"
         parts.append(f"{error}; {record['better']} is better. The metric: `{record['metric']}`.")
     parts.append(f"The call, as a command:\n\n```sh\n{record['command']}\n```")
     if (folder / INPUT_CARD).exists():

@@ -16,7 +16,7 @@ from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
 
-# Other programs may orthonormalise in float32; a larger deviation is not an orthonormal basis.
+# Other programs may orthonormalise in float32; rows with a larger deviation are not an orthonormal basis.
 _FOREIGN_TOLERANCE = 1e-3
 _STRIP = 16_384  # columns that are checked at once
 # Errors of NumPy's reader for damaged headers, found by fuzzing.
@@ -30,7 +30,7 @@ _HEADER_ERRORS = (
 class SubspaceBasis:
     """The basis P of a subspace of weight space, with orthonormal rows.
 
-    Everything but the rows is read from ``pca_mat.h5``; without that file it is None.
+    Everything but the rows is read from ``pca_mat.h5``; without that file it is None, or empty (``snapshots``).
 
     Attributes:
         components: float32 (k, M), memory-mapped; row i is the direction of the i-th largest variance.
@@ -41,7 +41,7 @@ class SubspaceBasis:
         explained_variance: the variance along each row, float64 (k,): singular_values^2 / (N - 1).
         explained_variance_ratio: the share of the snapshots' variance along each row, float64 (k,).
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
-        layout: the layout of the weights, which tells what each column is.
+        layout: the layout of the weights, which says which weight each column is.
         snapshots: the snapshots that it was made from.
         digest: digest of the rows; shows that the two files belong together.
         deviation: max |P P' - I|, measured on these rows.
@@ -71,7 +71,7 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """Summarise the basis: sizes, and the share of the variance that the leading rows explain; None if unknown."""
+        """Summarise the basis: sizes, and the first rows' share of the snapshots' variance, None if unknown."""
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),
@@ -81,7 +81,7 @@ class SubspaceBasis:
         }
 
     def project(self, weight_vector: np.ndarray) -> np.ndarray:
-        """Return the coordinates P v, float64 (k,), of a vector of shape (M,)."""
+        """Return the coordinates P v, float64 (k,), of a vector v (M,); BasisMismatchError for another shape."""
         if weight_vector.shape != (self.n_weights,):
             raise BasisMismatchError(
                 f"weight_vector has shape {weight_vector.shape}; this basis needs ({self.n_weights},)."
@@ -93,7 +93,7 @@ class SubspaceBasis:
         return coordinates
 
     def back_project(self, coordinates: np.ndarray) -> np.ndarray:
-        """Return the vector P' c, float32 (M,), of coordinates of shape (k,)."""
+        """Return the vector P' c, float32 (M,), of coordinates c (k,); BasisMismatchError for another shape."""
         if coordinates.shape != (self.n_components,):
             raise BasisMismatchError(
                 f"coordinates has shape {coordinates.shape}; this basis needs ({self.n_components},)."
@@ -107,7 +107,7 @@ class SubspaceBasis:
     def check(self, layout: WeightLayout) -> None:
         """Check that the columns are the weights of ``layout``, in its order.
 
-        For a bare ``.npy`` only their number can be checked.
+        For a bare ``.npy``, only the number of columns can be checked.
 
         Raises:
             BasisMismatchError: the columns are other weights; the message explains the first difference.
@@ -124,10 +124,10 @@ class SubspaceBasis:
 
 
 def check_out(path: Path, *, overwrite: bool) -> None:
-    """Check that ``path`` is a ``.npy`` in a folder that exists, and replaces no other result unless ``overwrite``.
+    """Check that a basis can be written to ``path``, and replaces no other result unless ``overwrite``.
 
     Raises:
-        ConfigError: it can't be used.
+        ConfigError: it does not end in ``.npy``, its folder does not exist, or a result would be replaced.
     """
     if path.suffix != ".npy":
         raise ConfigError(f"out is {str(path)!r}; the name of a basis must end in .npy.")
@@ -154,11 +154,11 @@ def load_basis(
     *,
     verify: bool = True,
 ) -> SubspaceBasis:
-    """Open a basis, and check it.
+    """Open a basis, check it, and return it memory-mapped.
 
-    If ``pca_mat.h5`` is beside it, the rows must be those it was written with, and its layout must be the network's. A
-    bare ``.npy`` from elsewhere (MindSpore's boost module; float64 too) must have as many columns as the network has
-    weights, and orthonormal rows; a warning says what can't be checked.
+    If ``pca_mat.h5`` is beside the file, the rows must be those that it describes, and its layout must be the
+    network's. A bare ``.npy`` from elsewhere, such as MindSpore's boost module, in float32 or float64, must have
+    orthonormal rows, and as many columns as the network has weights; a warning says what can't be checked.
 
     Args:
         path: the ``.npy`` file.
@@ -244,7 +244,7 @@ def check_orthonormal(components: np.ndarray, path: Path) -> None:
     """Check that max |P P' - I|, measured in float64, is small, for rows (k, M) read from ``path``.
 
     Raises:
-        BasisMismatchError: a number is not finite (the first is named), or rows are not orthonormal (the worst are).
+        BasisMismatchError: a number is not finite, or rows are not orthonormal; the message names the place.
     """
     row_gram = np.zeros((len(components), len(components)))
     for start in range(0, components.shape[1], _STRIP):

@@ -46,7 +46,7 @@ def fit_basis(
     skip_bad: bool = False,
     progress: Progress = lambda *_: None,
 ) -> SubspaceBasis:
-    """Fit an orthonormal basis of the subspace that the snapshots of a series span.
+    """Fit an orthonormal basis of the subspace that the snapshots of a series span, and return it memory-mapped.
 
     With the snapshots as the rows of X (N x M) and their mean m: X - 1m' = U S P, where (X - 1m')(X - 1m')' = U S^2 U'
     is the N x N Gram matrix. Two passes over the columns are made, in float64: one forms the Gram matrix, the other
@@ -54,21 +54,21 @@ def fit_basis(
     to float32 accuracy; they are then orthonormalised and written again.
 
     The rows go to ``out``, and mean, spectrum, layout and sources to an ``.h5`` file beside it, each whole or not at
-    all. If ``out`` is this very basis already, nothing is written.
+    all. If ``out`` already is this basis, nothing is written.
 
     Args:
         series: the snapshots, or their folder.
         n_components: k; default 32, and for kind "snapshots" all N.
         out: the ``.npy`` file; by default the result lives in unnamed temporary files.
         kind: "pca", or "snapshots" for Gram-Schmidt of the last k raw snapshots (trainable averaging).
-        network: a MindSpore cell whose trainable parameters make the columns.
+        network: a MindSpore cell whose trainable parameters become the columns.
         layout: the layout of the columns, in place of a network; for the default see ``WeightMatrix``.
-        overwrite: whether to replace an ``out`` that is another basis.
+        overwrite: whether to replace an ``out`` that is a different basis.
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
         progress: called often, from several threads, with (phase, columns done, columns in all).
 
     Raises:
-        ConfigError: an argument is not allowed, or ``out`` exists.
+        ConfigError: an argument is not allowed, or ``out`` exists and may not be replaced.
         SeriesError: there are too few snapshots (a PCA needs k + 1, "snapshots" k), or they span too few directions.
         CheckpointError: a snapshot is missing, damaged, changed, or has numbers that are not finite.
         DimredError: ``out`` can't be written.
@@ -113,7 +113,7 @@ def fit_basis(
 def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> bool:
     """Return whether ``target`` is the basis of these snapshots, undamaged.
 
-    It is always false for a folder without a manifest, because the digests of its snapshots are not known yet.
+    The answer is False if no manifest has the snapshots' digests in this layout, because nothing can be compared.
     """
     if not target.exists() or not metadata_path(target).exists():
         return False
@@ -140,7 +140,7 @@ def _make(
 ) -> None:
     """Compute the basis and write both files, the metadata first.
 
-    A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with another digest.
+    A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with a different digest.
     """
     n_snapshots, n_weights = matrix.shape
     centred = kind == "pca"

@@ -33,8 +33,8 @@ def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None
     """Estimate the disk and memory that a basis of N snapshots of M weights takes, in bytes.
 
     Returns:
-        ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the rows and twice
-        the mean; and ``memory_bytes``, the process's own memory without memory-mapped pages.
+        A dictionary of ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the
+        rows and twice the mean; and ``memory_bytes``, the process's own memory without memory-mapped pages.
     """
     k = n_components or 32
     blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
@@ -93,7 +93,7 @@ def rows_pass(
         matrix: the snapshots X, (N, M).
         coefficients: float64 (k, N).
         rows: gets an ``.npy`` array (k, M); earlier content is overwritten.
-        mean: gets M numbers without a header.
+        mean: gets the mean, float32 (M,), without a header.
         progress: called after each block.
         centred: whether to subtract the mean from the snapshots.
 
@@ -153,7 +153,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
     """Return the error for the first number in a block that is not finite.
 
-    There is one if a sum of products is not finite: finite float32 numbers have finite products in float64.
+    If a Gram matrix is not finite, there is one, as products of finite float32 numbers are finite in float64.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout

@@ -40,7 +40,7 @@ def metadata_path(npy: Path) -> Path:
 def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
     """Write the ``.h5`` file, whole or not at all, from the fields of a ``SubspaceBasis`` by name.
 
-    It holds a data set for each array, and the rest as JSON in ``about``.
+    The file holds a data set for each array, and the rest as JSON in ``about``.
     """
     about = {
         "kind": fields["kind"],
@@ -59,7 +59,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def checksum_of(path: Path) -> bytes:
-    """Compute what the first ``CHECKSUM_BYTES`` of a ``.h5`` file must be, from the rest."""
+    """Compute the first ``CHECKSUM_BYTES`` bytes that a ``.h5`` file must have, from the SHA-256 of the rest."""
     with path.open("rb") as file:
         file.seek(CHECKSUM_BYTES)
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -54,14 +54,14 @@ def principal_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
     """Compute the first principal directions: P = S^-1 U' X with X X' = U S^2 U', X centred.
 
     Each direction's sign is chosen so that one score is positive: that of the earliest snapshot whose score is within
-    1 % of the largest. So a basis is reproducible, even where two scores differ only by rounding.
+    1 % of the largest. So a basis is reproducible even if two scores differ only by rounding.
 
     Args:
         gram: float64 (N, N), about the mean.
         n_components: k.
 
     Returns:
-        float64 (k, N); row i of the basis is ``coefficients[i] @ snapshots``.
+        The coefficients, float64 (k, N); row i of the basis is ``coefficients[i] @ X``.
 
     Raises:
         SeriesError: the snapshots span fewer than k directions.
@@ -91,7 +91,7 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
         n_components: k <= N.
 
     Returns:
-        float64 (k, N), as ``principal_directions``.
+        The coefficients, float64 (k, N); row i of the basis is ``coefficients[i] @ X``, with all N snapshots in X.
 
     Raises:
         SeriesError: the snapshots are linearly dependent.
@@ -118,8 +118,8 @@ def too_few_directions(what: str, rank: int) -> SeriesError:
 def spread_along(gram: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """Compute the spread of the centred snapshots along each row c_i X of a basis.
 
-    The coordinates along row i are J X X' c_i, for X about any point. For principal directions their norms are the
-    singular values.
+    The coordinates along row i are J X X' c_i, with J as in ``centre_gram``, for X about any point. For principal
+    directions, their norms are the singular values.
 
     Args:
         gram: float64 (N, N), X X'.
@@ -138,10 +138,10 @@ def deviation(row_gram: np.ndarray) -> float:
 
 
 def repair_transform(row_gram: np.ndarray) -> np.ndarray | None:
-    """Return the lower triangular T, float64 (k, k), that makes T P orthonormal: T = L^-1 with P P' = L L'.
+    """Return the lower triangular T, float64 (k, k), that makes T P orthonormal, or None if rows are dependent.
 
-    A triangular T changes a row only by those before it. So the first rows, which carry the most variance and are the
-    most accurate, change the least. It is None if the rows are linearly dependent.
+    T = L^-1 with P P' = L L'. A triangular T changes a row only by those before it. So the first rows, which carry the
+    most variance and are the most accurate, change the least.
     """
     try:
         return np.linalg.inv(np.linalg.cholesky(row_gram))

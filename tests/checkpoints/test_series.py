@@ -171,8 +171,8 @@ def test_folders_that_are_no_series_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: c.update(format="other"), "it is no 'dimred snapshot series' of version 2"),
-        (lambda c: c.update(version=9), "it is no 'dimred snapshot series' of version 2"),
+        (lambda c: c.update(format="other"), "it is not a 'dimred snapshot series' of version 2"),
+        (lambda c: c.update(version=9), "it is not a 'dimred snapshot series' of version 2"),
         (lambda c: c.update(layout={}), "stored layout"),
         (lambda c: c.update(entries=None), "an entry is None"),
         (lambda c: c["entries"][0].update(step="1"), "an entry is"),

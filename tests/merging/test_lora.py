@@ -117,7 +117,7 @@ def test_a_metric_chooses_among_adapters(tmp_path: Path, rank: int | None) -> No
     np.testing.assert_allclose(kept, oracle.nearest_of_rank(good, rank or 12), rtol=0, atol=1e-5)
     shutil.rmtree(tmp_path / "best")
     (tmp_path / "best.json").unlink()
-    with pytest.raises(RunError, match=f"is of a merge with another lora_rank: {rank}, not 2; name another --out"):
+    with pytest.raises(RunError, match=f"is of a merge with a different lora_rank: {rank}, not 2; name another --out"):
         dimred.merge(tmp_path / "run", tmp_path / "best", metric=distance, minimize=True, lora_rank=2)
 
 
@@ -154,8 +154,8 @@ ONES = np.ones((4, 2), np.float32)
 @pytest.mark.parametrize(
     ("tensors", "said"),
     [
-        (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is no factor with a partner"),
-        (adapter(1) | {"model.x.lora_A.weight": ONES}, "'model.x.lora_A.weight' is no factor with a partner"),
+        (adapter(1) | {"model.dense.lora_magnitude": ONES}, "lora_magnitude' is not a factor with a partner"),
+        (adapter(1) | {"model.x.lora_A.weight": ONES}, "'model.x.lora_A.weight' is not a factor with a partner"),
         ({HEAD: ONES}, "is an adapter that can't be averaged: it has no factors"),
     ],
 )
@@ -194,7 +194,7 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         assert said in str(refused.value)
     for number in (1, 2):
         write_file(tmp_path / "plain" / f"n-{number}.safetensors", {"w": ONES})
-    with pytest.raises(ConfigError, match="--lora-rank is 4, but the checkpoints are no LoRA adapters; leave it out"):
+    with pytest.raises(ConfigError, match="--lora-rank is 4, but the checkpoints are not LoRA adapters; leave it out"):
         dimred.merge(tmp_path / "plain", tmp_path / "mean.safetensors", lora_rank=4)
 
 

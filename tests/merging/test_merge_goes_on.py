@@ -136,8 +136,8 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "damage", "said"),
     [
-        ({"minimize": False, "maximize": True}, (), "of a merge with another better: 'lower', not 'higher'"),
-        ({"last": 5}, (), "of a merge with another digest of the checkpoints: '"),
+        ({"minimize": False, "maximize": True}, (), "of a merge with a different better: 'lower', not 'higher'"),
+        ({"last": 5}, (), "of a merge with a different digest of the checkpoints: '"),
         ({}, ('"average"', '"averages"'), "scores.jsonl is damaged (KeyError: 'average'); move it away"),
         ({}, (r"\A.*\n", "[1]\n"), "scores.jsonl is damaged (AttributeError: "),
     ],
