@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ import psutil
 from dimred.errors import ConfigError, RunError
 
 _log = logging.getLogger(__name__)
-_HOST = re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16]  # names may differ at their ends alone
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
 
 

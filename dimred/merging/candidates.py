@@ -21,7 +21,7 @@ _FINALISTS = 3  # windows and profiles that are scored on ``select`` too
 _SOUP = 16  # largest number of checkpoints that a soup is made from
 _NO_SPLITS = (
     "no greedy soup was tried, as it could only be judged by what it was made from; give the metric a second "
-    "parameter, split"
+    "parameter, split (a command, {split})"
 )
 _NO_ERROR = (
     "the metric gives one number, so a difference can't be told from chance; let it return one number for each sample, "
@@ -222,7 +222,8 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     searched = [average for average, _ in scores.scored("search")]
     plain = [average for average in searched if average.kind != "soup"][:_FINALISTS]
     soups = [average for average in searched if average.kind == "soup"][:1]
-    shown = [*dict.fromkeys([*plain, *soups, _average_of(Window(len(steps) - 1, len(steps)), steps)])]
+    last = _average_of(Window(len(steps) - 1, len(steps)), steps)
+    shown = [*(average for average in (*plain, *soups) if average != last), last]
     split, rivals = ("select", shown) if has_splits else ("search", searched)
     trials = [scores.get(average, split) for average in rivals]
     measured = [trial for trial in trials if trial.score is not None]

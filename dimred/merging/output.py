@@ -46,7 +46,8 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
     if kind and out.suffix:
         raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
     if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
-        raise ConfigError(f"--out is {str(out)!r}; its name must end in {suffix}, as the checkpoints' do")
+        endings = " or ".join(dict.fromkeys([suffix, ".safetensors"]))
+        raise ConfigError(f"--out is {str(out)!r}; its name must end in {endings}, for checkpoints in {suffix}")
     if dtype is not None and (out.suffix or suffix) != ".safetensors":
         raise ConfigError(f"--dtype is {dtype!r}, which needs a .safetensors file; --out is {str(out)!r}")
 

@@ -1,5 +1,6 @@
 """Files appear whole or not at all, leftovers of a killed writer go, and one process at a time holds a folder."""
 
+import importlib.util
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dimred.errors import RunError
+from dimred.io import atomic
 from dimred.io.atomic import LOCK, FolderLock, atomic_folder, atomic_write, open_atomic, remove_leftovers
 from tests.helpers.processes import held, slow_writer
 
@@ -54,6 +56,22 @@ def test_leftovers_of_a_killed_process_are_removed_and_others_kept(tmp_path):
     (tmp_path / ".writing-mine.tmp").write_text("not ours")
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".writing-mine.tmp"]
+
+
+def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = set()
+    for number in range(2):
+        monkeypatch.setattr(
+            "socket.gethostname", lambda number=number: f"a-deployment-with-a-long-name-worker-{number}"
+        )
+        spec = importlib.util.spec_from_file_location("as_on_that_host", atomic.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with module.open_atomic(tmp_path / "file") as file:
+            hosts.add(Path(file.name).name.split("-")[1])
+    assert len(hosts) == 2
 
 
 def test_leftovers_of_another_user_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

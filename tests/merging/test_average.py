@@ -127,7 +127,7 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("run", {}, "exists already; name another"),
         ("mine.safetensors", {}, "mine.safetensors.json' exists already"),
         ("gone/avg.safetensors", {}, "in a folder that does not exist"),
-        ("avg.ckpt", {}, "its name must end in .safetensors"),
+        ("avg.ckpt", {}, "its name must end in .safetensors, for checkpoints in .safetensors"),
         ("avg.safetensors", {}, "the checkpoints are in shards; name a folder"),
         ("avg.safetensors", {"dtype": "int8"}, "--dtype is 'int8'; allowed: float64, float32"),
         ("avg.safetensors", {"profile": "bell"}, "--profile is 'bell'"),

@@ -52,7 +52,7 @@ def test_one_number_without_splits_keeps_the_best_window_or_profile(tmp_path: Pa
     assert record["why"] == (
         "the best on 'search'; the metric gives one number, so a difference can't be told from chance; let it return "
         "one number for each sample, or (number, standard error); no greedy soup was tried, as it could only be judged "
-        "by what it was made from; give the metric a second parameter, split"
+        "by what it was made from; give the metric a second parameter, split (a command, {split})"
     )
 
 
@@ -66,6 +66,18 @@ def test_the_last_checkpoint_is_scored_on_select_whatever_search_thought_of_it(p
     record = dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
     assert record["table"][0]["name"] == record["kept"]["name"] == "the snapshot of step 9"
     np.testing.assert_array_equal(read_file(planted / "x.safetensors")["w"], newest)
+
+
+def test_the_last_checkpoint_is_scored_on_test_also_as_a_finalist(planted: Path) -> None:
+    newest = read_file(planted / "run" / f"n-{N - 1}.safetensors")["w"]
+
+    def score(tensors: dict[str, np.ndarray], split: str) -> float:
+        distance = float(np.linalg.norm(tensors["w"] - newest))
+        return distance if split == "search" else -distance
+
+    record = dimred.merge(planted / "run", planted / "x.safetensors", metric=score, minimize=True)
+    tested = [row["name"] for row in record["table"] if "test" in row]
+    assert tested == [record["kept"]["name"], "the snapshot of step 9"]
 
 
 def test_statistics_of_their_own_and_without_side_by_side(tmp_path: Path) -> None:
