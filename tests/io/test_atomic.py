@@ -63,9 +63,7 @@ def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(
 ) -> None:
     hosts = set()
     for number in range(2):
-        monkeypatch.setattr(
-            "socket.gethostname", lambda number=number: f"a-deployment-with-a-long-name-worker-{number}"
-        )
+        monkeypatch.setattr("socket.gethostname", lambda name=f"{'a-deployment-' * 4}{number}": name)
         spec = importlib.util.spec_from_file_location("as_on_that_host", atomic.__file__)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
