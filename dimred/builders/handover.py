@@ -234,12 +234,17 @@ def build_cooldown_step(
     """
     optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
     step = join_step(config, network, optimizer, ranks)
+    take_over_parts(step, handover, ranks)
+    return step
+
+
+def take_over_parts(step: nn.Cell, handover: Handover, ranks: Ranks) -> None:
+    """Set the loss scale and the EMA of a step to their state from stage 1, each if WEIGHTS have it."""
     for prefix in _PARTS_STATE:
         part = [parameter for parameter in step.get_parameters() if parameter.name.startswith(prefix)]
         if handover.state is not None and all(parameter.name in handover.state for parameter in part):
             from_arrays(part, handover.state, "WEIGHTS")
         ranks.broadcast(part)
-    return step
 
 
 def build_cooldown_optimizer(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.handover import Handover, build_cooldown_optimizer
+from dimred.builders.handover import Handover, build_cooldown_optimizer, take_over_parts
 from dimred.builders.steps import build_parts
 from dimred.builders.task import build_loss
 from dimred.checkpoints.layout import WeightLayout
@@ -81,4 +81,8 @@ def build_search_step(
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
-    return SubspaceTrainStep(build_loss(config, network), basis, optimizer=optimizer, ranks=ranks, **parts, **options)
+    loss = build_loss(config, network)
+    step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=ranks, **parts, **options)
+    if handover is not None:
+        take_over_parts(step, handover, ranks)
+    return step

@@ -82,7 +82,7 @@ class PrecisionConfig(Strict):
     """Mixed precision, see ``dimred.train_step.precision``."""
 
     level: Literal["O0", "O1", "O2", "O3"] = "O0"
-    """O0: float32; O1: convolutions, dense, recurrent layers in half precision; O2: all but normalisation; O3: all."""
+    """O0: float32; O1: convolutions and dense layers in half precision; O2: all but normalisation; O3: all."""
     dtype: Literal["float16", "bfloat16"] = "float16"
     """The half-precision type; bfloat16 needs a device that supports it."""
     keep_batch_norm: bool | None = None

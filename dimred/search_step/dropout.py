@@ -29,9 +29,10 @@ class ReplayableDropout(nn.Cell):
         seed: () int32, shared by all dropout cells of a network.
         site: number of this cell among the network's dropout cells, so that no two share a mask.
         whole_channels: whether to drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
+        takes_rows: whether to drop whole channels also of a (channels, length) input, as ``nn.Dropout1d`` does.
     """
 
-    def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool):
+    def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool, takes_rows: bool = False):
         super().__init__(auto_prefix=False)
         # Not registered in the cell, so that no checkpoint of the network holds it.
         object.__setattr__(self, "seed", seed)
@@ -39,11 +40,13 @@ class ReplayableDropout(nn.Cell):
         self.kept = 1.0 - p if p < 1 else 1.0
         self.site = (site * 7919 + 1) % 2**31
         self.whole_channels = whole_channels
+        self.takes_rows = takes_rows
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        shape = x.shape[:2] + (1,) * (x.ndim - 2) if self.whole_channels else x.shape
+        n_kept = 1 if self.takes_rows and x.ndim == 2 else 2
+        shape = x.shape[:n_kept] + (1,) * (x.ndim - n_kept) if self.whole_channels else x.shape
         mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
         return x * mask / self.kept
 
@@ -81,7 +84,10 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
     seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
     dropouts = [place for place in found if isinstance(place.cell, _DROPOUTS)]
     for site, place in enumerate(dropouts, start=len(earlier)):
-        replacement = ReplayableDropout(_drop_share(place.cell), seed, site, type(place.cell) is not nn.Dropout)
+        kind = type(place.cell)
+        replacement = ReplayableDropout(
+            _drop_share(place.cell), seed, site, kind is not nn.Dropout, takes_rows=kind is nn.Dropout1d
+        )
         replacement.set_train(place.cell.training)
         place.put(replacement)
 

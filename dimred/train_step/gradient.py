@@ -49,6 +49,11 @@ def _check_scalar(shape: tuple[int, ...]) -> None:
         )
 
 
+@ops.constexpr
+def _refuse_tuple(n_values: int) -> None:
+    raise ConfigError(f"the network gives {n_values} values; a step needs the loss alone: return nothing else")
+
+
 class _ScaledLoss(nn.Cell):
     """A cell that returns the scaled loss S f, and f itself."""
 
@@ -59,6 +64,8 @@ class _ScaledLoss(nn.Cell):
 
     def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         loss = self.network(*inputs)
+        if isinstance(loss, tuple):
+            _refuse_tuple(len(loss))
         _check_scalar(loss.shape)
         loss = loss.astype(ms.float32)
         return (loss if self.loss_scale is None else self.loss_scale.scaled(loss)), loss

@@ -49,8 +49,8 @@ def places(network: nn.Cell) -> list[Place]:
 class TrainingMode:
     """A guard that puts a step back into training mode, for example after a measurement.
 
-    It sets the whole step as soon as one cell with trainable parameters is not in training mode. A cell whose
-    parameters are all frozen does not cause this, and may stay in evaluation mode. Only the cells' flags are read.
+    It sets the whole step, frozen parts included, as soon as one cell with trainable parameters is not in training
+    mode. A cell whose parameters are all frozen does not cause this. Only the cells' flags are read.
 
     Args:
         step: the cell that is called.

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, amp, nn, ops
+from mindspore import amp, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.train_step.network_state import BATCH_NORMS, Place, places
 
 HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}
 TYPES = HALF_TYPES | {"float32": ms.float32}
+_RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them in half precision
 
 
 def with_precision(
@@ -23,7 +25,7 @@ def with_precision(
 ) -> nn.Cell:
     """Convert cells of a network to half precision; its output and its parameters stay float32.
 
-    O0: no cells; O1: those on the white list (convolutions, dense and recurrent layers), each of which returns float32;
+    O0: no cells; O1: the convolutions and dense layers of the white list, each of which returns float32;
     O2: all but those on the black list (normalisation layers); O3: all. The lists are those of ``mindspore.amp``,
     and so is the conversion in O2 and O3; its O1 would write a rewritten program into the working folder.
 
@@ -43,8 +45,8 @@ def with_precision(
     for name in sorted((used | set(casts.values())) - {"float32"}):
         _check_device(network, name)
     if level == "O1":
-        white = [kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell)]
-        _convert([place for place in places(network) if isinstance(place.cell, tuple(white))], dtype)
+        white = tuple(kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in _RECURRENT)
+        _convert([place for place in places(network) if isinstance(place.cell, white)], dtype)
     elif level in ("O2", "O3"):
         keep = level == "O2" if keep_batch_norm is None else keep_batch_norm
         norms = (*BATCH_NORMS, nn.BatchNorm3d)
@@ -66,8 +68,15 @@ class _ComputesIn(nn.Cell):
         super().__init__(auto_prefix=False)
         self.cell = cell.to_float(dtype)
 
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return ops.cast(self.cell(*inputs), ms.float32)
+    def construct(self, *inputs: Any) -> Any:
+        return _as_float32(self.cell(*inputs))
+
+
+def _as_float32(outputs: Any) -> Any:
+    """Cast a cell's output, a tensor or nested tuples of these, such as those of an LSTM."""
+    if isinstance(outputs, tuple):
+        return tuple([_as_float32(one) for one in outputs])
+    return ops.cast(outputs, ms.float32)
 
 
 def _convert(fitting: Sequence[Place], dtype: str) -> None:

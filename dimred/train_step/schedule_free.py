@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.errors import ConfigError
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -32,6 +33,9 @@ class ScheduleFree(nn.Optimizer):
         learning_rate: a number, or a list with one per update. Good rates are at least 10 times those of momentum SGD.
         beta: share of x in y, 0 < beta < 1.
         weight_decay: the factor called decay above.
+
+    Raises:
+        ConfigError: a group has a learning rate of its own.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class ScheduleFree(nn.Optimizer):
         weight_decay: float = 0.0,
     ):
         super().__init__(learning_rate, params, weight_decay)
+        if self.is_group_lr:
+            raise ConfigError("params has groups with a lr of their own; ScheduleFree has one learning_rate for all")
         self.beta = beta
         self.base = self.parameters.clone(prefix="schedule_free_z", init="same")
         self.rates_squared = Parameter(Tensor(0.0, ms.float32), name="schedule_free.rates_squared")

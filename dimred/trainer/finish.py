@@ -114,7 +114,7 @@ class Finish(StageRun):
             snapshots: snapshots of stage 1, on rank 0; None elsewhere, and if there are none.
         """
         self.snapshots = snapshots
-        self.result["start_effective_size"] = 1.0
+        self.result.setdefault("start_effective_size", 1.0)
         if self.settings.start == "best":
             self._put_chosen("start", "started_from")
         elif self.settings.starts_from_file:

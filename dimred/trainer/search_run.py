@@ -80,12 +80,12 @@ class SearchRun(Finish):
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Set the network to the weights that stage 2 begins with; with ``start: mean``, to the mean of the basis."""
-        super().put_start(snapshots)
         if self.settings.start == "mean":
             # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
             self.on.put(shared(self.ranks.run_on_rank_zero(self._mean), self.on.layout, self.ranks))
             n_snapshots = len(self.basis.snapshots) if self.ranks.is_rank_zero else 0
             self.result["start_effective_size"] = float(self.ranks.sum([n_snapshots])[0])
+        super().put_start(snapshots)
 
     def _mean(self) -> np.ndarray:
         if self.basis.mean is None:
@@ -101,8 +101,10 @@ class SearchRun(Finish):
             self.loop.run(self.place, self)
         except NothingAcceptedError as stop:
             self.result |= {"stopped": str(stop), "epochs": len(self.records) / self.per_epoch}
-            self.result["training_seconds"] += self.place.seconds
             _log.info(f"the search stops in epoch {self.place.epoch}: {stop}")
+            if self.place.done:  # the steps since the last epoch count as an epoch, whose end is a candidate
+                self.last = self.last_step(self._result)
+                self.after_epoch(self.place)
 
     def reads_after(self, done: int) -> bool:
         """Return True: a search reads its numbers within each step."""
@@ -190,7 +192,8 @@ def build_search_run(
         if not isinstance(found, CheckpointSeries):
             return found
         _log.debug("fitting the basis")
-        return fit_basis(found, search.n_components, out=session.out / BASIS, kind=search.basis, network=network)
+        out, is_unused = session.out / BASIS, not (session.out / STATES).is_dir()  # then a killed start has left it
+        return fit_basis(found, search.n_components, out=out, kind=search.basis, network=network, overwrite=is_unused)
 
     def load(path: Path) -> SubspaceBasis:
         return load_basis(path, network=network, verify=False)

@@ -15,13 +15,15 @@ from dimred.builders.handover import (
     share_handover,
     with_parts_of_stage_1,
 )
+from dimred.builders.search import build_search_step
 from dimred.builders.steps import build_optimizer
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
+from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
+from tests.helpers.networks import basis_for
 
 MODEL = {"model": {"name": "tests.helpers.tiny_task:network", "n_classes": 3}}
 ONE = StageOneConfig.model_validate(
@@ -118,12 +120,18 @@ def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
     assert (found.optimizer.momentum, found.updates, found.rate) == (0.5, 12, pytest.approx(0.2))
 
 
-@pytest.mark.parametrize("ema", [{}, {"ema": {"decay": 0.5}}])
-def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(weights: Path, ema: dict[str, object]) -> None:
+@pytest.mark.parametrize(("searches", "ema"), [(False, {}), (False, {"ema": {"decay": 0.5}}), (True, {})])
+def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(
+    searches: bool, ema: dict[str, object], weights: Path
+) -> None:
     state = {"loss_scale.scale": np.float32(32.0), "loss_scale.good_steps": np.int32(5), "loss_scale.overflows": 1}
     write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
     two = settings(loss_scale={"name": "dynamic"}, **ema)
-    step = build_cooldown_step(two, read(weights), NETWORK, 3)
+    if searches:
+        basis = basis_for(NETWORK, 2)
+        step = build_search_step(two, SearchConfig(n_components=2), read(weights), NETWORK, basis, 3)
+    else:
+        step = build_cooldown_step(two, read(weights), NETWORK, 3)
     found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
     assert found == state
 

@@ -144,6 +144,14 @@ def test_whole_channels_where_the_original_drops_them(dropout, shape, p):
     assert (by_channel.all(2) | ~by_channel.any(2)).all() == whole
 
 
+def test_whole_rows_of_a_single_sample_where_dropout1d_drops_them():
+    network = nn.SequentialCell(nn.Dropout1d(p=0.5))
+    make_replayable(network)
+    kept = network.set_train()(Tensor(np.ones((64, 5), np.float32))).asnumpy() > 0
+    assert (kept.all(1) | ~kept.any(1)).all()
+    assert 0 < kept.mean() < 1
+
+
 def test_trials_of_a_step_see_the_masks_of_its_gradient(mode):
     network = DropoutNet()
     names = [p.name for p in network.get_parameters()]

@@ -56,6 +56,17 @@ def test_types_between_the_layers_and_float32_at_the_end(options, after_convolut
     assert {parameter.dtype for parameter in used.get_parameters()} == {ms.float32}
 
 
+def test_a_recurrent_cell_stays_in_float32_and_returns_its_tuple(mode):
+    plain = nn.SequentialCell(nn.LSTMCell(3, 4))
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    inputs = (Tensor(x), (Tensor(np.zeros((2, 4), np.float32)),) * 2)
+    exact = plain[0](*inputs)
+    for options in ({"level": "O1"}, {"casts": {"0": "float32"}}):
+        found = with_precision(plain, **options)[0](*inputs)
+        for one, other in zip(found, exact, strict=True):
+            np.testing.assert_array_equal(one.asnumpy(), other.asnumpy(), strict=True)
+
+
 def test_a_cell_in_two_places_stays_in_both(pynative):
     """``O1`` converts both places of the dense layer, and leaves both ReLUs where they are."""
     relu, dense = nn.ReLU(), nn.Dense(5, 5)

@@ -7,6 +7,7 @@ from mindspore import Tensor, nn
 
 from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError
+from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, state_bytes
 
@@ -59,4 +60,22 @@ def test_an_optimizer_or_a_loss_that_can_not_train_the_network_is_refused() -> N
     step = TrainStep(nn.WithLossCell(network, nn.MSELoss(reduction="none")), nn.SGD(network.trainable_params()))
     with pytest.raises(ConfigError, match=r"a loss of the shape \(7, 2\); a step needs one number"):
         step(X, Y)
+    step = TrainStep(LossAndOutputs(network), nn.SGD(network.trainable_params()))
+    with pytest.raises(ConfigError, match="the network gives 2 values; a step needs the loss alone"):
+        step(X, Y)
     assert state_bytes(network) == before
+    groups = [{"params": network.trainable_params(), "lr": 0.1}]
+    with pytest.raises(ConfigError, match="params has groups with a lr of their own"):
+        ScheduleFree(groups, 1.0)
+
+
+class LossAndOutputs(nn.Cell):
+    """A network with its loss that returns its outputs too."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network, self.loss = network, nn.MSELoss()
+
+    def construct(self, x: ms.Tensor, y: ms.Tensor) -> tuple[ms.Tensor, ms.Tensor]:
+        outputs = self.network(x)
+        return self.loss(outputs, y), outputs

@@ -1,0 +1,84 @@
+"""What stage 2 with a search begins from and keeps."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import StageOneConfig, StageTwoConfig
+from dimred.errors import ConfigError
+from dimred.io.checksums import read_checksummed
+from dimred.pipelines.stage_2 import stage_2
+from dimred.subspace.fit import fit_basis
+from tests.helpers.tiny_run import stage_1_run, stage_2_run
+from tests.helpers.tiny_task import TASK
+
+STAGE_1: dict[str, Any] = {
+    "epochs": 2, "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0}, "checkpoints": {"every_epochs": 1},
+    "snapshots": {"per_epoch": 2},
+}  # fmt: skip
+SEARCH: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1, "search": {"n_components": 2}, "cooldown": None}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run a stage 1, fit the basis of its snapshots beside its folder, and return its last full checkpoint."""
+    out = tmp_path_factory.mktemp("searched") / "one"
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1))(out, False)
+    checkpoints = out / "checkpoint_stage_1"
+    fit_basis(CheckpointSeries.open(checkpoints / "checkpoint_pca"), 2, out=out.parent / "pca_mat.npy")
+    return checkpoints / "network-2_4.ckpt"
+
+
+def searched(weights: Path, out: Path, **options: Any) -> Path:
+    """Run a stage 2 with a search, and return the folder of its checkpoints."""
+    settings = StageTwoConfig.model_validate(TASK | SEARCH | options)
+    stage_2_run(settings, weights, weights.parents[2] / "pca_mat.npy")(out, False)
+    return out / "checkpoint_stage_2"
+
+
+@pytest.mark.parametrize("start", ["mean", "best", "file"])
+def test_a_moving_average_begins_where_stage_2_begins(start: str, weights: Path, tmp_path: Path) -> None:
+    moved = {name: value + np.float32(0.5) for name, value in read_checkpoint(weights).items() if value.dtype == "f4"}
+    write_checkpoint(tmp_path / "moved.ckpt", read_checkpoint(weights) | moved)
+    where = str(tmp_path / "moved.ckpt") if start == "file" else start
+    folder = searched(weights, tmp_path / "two", start=where, ema={"decay": 0.99, "ramp": False})
+    found = read_checkpoint(folder / "network-start.ckpt")
+    averaged = [name for name in found if name.startswith("ema.") and name != "ema.updates"]
+    assert averaged
+    for name in averaged:
+        np.testing.assert_array_equal(found[name], found[name.removeprefix("ema.")], err_msg=name)
+    assert start == "best" or (found["0.weight"] != read_checkpoint(weights)["0.weight"]).any()
+
+
+def test_a_search_that_stops_within_an_epoch_has_its_last_steps_among_the_candidates(
+    weights: Path, tmp_path: Path
+) -> None:
+    never = {"n_components": 2, "sigma": 0.999999, "max_trials": 1, "max_rejected_steps": 2, "alpha": 0.01}
+    folder = searched(weights, tmp_path / "two", search=never, epochs=2)
+    result = read_checksummed(tmp_path / "two" / "result.json")
+    assert "no step was accepted 2 times in a row" in result["stopped"]
+    assert 0 < result["epochs"] < 1
+    assert [one["name"] for one in result["kept_candidates"]] == ["start", "1"]
+    before, after = (read_checkpoint(folder / f"network-{point}.ckpt") for point in ("start", "1_4"))
+    assert (before["0.weight"] != after["0.weight"]).any()  # a rejected step moves outside the subspace
+    assert result["training_seconds"] > 0
+
+
+def test_a_basis_that_a_killed_start_has_left_is_fitted_again_but_not_one_in_use(weights: Path, tmp_path: Path) -> None:
+    out, config = tmp_path / "two", tmp_path / "two.yaml"
+    config.write_text(json.dumps(TASK | SEARCH))
+    out.mkdir()
+    for name in ("pca_mat.npy", "pca_mat.h5"):
+        shutil.copy(weights.parents[2] / name, out / name)
+    arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config, "out": out, "resume": True}
+    stage_2(**arguments, overrides=["search.n_components=1"])
+    assert np.load(out / "pca_mat.npy").shape[0] == 1
+    with pytest.raises(ConfigError, match="n_components is 2; the basis has 1"):
+        stage_2(**arguments)
+    assert np.load(out / "pca_mat.npy").shape[0] == 1
