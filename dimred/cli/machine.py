@@ -43,7 +43,7 @@ def doctor(
 ) -> None:
     """Check whether this machine can train: versions, device, CANN, memory, disk of this folder, oneDNN.
 
-    If MindSpore, device, CANN and disk are fine, it also makes a training step and a collective, in half a minute. The
+    If MindSpore, device, CANN and disk are fine, a training step and a collective follow, in half a minute. The
     exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend were never run on a device.
 
     Example: dimred doctor --device-target Ascend --devices 8
@@ -208,7 +208,7 @@ def bench(
 
 
 def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
-    """Return a Markdown file's lines with this row added to the table with this head; without one, begin it."""
+    """Add a row to the table with this head in a Markdown file, or begin such a table; return the file's lines."""
     if head[0] not in lines:
         return [*lines, *([""] if lines else []), *head, row]
     end = lines.index(head[0])

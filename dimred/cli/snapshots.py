@@ -220,7 +220,7 @@ def merge(
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="Limit of evaluations on the split search; by default all candidates are scored.")
+        int | None, typer.Option(help="At most this many evaluations on the split search; by default all candidates.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Time limit of one evaluation, in seconds.")] = 3600.0,
     as_json: AsJson = False,

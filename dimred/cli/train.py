@@ -34,10 +34,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")
     ] = None,
-    model: Annotated[str | None, _named("Network; your own by package.module:factory. Sets model.name.")] = None,
-    dataset: Annotated[str | None, _named("Your own data by package.module:factory. Sets data.dataset.")] = None,
+    model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
+    dataset: Annotated[str | None, _named("Your own data as package.module:factory. Sets data.dataset.")] = None,
     loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
-    metric: Annotated[str | None, _named("Your own metric by package.module:factory. Sets metric.")] = None,
+    metric: Annotated[str | None, _named("Your own metric as package.module:factory. Sets metric.")] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; by default 8, or those of the rank table.")
     ] = None,

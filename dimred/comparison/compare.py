@@ -74,7 +74,7 @@ def compare(
         raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
-        raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
+        raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
     chosen, seeds = methods or METHODS, dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
@@ -120,7 +120,7 @@ def _jobs(
         if "stage_2" in wanted:
             wanted.add("search")  # stage 2 then trains for as many passes as this takes
         if one.optimizer.name not in ("momentum", "sgd"):
-            wanted.discard("schedule_free")  # it is SGD, so it has no counterpart for others
+            wanted.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
             wanted.discard("plain_to_the_end")
         if two.search is None:

@@ -1,4 +1,4 @@
-"""The methods of a comparison; each makes a network, from the same stage 1 or with the same configuration."""
+"""The methods of a comparison; each makes a network, from the end of the same stage 1 or from the beginning."""
 
 import json
 import logging
@@ -68,7 +68,7 @@ class Made(NamedTuple):
 
 
 class Comparison:
-    """One stage 1, taken to end at a given epoch, and the methods that start there or are compared with these.
+    """One stage 1, taken to end at a given epoch, and the methods that are compared for it.
 
     A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
 
@@ -125,7 +125,7 @@ class Comparison:
         return Made(str(found), self.spent + choosing_passes(result, "start", "average"), seconds, chosen)
 
     def stage_2(self) -> Made:
-        """Run stage 2 without a search: for the passes of a search if one is configured, with stage 1's batches."""
+        """Run stage 2 without a search; if one is configured, match its training passes, with stage 1's batch size."""
         changes: dict[str, Any] = {"keep_best": True}
         if self.two.search is not None:
             searched = self._result("search")

@@ -101,7 +101,7 @@ def headings(metric: str) -> list[str]:
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
-    """Write the cells of each row; test is bold (``**``) in the ``best_row``, and rows of fewer seeds are marked."""
+    """Write the cells of each row; the best row's test score is bold (``**``), and rows of fewer seeds are marked."""
     best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")

@@ -108,7 +108,7 @@ class ImageFolder(Batches):
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """Return ``root/split``, or for a missing ``val`` ``validation_preprocess``, as copies of ImageNet often name it."""
+    """Return ``root/split``; if ``val`` is missing, ``validation_preprocess``, its name in many copies of ImageNet."""
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 

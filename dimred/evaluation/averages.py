@@ -106,7 +106,7 @@ class ChosenWeights(NamedTuple):
 def choose_average(
     averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
 ) -> ChosenWeights:
-    """Choose the lowest loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
+    """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
 
     The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
     Kaddour, 2022). Which is better depends on the task.

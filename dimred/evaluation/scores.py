@@ -179,7 +179,7 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
     if not shape:
         return (
             "a single number for a batch; it must give one for each item, (n, ...), so that batches of any size count "
-            'rightly (in MindSpore: reduction="none")'
+            'correctly (in MindSpore: reduction="none")'
         )
     n_samples = len(labels)
     if shape[0] != n_samples:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
 _SECONDS_BETWEEN_BARS = 0.1
-_LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; longer if the launcher itself was suspended
+_LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer pause the launcher was suspended
 
 
 def _connect() -> socket.socket | None:
@@ -69,7 +69,7 @@ def tell_alive() -> None:
 
 
 class _SignsOfLife(logging.Handler):
-    """A handler that reports activity at every log record, such as that of a run that waits for a full disk."""
+    """A handler that reports activity at every log record, such as those of a run that waits for disk space."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report activity."""
@@ -215,7 +215,7 @@ def postponed() -> Iterator[None]:
 
 
 class StopSignals:
-    """A context that raises ``StoppedError`` for the stop signals; inside ``held`` the first one is only noted.
+    """A context in which the stop signals raise ``StoppedError``; inside ``held`` the first one is only noted.
 
     Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
     passes on what this process has already received. The launcher ends a rank that takes too long.
@@ -239,7 +239,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold back the first signal and raise StoppedError at the end; without a launcher, a second raises at once."""
+        """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
         self._held = True
         try:
             yield

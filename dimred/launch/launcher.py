@@ -24,7 +24,7 @@ from dimred.launch.processes import Child, LogTail, make_folders, remove_folders
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
 _SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
-_SECONDS_FOR_RANK_0 = 10.0  # to refuse too: another rank may have refused only because of it
+_SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
@@ -223,7 +223,7 @@ class _Watch:
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    jpeg = ", as MindSpore's decoder is by a JPEG without an end to its header: dimred data check DATA finds such files"
+    jpeg = ", as happens when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it"
     return f"was killed by {_name(-status)}" + (jpeg if status == -signal.SIGFPE else "")
 
 

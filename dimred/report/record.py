@@ -206,6 +206,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
     Raises:
         ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged.
+        RunError, BasisMismatchError, SeriesError: the metrics, the basis or the snapshots are damaged.
     """
     path = folder / RESULT
     if not path.is_file():
@@ -218,7 +219,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
     steps = read_metrics(folder / METRICS)
     if not steps:
-        raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
+        raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result["sources"].items() if source}
     gone = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
