@@ -1,4 +1,4 @@
-"""``dimred init`` and ``dimred data``: write a configuration file that explains every key, and a first data set."""
+"""``dimred init`` writes a configuration file that explains every key; ``dimred data`` makes or checks a data set."""
 
 import json
 import textwrap
@@ -31,11 +31,11 @@ def init(
 ) -> None:
     """Write a configuration file: every key, its meaning, the values allowed, and its default.
 
-    Stage 1's defaults are those of the published recipe, stage 2's what measured best. The recipes digits and imagenet
-    have a stage 1 without a horizon.
+    Stage 1's defaults are those of the published recipe; stage 2's are those that measured best. In the recipes digits
+    and imagenet, stage 1 has no horizon: it need not know in advance how long it will train.
 
-    An editor that knows the schema completes keys and marks mistakes. Its first line in a YAML file, for the YAML
-    language server: # yaml-language-server: $schema=stage_1.json
+    An editor that knows the schema completes keys and marks mistakes. For the YAML language server, begin the
+    YAML file with: # yaml-language-server: $schema=stage_1.json
 
     Example: dimred init 1 stage_1.yaml --config imagenet
 
@@ -59,7 +59,7 @@ def init(
 def commented_configuration(config: Any, stage: int) -> str:
     """Return YAML text that reads back to ``config``, a pydantic model, with a comment above each key."""
     schema, defaults = type(config).model_json_schema(), type(config)().model_dump(mode="json")
-    head = f"# Stage {stage} of dimred. A key that is left out has its default: this value, where no other is named.\n"
+    head = f"# Stage {stage} of dimred. A key that is left out has its default: the one here if no other is named.\n"
     if stage == 2:
         head += (
             "# By default it is a cooldown: stage 1's training goes on while its rate is brought to 0. Then\n"
@@ -136,7 +136,7 @@ def check(
     root: Annotated[Path, typer.Argument(metavar="DATA", help="Folder with images in it, at any depth.", exists=True)],
     workers: Annotated[int, typer.Option(min=1, help="Processes that decode.")] = 8,
 ) -> None:
-    """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if there are any.
+    """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if any is damaged.
 
     Example: dimred data check ./imagenet
     """

@@ -27,7 +27,7 @@ _NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
 
 
 class Finding(NamedTuple):
-    """The result of one check: its name, what was found, and a remedy if that is wrong."""
+    """The result of one check: its name, what it found, and a remedy if something is wrong."""
 
     what: str
     found: str
@@ -41,10 +41,10 @@ def doctor(
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
 ) -> None:
-    """Check whether this machine can train: versions, device, memory, disk of this folder, a step, a collective.
+    """Check whether this machine can train: versions, device, CANN, memory, disk of this folder, oneDNN.
 
-    It takes half a minute. The exit status is 1 if something is wrong; its line says how to fix it. The checks for
-    Ascend have never been run on a device.
+    If MindSpore, device, CANN and disk are fine, a training step and a collective follow, in half a minute. The
+    exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend were never run on a device.
 
     Example: dimred doctor --device-target Ascend --devices 8
     """
@@ -77,13 +77,13 @@ def _versions() -> list[Finding]:
         return [*findings, Finding("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1])]
     for name in ("mindspore", "numpy"):
         if found[name] not in (allowed := _allowed(name)):
-            remedy = f"training needs another: python -m pip install '{name}{allowed}'"
+            remedy = f"training needs another version: python -m pip install '{name}{allowed}'"
             findings.append(Finding(name, found[name], remedy))
     return findings
 
 
 def _allowed(package: str) -> SpecifierSet:
-    """Return the versions of a package that dimred's own requirements allow, those of training among them."""
+    """Return the versions of a package that satisfy all requirements of dimred, those of its extras included."""
     requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
@@ -139,7 +139,7 @@ def _instruction_set() -> Finding:
     if not has_avx512():
         return Finding("oneDNN", f"no AVX-512 here, so no cap is needed ({told or 'none'})")
     is_capped = (told or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
-    remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without"
+    remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without it"
     return Finding("oneDNN", f"instruction set capped at {told}", "" if is_capped else remedy)
 
 
@@ -196,7 +196,7 @@ def bench(
     if not data.exists():
         raise ConfigError(f"DATA is {str(data)!r}, which is not found")
     if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
-        raise ConfigError(f"--table is {str(table)!r}, which can't be a file; name one in a folder that is there")
+        raise ConfigError(f"--table is {str(table)!r}, which can't be a file; name one in a folder that exists")
     arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
     arguments += [f"--set={override}" for override in overrides or []]
     found = json.loads(_last_line("bench", arguments, devices, device_target))
@@ -208,7 +208,7 @@ def bench(
 
 
 def with_row(lines: list[str], head: list[str], row: str) -> list[str]:
-    """Return a Markdown file's lines with one more row in the table with this head, which is added if missing."""
+    """Add a row to the table with this head in a Markdown file, or begin such a table; return the file's lines."""
     if head[0] not in lines:
         return [*lines, *([""] if lines else []), *head, row]
     end = lines.index(head[0])

@@ -48,7 +48,7 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the versions.")
     ] = False,
 ) -> None:
-    """Handle the options of every command."""
+    """Handle the options that all commands share."""
     show_tracebacks(debug)
 
 

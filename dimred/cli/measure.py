@@ -1,4 +1,4 @@
-"""``dimred eval``, ``compare``, ``report`` and ``summary``: measure a checkpoint, methods, a run, a network."""
+"""``dimred eval``, ``compare``, ``report``, ``summary``: measure weights or methods, report a run, list layers."""
 
 import json
 from pathlib import Path
@@ -32,9 +32,9 @@ def evaluate(
 ) -> None:
     """Measure accuracy, or your own metric, with the checkpoint's BatchNorm statistics and with re-estimated ones.
 
-    They are re-estimated on training batches; reestimate_batches says on how many. A merge of snapshots has no
-    statistics, and gets them here. --json prints accuracies as fractions. A warning is shown if the same split chose in
-    the run that WEIGHTS come from.
+    Statistics are re-estimated on as many training batches as reestimate_batches says. A merge of snapshots has none,
+    and gets them here. --json prints accuracies as fractions. A warning is shown if the split that is measured also
+    made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
     """
@@ -92,7 +92,9 @@ def compare(
         str, typer.Argument(metavar="DATA", help="Folder with train/, val/ and test/; {seed} stands for a run's seed.")
     ],
     config: Annotated[Path, typer.Option(help="Stage 2's YAML file, or a recipe such as digits.")],
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one a seed.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of finished stage 1 runs, one for each seed.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the results; rows of an earlier call are kept.")] = Path(
         "comparison"
     ),
@@ -106,12 +108,12 @@ def compare(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare stage 2 with averages of the same snapshots and with plain training, from the same stage 1.
+    """Compare stage 2 with averages of the same snapshots and with plain training, for the same stage 1.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
-    re-estimated in every row. A search in the configuration gets a row of its own, and the others as many passes. The
-    same call continues one that was cut off. It prints a table, or with --json the contents of OUT/compare.json;
-    OUT/compare.html is the page, with test accuracy over passes.
+    re-estimated in every row. A search in the configuration gets a row of its own, and its rivals train for as many
+    passes. The same call continues one that was cut off. It prints a table, or with --json the contents of
+    OUT/compare.json; OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits
     """
@@ -143,7 +145,7 @@ def report(
         typer.Option(help="Folder for the page; an earlier report in it is replaced. Default: RUN/report."),
     ] = None,
     grid: Annotated[int, typer.Option(min=2, help="Points along each side of the loss surface.")] = 11,
-    batches: Annotated[int, typer.Option(min=1, help="Training batches on which each point of it is evaluated.")] = 2,
+    batches: Annotated[int, typer.Option(min=1, help="Training batches to evaluate each point on.")] = 2,
 ) -> None:
     """Make one page of a run: report.html, without scripts or internet, and each picture as PNG and SVG.
 

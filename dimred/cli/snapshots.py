@@ -28,7 +28,7 @@ def pca(
     ],
     out: Annotated[Path, typer.Option(help="The basis, a .npy file; its .h5 file is written beside it.")] = Path(BASIS),
     n_components: Annotated[
-        int | None, typer.Option(min=1, help="Directions; by default 32, of snapshots all.")
+        int | None, typer.Option(min=1, help="Number of directions; by default 32, for --basis snapshots all.")
     ] = None,
     basis: Annotated[
         Literal["pca", "snapshots"],
@@ -44,13 +44,13 @@ def pca(
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out damaged snapshots, and say which.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace another basis in --out; kept by default.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a different basis in --out.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only print the memory and disk that it will take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the basis that stage 2 searches in: pca_mat.npy and pca_mat.h5.
 
-    An existing basis is kept unless --force is given.
+    If --out already holds the same basis, it is kept; a different one is replaced only with --force.
 
     Example: dimred pca --ckpt-dir device0_stage_1/checkpoint_stage_1/checkpoint_pca
     """
@@ -66,7 +66,7 @@ def pca(
         needs = plan_basis(n, n_weights, n_components or (n if basis == "snapshots" else None))
         told = (
             "{n_snapshots} snapshots of {n_weights:,} weights: {read_bytes:,} bytes are read twice, and it takes "
-            "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, beside memory-mapped pages"
+            "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, besides memory-mapped pages"
         )
         print(json.dumps(needs) if as_json else told.format(**needs))
         return
@@ -110,7 +110,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a basis: its snapshots, the variance along each direction, whether it fits a checkpoint.
+    """Print a basis: its snapshots, the variance along each direction, and whether it fits a checkpoint.
 
     The whole file is read and verified.
 
@@ -215,19 +215,19 @@ def merge(
         str | None, typer.Option(metavar="FILE.py:NAME", help="Function that scores the path of a candidate.")
     ] = None,
     metric_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Command with {} for the path, whose last line is the score.")
+        str | None, typer.Option(metavar="COMMAND", help="Command with {} for the path; its last line is the score.")
     ] = None,
     minimize: Annotated[bool, typer.Option("--minimize", help="Lower is better.")] = False,
     maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False,
     budget: Annotated[
-        int | None, typer.Option(help="Most evaluations on the split search; by default all candidates are scored.")
+        int | None, typer.Option(help="At most this many evaluations on the split search; by default all candidates.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Time limit of one evaluation, in seconds.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
     """Average checkpoints, or choose the best of many averages by a metric of your own.
 
-    It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and writes their own layout. To
+    It reads checkpoints of PyTorch, Hugging Face, JAX (safetensors) and MindSpore, and keeps their layout. To
     continue a call that was stopped, repeat it. BatchNorm statistics must be re-estimated: the metric's file may define
     a function reestimate(candidate) for that; for MindSpore, dimred eval does it. LoRA adapters are averaged by what
     they add to the network.

@@ -1,4 +1,4 @@
-"""``dimred train``: start the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); ``dimred rank-table``."""
+"""``dimred train`` starts the ranks of a stage (``scripts/run_stage_{1,2}.sh`` call it); also ``dimred rank-table``."""
 
 import json
 import os
@@ -34,10 +34,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")
     ] = None,
-    model: Annotated[str | None, _named("Network; your own by package.module:factory. Sets model.name.")] = None,
-    dataset: Annotated[str | None, _named("Your own data by package.module:factory. Sets data.dataset.")] = None,
+    model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
+    dataset: Annotated[str | None, _named("Your own data as package.module:factory. Sets data.dataset.")] = None,
     loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
-    metric: Annotated[str | None, _named("Your own metric by package.module:factory. Sets metric.")] = None,
+    metric: Annotated[str | None, _named("Your own metric as package.module:factory. Sets metric.")] = None,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices on all hosts together; by default 8, or those of the rank table.")
     ] = None,
@@ -97,7 +97,7 @@ def train(
     load_config(settings, config, overrides)
     typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in typed.items() if path is not None}
-    # Host 0 alone reads the others. A run that is resumed may not need them, and rank 0 refuses if it does.
+    # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
     read_here = [argument for argument in paths if argument == "DATA" or not (node_rank or resume)]
     missing = [argument for argument in read_here if not paths[argument].exists()]
     if missing:
@@ -126,7 +126,7 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     from dimred.launch.launcher import launch
 
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
-    # Several hosts need one name for it, because rank 0 leaves a basis there for the others.
+    # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
     name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
     trial, started = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
     try:

@@ -1,8 +1,9 @@
-"""``dimred compare``: stage 2 and its rivals, from the same stage 1.
+"""``dimred compare``: compare stage 2 with its rivals, for the same stage 1.
 
-Every method starts from stage 1 at one epoch: its full checkpoint and its snapshots. Networks are trained by stage 1's
-or stage 2's program, in folders of their own, and measured here. BatchNorm is re-estimated in every row, the split
-``val`` chooses, and the split ``test`` reports. Each finished row is a file, and is not run again.
+Stage 1 is taken to end at some epoch, with its full checkpoint and its snapshots until then. Methods start there, or
+train from the beginning for as many passes. Networks are trained by stage 1's or stage 2's program, in folders of their
+own, and measured here. BatchNorm is re-estimated in every row, the split ``val`` chooses, and the split ``test``
+reports. Each finished row is a file, and is not run again.
 """
 
 import json
@@ -53,7 +54,7 @@ def compare(
         runs: folders of stage 1 runs, one for each seed.
         config: stage 2's YAML file, or the name of a recipe.
         out: folder for the results, ``compare.json``, ``compare.md`` and ``compare.html``.
-        methods: names from ``METHODS``; all of them by default.
+        methods: names from ``METHODS``; by default all that apply. Those whose result they need are run too.
         at: epochs at which to take stage 1 as ended; by default its last.
         overrides: ``key=value``, over the configuration.
 
@@ -62,8 +63,9 @@ def compare(
 
     Raises:
         DataError: a split is missing.
-        ConfigError: an argument is not allowed; a run is of another network, or has not kept what is needed.
-        FaultError: a training failed.
+        ConfigError: an argument is not allowed; a run is of a different network, or has not kept what is needed.
+        SeriesError: a run has no snapshots, or too few for the search.
+        FaultError: a training run failed.
     """
     epochs = sorted(set(at))
     if unknown := [name for name in methods or () if name not in METHODS]:
@@ -72,7 +74,7 @@ def compare(
         raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not runs:
-        raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one a seed")
+        raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
     chosen, seeds = methods or METHODS, dict[int, Path]()
     jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
@@ -95,7 +97,7 @@ def _jobs(
     methods: Sequence[str],
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
-    """Check one stage 1, and yield a job for each epoch at which it is taken to end."""
+    """Check one stage 1, and yield a job for each epoch at which it is taken to end and rows are missing."""
     if (run / STAGE_2_CHECKPOINTS).is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
@@ -116,9 +118,9 @@ def _jobs(
         if wanted.intersection(AFTER_STAGE_2):
             wanted.add("stage_2")
         if "stage_2" in wanted:
-            wanted.add("search")  # which says for how many passes, if one is configured
+            wanted.add("search")  # stage 2 then trains for as many passes as this takes
         if one.optimizer.name not in ("momentum", "sgd"):
-            wanted.discard("schedule_free")  # which is SGD
+            wanted.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
             wanted.discard("plain_to_the_end")
         if two.search is None:

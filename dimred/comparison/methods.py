@@ -1,4 +1,4 @@
-"""The methods of a comparison; each makes a network from the same stage 1."""
+"""The methods of a comparison; each makes a network, from the end of the same stage 1 or from the beginning."""
 
 import json
 import logging
@@ -51,10 +51,11 @@ class Made(NamedTuple):
     """The result of a method.
 
     Attributes:
-        network: checkpoint with parameters and statistics.
+        network: path of a checkpoint with parameters and statistics.
         passes: cost of the training that led to it, stage 1's included, in epochs of ordinary training. A forward pass
-            for a choice counts a third; whole trainings that ``val`` did not choose are not counted.
-        seconds: time after stage 1, including choices and trainings that were not chosen.
+            for a choice counts a third; whole training runs that ``val`` did not choose are not counted.
+        seconds: the method's own time, without stage 1's; it includes choices, and training runs that were completed
+            but not chosen.
         chosen: what ``val`` chose, in words; empty if there was nothing to choose.
         choice: the chosen rate, if other seeds are to use it too.
     """
@@ -67,7 +68,7 @@ class Made(NamedTuple):
 
 
 class Comparison:
-    """One stage 1, taken to end at a given epoch, and the methods that start there.
+    """One stage 1, taken to end at a given epoch, and the methods that are compared for it.
 
     A stage 1 of several ranks is continued by one process, with their batches as micro-batches.
 
@@ -75,12 +76,12 @@ class Comparison:
         data: folder with train/, val/ and test/.
         run: folder of the stage 1.
         one: its configuration.
-        two: stage 2's; network, seed and loss must be stage 1's.
+        two: stage 2's; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
         at: the epoch.
         folder: folder for the rows and runs.
 
     Raises:
-        ConfigError: stage 1 has no full checkpoint of that epoch, or had other data.
+        ConfigError: stage 1 has no full checkpoint of that epoch, or was trained on other data.
     """
 
     def __init__(self, data: Path, run: Path, one: StageOneConfig, two: StageTwoConfig, at: int, folder: Path):
@@ -101,7 +102,7 @@ class Comparison:
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
-        """Measure a checkpoint on ``val`` and ``test``: the metric before re-estimation, metric and loss after it."""
+        """Measure on ``val`` and ``test``: the metric before BatchNorm is re-estimated, metric and loss after that."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
         found: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
         self.on.reestimate()
@@ -115,7 +116,7 @@ class Comparison:
         return Made(str(self.checkpoint), self.spent)
 
     def average(self) -> Made:
-        """Take the average of the snapshots that stage 2 found best."""
+        """Take the average of snapshots that stage 2 found best, or the last weights if these were better."""
         result, saved = self._result("stage_2"), self.folder / "stage_2" / STAGE_2_CHECKPOINTS
         seconds = result.get("average_seconds", 0.0) + result.get("start_seconds", 0.0)
         point = "average" if "average_of" in result else "start"
@@ -124,7 +125,7 @@ class Comparison:
         return Made(str(found), self.spent + choosing_passes(result, "start", "average"), seconds, chosen)
 
     def stage_2(self) -> Made:
-        """Run stage 2 without a search; if one is configured, for as many passes as it took, with stage 1's batches."""
+        """Run stage 2 without a search; if one is configured, match its training passes, with stage 1's batch size."""
         changes: dict[str, Any] = {"keep_best": True}
         if self.two.search is not None:
             searched = self._result("search")
@@ -145,10 +146,10 @@ class Comparison:
     def plain_for_total(self) -> Made:
         """Train from the beginning with a linear schedule made for the passes of both stages, rounded up.
 
-        ``val`` chooses the peak on the first seed that is compared at this epoch; the others use it too.
+        ``val`` chooses the peak on the first seed that is compared at this epoch; the other seeds use it too.
 
         Raises:
-            FaultError: the training failed with each of the peaks.
+            FaultError: training diverged with every peak, or failed otherwise with one of them.
         """
         total = self._total()
 
@@ -164,10 +165,10 @@ class Comparison:
         """Train from the beginning with schedule-free SGD for the passes of both stages, rounded up.
 
         Its rate is chosen like the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r: with
-        that rate the weights move as far in the long run. Its averaged point is the network.
+        that rate the weights move as far in the long run as in stage 1. The network is its averaged point.
 
         Raises:
-            FaultError: the training failed with each of the rates.
+            FaultError: training diverged with every rate, or failed otherwise with one of them.
         """
 
         def train(rate: float) -> Made:
@@ -183,7 +184,7 @@ class Comparison:
         return self._best_training("schedule_free", "schedule-free SGD", self.one.schedule.peak / (1 - momentum), train)
 
     def _best_training(self, method: str, what: str, middle: float, train: Callable[[float], Made]) -> Made:
-        """Train with each rate around the middle one, or the first seed's choice, and return the best on ``val``."""
+        """Train with each rate around the middle one, or with that of an earlier seed; return the best on ``val``."""
         rows = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))  # of other seeds
         kept = [json.loads(row.read_text(encoding="utf-8"))["choice"] for row in rows[:1]]
         tried: dict[float, Made] = {}
@@ -215,7 +216,7 @@ class Comparison:
         return Made(str(network), self.spent + passes_of(result), seconds_of(result), kept_in_words(result))
 
     def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> Made:
-        """Train to epoch ``total`` with changed options, without snapshots and evaluations."""
+        """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_program(name, "stage_1", self.one.model_copy(update=updates), options)
@@ -278,7 +279,7 @@ def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
             return n_ranks
     raise ConfigError(
         f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
-        f"{size} don't make on any number of devices; give DATA that it was trained with"
+        f"{size} don't make on any number of devices; give the DATA that it was trained with"
     )
 
 

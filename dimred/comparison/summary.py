@@ -101,7 +101,7 @@ def headings(metric: str) -> list[str]:
 
 
 def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]]:
-    """Write the cells of each row; the best mean on test is bold (``**``), and rows of fewer seeds are marked."""
+    """Write the cells of each row; the best row's test score is bold (``**``), and rows of fewer seeds are marked."""
     best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
         title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
@@ -141,8 +141,8 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         f"From the same stage 1, {seeds}.",
         *(["BatchNorm is re-estimated in every row."] if summary["batch_norm"] else []),
         "The val split chooses, the test split reports.",
-        "Passes are those of the training that made a network, in epochs; seconds are those after stage 1, with "
-        "rejected trainings and choices.",
+        "Passes are those of the training that made a network, in epochs; seconds leave out stage 1, and include "
+        "choices and rejected training runs.",
     ]
     tables = {epochs: table(headings(metric), table_rows(rows_at(summary, epochs), n_seeds, metric)) for epochs in at}
     shown = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
@@ -159,7 +159,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         Picture(
             "curve", plot_curve(curves(summary), metric),
             f"Test {metric} over passes, stage 1 to epochs {', '.join(map(str, at))}.",
-            f"Test {metric} over all forward and backward passes, one line a method; bands are the spread.",
+            f"Test {metric} over all forward and backward passes, one line for each method; bands are the spread.",
         ),
     ]  # fmt: skip
     page.add("Methods", pictures, before=sentences(words) + shown)
@@ -171,7 +171,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
 
 
 def comparison_verdict(summary: dict[str, Any]) -> list[str]:
-    """Write which method ``val`` chooses after the longest stage 1, its gains over others, and its cost."""
+    """Write which method ``val`` chooses after the longest stage 1, its gains over other methods, and its cost."""
     at, n_seeds, metric = summary["at"][-1], len(summary["seeds"]), summary["metric"]
     rows = {row["method"]: row for row in rows_at(summary, at)}
     chosen, best = (best_row(rows.values(), split, metric) for split in ("val", "test"))

@@ -18,14 +18,14 @@ from dimred.errors import DataError, shown
 _log = logging.getLogger(__name__)
 
 # The order of an epoch depends on the seed and the epoch's number only, so that it can be replayed. Every use has
-# numbers of its own, so that no order is drawn for two:
+# numbers of its own, so that no two uses share an order:
 #   1, 2, ...              epochs of stage 1
 #   1,000,001, ...         epochs of stage 2, counted from STAGE_2_EPOCHS_FROM
 #   999,999, 999,998, ...  batches to re-estimate BatchNorm statistics on
 #   0                      batches that a report evaluates the loss surface on
 STAGE_2_EPOCHS_FROM = 1_000_000
 _LAST_SPARE_EPOCH = STAGE_2_EPOCHS_FROM - 1
-_MOST_EPOCHS = 900_000  # that a configuration allows
+_MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
@@ -36,19 +36,19 @@ _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOT
 
 
 class DamagedError(DataError):
-    """A file is no image. It makes no sense to read it again."""
+    """A file can be read but is not an image, so that reading it again is useless."""
 
 
 def is_spare(epoch: int) -> bool:
-    """Return whether an epoch's number is that of batches outside training, such as those of BatchNorm's statistics."""
+    """Return whether an epoch's number is for batches outside training, such as those for BatchNorm's statistics."""
     return epoch == 0 or _MOST_EPOCHS < epoch < STAGE_2_EPOCHS_FROM
 
 
 def epoch_order(n_images: int, seed: int, epoch: int, batch_size: int, rank: int, group_size: int) -> np.ndarray:
-    """Return the numbers of this rank's images of one epoch, int64 (n,), in order; the remainder is dropped.
+    """Return the numbers of this rank's images in an epoch, int64 (n,), in order; those that fill no batch are dropped.
 
     A batch of all R ranks is the next ``R batch_size`` images of a permutation, which depends on seed and epoch only;
-    rank r takes the r-th part of it. So R ranks see in each step what one rank with the R-fold batch sees.
+    rank r takes the r-th part of it. So in each step R ranks see what one rank with R times the batch size sees.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_images)
     n_batches = n_images // (batch_size * group_size)
@@ -91,7 +91,7 @@ class Batches:
         return steps_in_epoch(self.n_images, self.batch_size, self.group_size, self.accumulation)
 
     def rows_of_step(self, step: int) -> int:
-        """Return how many samples this rank has in a training step, from 1; the epoch's last step may have fewer."""
+        """Return how many samples this rank has in a step of an epoch, counted from 1; the last step may have fewer."""
         rows, in_epoch = self.accumulation * self.batch_size, self.n_images // self.group_size
         return min(rows, in_epoch // self.batch_size * self.batch_size - (step - 1) * rows)
 
@@ -109,21 +109,21 @@ class Batches:
         return Readable(self._evaluation_samples(order).batch(self.batch_size) if len(order) else None)
 
     def spare_batches(self, seed: int) -> Iterator[Any]:
-        """Yield training micro-batches without end, in orders that no epoch uses; none if not one can be filled."""
+        """Yield training micro-batches without end, in orders that no epoch uses; none if the split fills no batch."""
         single = copy(self)
         single.accumulation = 1
         for epoch in count(_LAST_SPARE_EPOCH, -1) if self.steps_per_epoch else ():
             yield from read_batches(partial(single.training_epoch, seed, epoch))
 
     def shortened(self, n_steps: int) -> "Batches":
-        """Return a copy with the first samples of the split: enough for ``n_steps`` training steps, at least two."""
+        """Return a copy with the first samples of the split: enough for ``n_steps`` steps, and at least two samples."""
         part = copy(self)
         part.n_images = min(self.n_images, max(2, n_steps * self.accumulation * self.batch_size * self.group_size))
         return part
 
     @property
     def size_in_words(self) -> str:
-        """Return the number of samples, and of classes where they are known, in words."""
+        """Return the number of samples, and of classes if these are known, in words."""
         return f"{self.n_images} samples" + (f" in {len(self.classes)} classes" if self.classes else "")
 
     def digest(self) -> str:
@@ -138,12 +138,12 @@ class Batches:
 
 
 class Readable:
-    """The batches of a MindSpore dataset, with errors that name the file that can't be read.
+    """The batches of a MindSpore dataset; errors name the file that can't be read.
 
     Args:
         batches: the dataset; its batches have one shape if ``sink`` is set. None for no batches, because MindSpore has
             no empty sampler.
-        sink: take batches from MindSpore's queue on an Ascend device, which is filled ahead of the steps.
+        sink: whether to take batches from MindSpore's queue on an Ascend device, which is filled ahead of the steps.
     """
 
     def __init__(self, batches: Any, sink: bool = False):
@@ -153,7 +153,7 @@ class Readable:
         """Iterate over one epoch, with MindSpore's arguments.
 
         Raises:
-            DataError: names the file that can't be read; DamagedError where it was read, and is no image.
+            DataError: a batch can't be read; names the file if MindSpore does. DamagedError if it is not an image.
         """
         if self._batches is None:
             return
@@ -193,7 +193,7 @@ def _in_words(text: str) -> str:
 def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = time.sleep) -> Iterator[Any]:
     """Yield the batches of an epoch or an evaluation.
 
-    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made anew and read again.
+    If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read once more.
     Batches that were yielded already are read and skipped, so that the rest is augmented as if nothing had happened.
 
     Args:

@@ -33,10 +33,11 @@ class ImageFolder(Batches):
         image_size: height and width of the images in a batch, in pixels.
         mean: mean of the three channels, on the 0 to 255 scale; an image x becomes (x - mean) / std.
         std: standard deviation of the three channels, on the same scale.
-        augmentation: of training images: ``random_resized_crop`` (with horizontal flip, as on ImageNet), ``pad_crop``
-            (pad by 2, crop at random) or ``none``.
-        resize: whether images are resized and centre-cropped outside training; off if all have ``image_size``.
-        damaged: what to do with an image that can't be decoded: ``stop``, or ``replace`` it by another image of the
+        augmentation: how training images are augmented: ``random_resized_crop`` (with horizontal flip, as on ImageNet),
+            ``pad_crop`` (pad by 2, crop at random) or ``none``.
+        resize: whether images that are not augmented are resized and centre-cropped; not needed if all have
+            ``image_size``.
+        damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another one of its
             batch. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
         options: see ``Batches``.
 
@@ -100,14 +101,14 @@ class ImageFolder(Batches):
                 extensions=self._suffixes,
                 class_indexing={name: index for index, name in enumerate(self.classes)},
             )
-        except ValueError as error:  # MindSpore's word for a folder that has just gone
+        except ValueError as error:  # what MindSpore raises for a folder that has just disappeared
             raise DataError(f"the data can't be read: {shown(str(error), 300)}") from None
         images = images.map(image_transforms, "image", num_parallel_workers=self.workers)
         return images.map(transforms.TypeCast(mstype.int32), "label", num_parallel_workers=1)
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """Return ``root/split``; for ``val`` also ``root/validation_preprocess``, a frequent name in copies of ImageNet."""
+    """Return ``root/split``; if ``val`` is missing, ``validation_preprocess``, its name in many copies of ImageNet."""
     other = root / "validation_preprocess"
     return other if split == "val" and not (root / split).exists() and other.is_dir() else root / split
 
@@ -129,14 +130,14 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
             with_it, without = (first, split) if differing[0] in classes[first] else (split, first)
             raise DataError(
                 f"{with_it!r} in {str(root)!r} has a class {differing[0]!r}, and {without!r} has none; "
-                f"{len(differing)} in all are in one of them alone; give every split the same class folders"
+                f"they differ in {len(differing)} classes; give every split the same class folders"
             )
     if (n_found := len(classes[first])) > n_classes:
         raise DataError(f"{str(root)!r} has {n_found} classes, but the model has n_classes {n_classes}; raise it")
 
 
 def smallest_side(folder: Path) -> int | None:
-    """Return the shorter side of one image of a split in pixels, or None if it can't be read."""
+    """Return the shorter side of one image of a split in pixels, or None if there is no image that can be read."""
     try:
         images = (path for path in folder.glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES)
         with Image.open(next(images)) as image:
@@ -149,8 +150,8 @@ def read_image_tree(folder: Path) -> tuple[list[str], int, list[str]]:
     """Count the images of a split.
 
     Returns:
-        The names of the class folders, sorted; the number of images in all of them; the suffixes of the images' names,
-        as they are written, sorted.
+        The names of the class folders, sorted; the number of images in all of them; and the suffixes of the images'
+        names, sorted, in the case in which they are written.
 
     Raises:
         DataError: the folder is missing, holds no class folders, or a class has no image.

@@ -16,12 +16,12 @@ from PIL import Image
 from dimred.errors import DataError
 from dimred.io.atomic import atomic_folder, writable
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in small or capital letters
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 FIELD = 16
 N_CLASSES = 10
-# name: scans, noisy variants of each
+# split: number of scans, noisy variants of each
 SPLITS = {"train": (1197, 4), "val": (200, 5), "test": (400, 10)}
 _SCAN_MAXIMUM = 16.0
 
@@ -89,7 +89,7 @@ def write_digits(out: Path, seed: int = 1, noise: float = 0.32, label_noise: flo
 
     Args:
         out: a folder that does not exist yet, or is empty.
-        seed: determines the split, the shifts and the noise.
+        seed: determines the split, the shifts, the noise and the wrong labels.
         noise: standard deviation of the pixel noise, as a share of the scan's full intensity.
         label_noise: share of the *training* images that go to a class drawn at random; val and test stay clean.
 

@@ -13,8 +13,8 @@ import numpy as np
 from dimred.data.batches import Batches, GivenOrder, is_spare
 from dimred.errors import ConfigError, DataError, shown
 
-# Samples by number, with a length: the network's inputs, one or several, and last the label. The same number must give
-# the same sample each time.
+# A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
+# must give the same sample each time.
 Source = Sequence[tuple[Any, ...]]
 Factory = Callable[..., Source]
 
@@ -25,24 +25,24 @@ class OwnDataset(Batches):
     Labels that are whole numbers, of any shape, become int32; other numbers become float32.
 
     Args:
-        factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. In training it is called for each
-            epoch with another seed, for the augmentation, and must return as many samples each time; otherwise with
-            None. If it has a parameter ``epoch``, it also gets the number of the epoch, so that each can read other
-            samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside training, and for batches that only
-            re-estimate BatchNorm statistics.
+        factory: (DATA, split, seed) -> the samples of ``train``, ``val`` or ``test``. For training batches it is called
+            once an epoch with a different seed, for the augmentation, and must return the same number of samples each
+            time; otherwise the seed is None. If it has a parameter ``epoch``, it also gets the epoch's number, so that
+            each epoch can read different samples: 1, 2, ... in stage 1, 1,000,001, ... in stage 2; None outside
+            training, and for batches that only re-estimate BatchNorm statistics.
         data: DATA, as the user typed it.
         split: name of the split.
         options: see ``Batches``.
 
     Raises:
-        DataError: the factory fails, its samples have fewer than two parts, or a label is not a number.
+        DataError: the factory fails, or the first sample has fewer than two parts or a label that is not a number.
     """
 
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
         self._evaluated = self._make(None, None)
-        given = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is no sequence of samples"
+        given = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is not a sequence of samples"
         with _told(f"{given} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
             self.n_images = len(self._evaluated)
             first = tuple(self._evaluated[0])
@@ -51,14 +51,14 @@ class OwnDataset(Batches):
         self._first_label = np.asarray(label)
         if self._first_label.dtype.kind not in "biuf":
             raise DataError(
-                f"data.dataset gave the label {shown(label)}, which is no number; number the classes from 0"
+                f"data.dataset gave the label {shown(label)}, which is not a number; number the classes from 0"
             )
 
     def check_classes(self, n_classes: int) -> None:
-        """Check by the first sample that a classifier can be trained on these labels, or measured.
+        """Check on the first sample that these labels can train, or measure, a classifier.
 
         Raises:
-            DataError: the label is neither of whole numbers nor, in ``train``, one probability for each class.
+            DataError: the label consists neither of whole numbers nor, in ``train``, of a probability for each class.
         """
         label = self._first_label
         if label.dtype.kind == "f" and (self._split != "train" or label.shape[:1] != (n_classes,)):
@@ -110,7 +110,7 @@ class OwnDataset(Batches):
 
 @contextmanager
 def _told(what: str, remedy: str) -> Iterator[None]:
-    """Turn any error of the user's code inside the block into a DataError."""
+    """Turn any error that the user's code raises inside the block into a DataError."""
     try:
         yield
     except Exception as error:
@@ -130,5 +130,5 @@ class _Typed:
         *inputs, label = self._source[int(number)]
         label = np.asarray(label)
         if self._type is np.int32 and label.dtype.kind == "f":
-            raise DataError(f"sample {number} has the label {shown(label)}, where the first sample's is a whole number")
+            raise DataError(f"sample {number} has the label {shown(label)}, but the first sample's is a whole number")
         return *map(np.asarray, inputs), label.astype(self._type, copy=False)

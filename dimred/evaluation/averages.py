@@ -32,7 +32,7 @@ class SnapshotAverages:
     Args:
         saved: the files, on rank 0, which reads them; None on other ranks, and if there are no files.
         layout: layout of the weights.
-        ranks: the ranks of the job, which all call the methods.
+        ranks: the ranks of the job; all of them call the methods.
 
     Attributes:
         steps: steps of the files, oldest first, on every rank.
@@ -62,7 +62,7 @@ class SnapshotAverages:
     def measure(
         self, window: Window, selection: Selection, on_val_of: Callable[[np.ndarray], Measured], name: str = ""
     ) -> Candidate:
-        """Measure the average over a window, and add it to a selection as a candidate.
+        """Measure the average over a window, add it to a selection as a candidate, and return the candidate.
 
         Args:
             window: a window of the files.
@@ -81,7 +81,7 @@ class SnapshotAverages:
 
 
 def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
-    """Return rank 0's vector (M,) on every rank."""
+    """Return rank 0's vector (M,) on every rank; the other ranks give None."""
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
 
@@ -106,7 +106,7 @@ class ChosenWeights(NamedTuple):
 def choose_average(
     averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
 ) -> ChosenWeights:
-    """Choose among the last weights and the windows of snapshots that ``measure_windows`` tries.
+    """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
 
     The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
     Kaddour, 2022). Which is better depends on the task.
@@ -147,15 +147,15 @@ def choose_start(
 ) -> ChosenWeights:
     """Choose an average of snapshots by a held-out loss and put it into the network, like stage 2's ``start: best``.
 
-    The candidates are windows and profiles of the snapshots, and the network as it is (``last``). The lowest mean loss
+    The candidates are averages of windows of the snapshots, and the network as it is (``last``). The lowest mean loss
     wins. Give the loss that was trained: a network that was trained with smoothed labels is underconfident, and plain
     cross entropy then prefers averages for their calibration.
 
     Args:
         network: changed in place.
-        snapshots: snapshots of its trainable weights, or the folder that has them.
-        losses: measures the network in its present state, in evaluation mode: one loss for each held-out sample, (n,),
-            of the same samples each time. Weights that are not finite are not measured and never chosen.
+        snapshots: snapshots of the network's trainable weights, or their folder.
+        losses: measures the network as it is at each call, in evaluation mode; returns one loss for each held-out
+            sample, (n,), of the same samples each time. Weights that are not finite are not measured and never chosen.
         reestimate: called before each measurement, to give the network BatchNorm statistics that belong to its weights,
             such as ``lambda: dimred.reestimate_batch_norm(network, batches)``. A network without BatchNorm needs none.
 
@@ -163,7 +163,7 @@ def choose_start(
         The weights, the candidate's name and loss, and all candidates.
 
     Raises:
-        ConfigError: ``losses`` returns something else. After any error the network is as it was before.
+        ConfigError: ``losses`` does not return such an array. After any error the network is as it was before.
         CheckpointError: a snapshot can't be read, or belongs to another network.
         SeriesError: ``snapshots`` has none.
         FaultError: no loss is finite.

@@ -36,7 +36,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
         The number of batches used; 0 for a network without BatchNorm.
 
     Raises:
-        ConfigError: there were no batches, or a BatchNorm is one of ``mint``.
+        ConfigError: there were no batches, or the network has a BatchNorm of ``mindspore.mint``.
     """
     # MindSpore keeps 1 - momentum in ``momentum``.
     layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
@@ -45,7 +45,7 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
     before = [value.asnumpy().copy() for value in moving]
     totals = [np.zeros(value.shape) for value in moving]
-    shares: list[float] = []  # for each of them, the batch's share in the value after a pass
+    shares: list[float] = []  # for each of ``moving``, the batch's share in the value after a pass
     n_batches = 0
     with evaluating(network):
         for layer in layers:

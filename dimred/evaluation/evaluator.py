@@ -24,7 +24,7 @@ from dimred.evaluation.scores import (
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_KEPT_BYTES = 1 << 28  # of the batches of one purpose
+_KEPT_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
 
 
 class _Kept:
@@ -59,7 +59,7 @@ class OnSplits:
         images: the splits by name; ``reestimate`` needs ``train``.
         scores: loss and metric to measure by.
         seed: determines the order of the training images.
-        n_batches: how many training batches of each rank statistics are re-estimated on.
+        n_batches: how many training batches each rank reads to re-estimate BatchNorm's statistics.
         ranks: all of them call the methods, each with its share of the images; a method that fails on one fails on all.
         at_batch: called for each batch of a pass, as a sign of life.
 

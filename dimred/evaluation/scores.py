@@ -1,7 +1,7 @@
 """Means of any loss or metric over all items of all ranks; and the built-in loss and metric of a classifier.
 
 The built-in ones take logits (n, n_classes) for n labels, or (n, n_classes, ...) for labels (n, ...), such as one for
-each place of a text, and give a number for each label. Labels equal to ``IGNORED`` are left out, as in MindSpore's
+each position in a text, and give a number for each label. Labels equal to ``IGNORED`` are left out, as in MindSpore's
 cross entropy.
 """
 
@@ -53,7 +53,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     """Return the cross entropy of each label, (n, ...); and which labels count.
 
     With a smoothing s it is -(1 - s) log p(label) - s mean(log p) over the classes. On a small held-out split it can
-    distinguish two networks where accuracy can't, because it counts how sure the network was, not only which class won.
+    tell apart two networks that accuracy can't, because it counts how sure the network was, not only which class won.
 
     Raises:
         DataError: as ``is_correct``.
@@ -96,7 +96,7 @@ Found = list[tuple[np.ndarray, np.ndarray]]
 
 
 def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[Found]:
-    """Evaluate each score on the batches in one pass; the mode of each cell is restored afterwards."""
+    """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards."""
     found: list[Found] = [[] for _ in scores]
     with evaluating(network):
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
@@ -179,7 +179,7 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
     if not shape:
         return (
             "a single number for a batch; it must give one for each item, (n, ...), so that batches of any size count "
-            'rightly (in MindSpore: reduction="none")'
+            'correctly (in MindSpore: reduction="none")'
         )
     n_samples = len(labels)
     if shape[0] != n_samples:
@@ -194,5 +194,5 @@ def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:
 
 
 def on_host(value: Any) -> np.ndarray:
-    """Convert a Tensor of any type, or what NumPy takes, to a float32 array."""
+    """Convert a Tensor of any type, or anything that NumPy converts, to a float32 array."""
     return np.asarray(value.astype(ms.float32).asnumpy() if isinstance(value, Tensor) else value, np.float32)

@@ -1,4 +1,4 @@
-"""A rank's reports to its launcher over a socket pair, the detection of a stall from them, and stop signals.
+"""A rank's reports to its launcher over a socket pair, the detection of stalls from these reports, and stop signals.
 
 Each packet is a JSON list: ["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 LAUNCHER = "DIMRED_LAUNCHER"  # environment variable with the file descriptor of the rank's end of the pair
 READING, COMPUTING = "reading the batch of", "computing"
 _SECONDS_BETWEEN_BARS = 0.1
-_LONGEST_TURN_SECONDS = 10.0  # between two questions to a StallDetector, unless the launcher itself was suspended
+_LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer pause the launcher was suspended
 
 
 def _connect() -> socket.socket | None:
@@ -37,7 +37,7 @@ def _connect() -> socket.socket | None:
 
 
 _launcher = _connect()  # None in a process that is no rank of a launcher
-_told: set[str] = set()  # kinds of messages sent so far
+_told: set[str] = set()  # kinds of messages that this process has tried to send
 
 
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
@@ -52,13 +52,13 @@ def tell_refusal(why: str) -> bool:
     """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
     Returns:
-        Whether it was sent; if not, because there is no launcher or the rank has begun, the caller must print it.
+        Whether it was sent. It is not if there is no launcher or the rank has begun; then the caller must print it.
     """
     return not _told and _tell("refused", why, flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
-    """Report what this rank begins to do in a step, so that the launcher can name a rank that stalls."""
+    """Report what this rank is about to do in a step, so that the launcher can name a rank that stalls."""
     _tell("at", doing, step)
 
 
@@ -69,7 +69,7 @@ def tell_alive() -> None:
 
 
 class _SignsOfLife(logging.Handler):
-    """A handler that reports activity with every log record, such as one of a run that waits on a full disk."""
+    """A handler that reports activity at every log record, such as those of a run that waits for disk space."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report activity."""
@@ -81,9 +81,9 @@ if _launcher is not None:
 
 
 class StageBar:
-    """The progress bar of a stage, inside ``with``: in this process's terminal, or in that of its launcher.
+    """The progress bar of a stage, for a ``with`` block.
 
-    Without a terminal, the progress is logged at level DEBUG.
+    It appears in the terminal of this process or of its launcher. Without one, progress is logged at level DEBUG.
 
     Args:
         name: the stage's name.
@@ -149,13 +149,13 @@ class StallDetector:
         self._last = self._asked = now()
 
     def heard(self, rank: int, doing: str, step: int) -> None:
-        """Record what a rank begins to do in a step; the order is reading, computing, anything else."""
+        """Record what a rank is about to do in a step; the order within one is reading, computing, anything else."""
         self._far[rank] = (step, {READING: 0, COMPUTING: 1}.get(doing, 2))
         self._doing[rank] = f"{doing} step {step}"
         self.alive()
 
     def alive(self) -> None:
-        """Record activity of a rank without a completed step."""
+        """Record that some rank is active, without a completed step."""
         self._last = self._now()
 
     def stalled(self) -> Stall | None:
@@ -195,7 +195,7 @@ def stop_signals() -> list[signal.Signals]:
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the stop signals by ``handler`` inside the block, and restore the earlier handlers afterwards."""
+    """Handle the stop signals with ``handler`` inside the block, and restore the earlier handlers afterwards."""
     before = {number: signal.signal(number, handler) for number in stop_signals()}
     try:
         yield
@@ -206,7 +206,7 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Let these signals wait until the block ends; the handlers from before are called then."""
+    """Postpone the stop signals until the block ends; then the earlier handlers are called, unless the block raised."""
     received: list[int] = []
     with handled(lambda number, frame: received.append(number)):
         yield
@@ -215,7 +215,7 @@ def postponed() -> Iterator[None]:
 
 
 class StopSignals:
-    """A context that raises ``StoppedError`` for the stop signals; inside ``held`` the first one is only noted.
+    """A context in which the stop signals raise ``StoppedError``; inside ``held`` the first one is only noted.
 
     Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
     passes on what this process has already received. The launcher ends a rank that takes too long.
@@ -239,7 +239,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the first signal back until the end of the block; a second one raises at once."""
+        """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
         self._held = True
         try:
             yield
@@ -249,7 +249,7 @@ class StopSignals:
             raise StoppedError(self.received)
 
     def reinstall(self) -> None:
-        """Install the handlers again, because MindSpore replaces ctrl-C's when it compiles or begins an epoch."""
+        """Install the handlers again, because MindSpore replaces that of ctrl-C when it compiles or begins an epoch."""
         for number in stop_signals():
             signal.signal(number, self._handle)
 

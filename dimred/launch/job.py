@@ -24,7 +24,7 @@ ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 @dataclass(frozen=True)
 class Job:
-    """One program on several ranks; see ``make_job``."""
+    """One program on one or more ranks; see ``make_job``."""
 
     program: str  # module that each rank runs with ``arguments`` and ``--out FOLDER``
     stage: str  # suffix of the ranks' folders, out/device{rank}_{stage}
@@ -75,7 +75,7 @@ class Job:
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
             mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
-            # By default MindSpore's ranks look for each other every 3 to 5 s; every second, two start 5 s earlier.
+            # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
             for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
                 mine[bound] = given.get(bound, "1")
         if self.joins_ranks:
@@ -112,7 +112,7 @@ class Job:
             yield f"  {_assignments(self.rank_environment(rank))} {shlex.join(self.command(rank))}"
 
     def check(self, resume: bool) -> None:
-        """Check what can be known before any rank is started.
+        """Check what can be checked before any rank is started.
 
         Raises:
             MissingPackageError: MindSpore is not installed.
@@ -154,14 +154,15 @@ def make_job(
     master_addr: str | None = None,
     master_port: int | None = None,
 ) -> Job:
-    """Make a job from the options of a command; None stands for an option that was not given.
+    """Make a job from the options of a command (see ``Job``); None stands for an option that was not given.
 
-    A rank table gives the devices, the hosts and host 0's address; without it there are by default 8 devices on one
-    host. One host uses any free port; several have to agree on one, by default 8118.
+    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address. Without a table there
+    are by default 8 devices on one host. The default port is a free one for one host, and 8118 for several, because
+    they have to agree on it.
 
     Raises:
-        ConfigError: a number is out of range, the rank table is wrong or contradicts an option, or several hosts lack
-            an address or number.
+        ConfigError: a number is out of range, the rank table is wrong or contradicts an option, or there are several
+            hosts and the address of host 0 or the number of this host is missing.
     """
     table: list[Device] = []
     if rank_table is not None:

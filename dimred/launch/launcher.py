@@ -23,15 +23,15 @@ from dimred.launch.processes import Child, LogTail, make_folders, remove_folders
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
-_SECONDS_AFTER_A_FAILURE = 2.0  # for other ranks that meet the same fault to write why
-_SECONDS_FOR_RANK_0 = 10.0  # after another rank has refused, perhaps because rank 0 could not go on
+_SECONDS_AFTER_A_FAILURE = 2.0  # in which other ranks that meet the same fault can log the cause
+_SECONDS_FOR_RANK_0 = 10.0  # to give its reason after another rank has refused, perhaps because of rank 0
 _ENDED_WELL = {0, 128 + signal.SIGTERM}  # done, or saved after SIGTERM
 _SHOWN = ("ASCEND", "CUDA", "DEVICE", "DIMRED", "DNNL", "GLOG", "HCCL", "LD_LIBRARY", "MS_", "OMP", "ONEDNN", "PATH",
           "PYTHON", "RANK", "TMPDIR", "VIRTUAL_ENV")  # fmt: skip
 
 
 class RankFailedError(DimredError):
-    """A rank failed, or ``refused`` its input; ``exit_status`` is that of the job."""
+    """A rank failed, stalled or ``refused`` its input, or the scheduler ended; ``exit_status`` is that of the job."""
 
     def __init__(self, message: str, exit_status: int = 1, refused: bool = False):
         super().__init__(message)
@@ -40,7 +40,9 @@ class RankFailedError(DimredError):
 
 
 def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeout_seconds: float = 0) -> int:
-    """Run a job to its end; rank 0's log lines appear on standard output as they are written, its bar in a terminal.
+    """Run this host's part of a job to its end.
+
+    The log of its first rank is copied to standard output as it is written; its progress bar is shown in a terminal.
 
     Args:
         job: see ``make_job``.
@@ -49,13 +51,13 @@ def launch(job: Job, *, resume: bool = False, dry_run: bool = False, stall_timeo
         stall_timeout_seconds: silence of all ranks after which the job is ended; 0 turns that off.
 
     Returns:
-        0; for a job that a signal stopped 128 + signal, or another status if all ranks that did not end by SIGTERM
-        ended with it.
+        0. If a signal stopped the job: 128 + its number; or, if all ranks that did not end with SIGTERM's status
+        share one exit status above 0, that status.
 
     Raises:
-        ConfigError: there are earlier results, or the devices are missing; nothing was started.
-        RankFailedError: a rank refused its input before it began; new folders are removed again. Or a rank failed;
-            the message names the first one and shows the end of its log. The others were ended.
+        ConfigError, MissingPackageError: as ``Job.check``, or a folder can't be made; nothing was started.
+        RankFailedError: a rank refused its input before it began; new folders are removed again. Or a rank or the
+            scheduler failed, or no rank moved; the message has the end of the log concerned. The ranks were ended.
     """
     if dry_run:
         print("\n".join(job.describe()))
@@ -90,7 +92,7 @@ class _Watch:
         self._bar = LiveBar()
 
     def run(self) -> int:
-        """Start the processes and wait for them; however this ends, none is left running."""
+        """Start the processes and wait for them; however the job ends, none is left running."""
         with handled(self._note_signal):
             try:
                 self._start()
@@ -128,9 +130,9 @@ class _Watch:
             child.close()
 
     def _is_done(self) -> bool:
-        """Return whether the job is over: its ranks have ended, or are to be killed.
+        """Return whether the job is over here: its ranks have ended, or are to be killed.
 
-        With several hosts, the scheduler has to outlive the ranks of the others.
+        With several hosts, the scheduler has to outlive the ranks of the other hosts.
         """
         if self._failure is not None and time.monotonic() > self._failure_deadline:
             return True
@@ -172,7 +174,7 @@ class _Watch:
                 self._refusal_deadline = min(self._refusal_deadline, time.monotonic() + _SECONDS_FOR_RANK_0)
 
     def _look_for_a_failure(self) -> RankFailedError | None:
-        """Return a refusal, a dead scheduler, a stall, or a stop that takes too long; None if there is none."""
+        """Return the error for a refusal, a dead scheduler, a stall, or a stop that takes too long; otherwise None."""
         now = time.monotonic()
         all_refused = len(self._refusals) == len(self._ranks)
         if self._first in self._refusals or all_refused or now > self._refusal_deadline:
@@ -221,7 +223,7 @@ class _Watch:
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    jpeg = ", as MindSpore's decoder is by a JPEG without an end to its header: dimred data check DATA finds such files"
+    jpeg = ", as happens when MindSpore decodes a JPEG with an unfinished header; dimred data check DATA finds it"
     return f"was killed by {_name(-status)}" + (jpeg if status == -signal.SIGFPE else "")
 
 
@@ -233,7 +235,7 @@ def _name(number: int) -> str:
 
 
 def _log_environment(log: Path, command: list[str], environment: Mapping[str, str]) -> None:
-    """Log time, command and the environment variables that matter to a run, not others, which may hold secrets."""
+    """Log the time, the command, and the variables that matter to a run; others are left out, as they may be secret."""
     shown = sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_SHOWN))
     with log.open("a", encoding="utf-8") as file:
         print(f"# {time.strftime('%Y-%m-%d %H:%M:%S')} {socket.gethostname()}", file=file)

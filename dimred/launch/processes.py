@@ -42,7 +42,7 @@ class Child:
         ignores_stop_signals: whether the process ignores SIGTERM, SIGINT and SIGHUP.
 
     Attributes:
-        is_open: whether the process still holds its end of the pair.
+        is_open: whether the process still held its end of the pair when ``messages`` last read from it.
 
     Raises:
         OSError: the process could not be started.
@@ -113,10 +113,10 @@ class Child:
 
 
 def start(running: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that is no rank, in a session of its own, so that ctrl-C reaches this process alone.
+    """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
 
     Args:
-        running: when it is left, the program gets SIGTERM, and is waited for until it has saved.
+        running: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
         command: program and arguments.
         log: file to append its output to; None for the output of this process.
     """
@@ -129,7 +129,7 @@ def start(running: ExitStack, command: Sequence[object], log: Path | None = None
 
 
 def show(text: str, stream: TextIO) -> None:
-    """Write a text without buffering; if nobody reads the stream any more, discard it and all that follows.
+    """Write a text without buffering; if nobody reads the stream any more, discard this text and all that follow.
 
     Ctrl-C in ``dimred train | tee`` ends ``tee`` too, while the ranks still have to save.
     """
@@ -170,7 +170,7 @@ class LogTail:
         show(_NOISE.sub(b"", text).decode(errors="replace"), sys.stdout)
 
     def quote(self) -> str:
-        """Return the last 20 lines with the log's name, for an error message."""
+        """Return the last 20 lines and the log's name, or why it can't be read, for an error message."""
         try:
             with self.path.open("rb") as file:
                 file.seek(max(self._start, self.path.stat().st_size - _TAIL_BYTES))
@@ -181,7 +181,7 @@ class LogTail:
 
 
 def make_folders(job: Job) -> list[Path]:
-    """Make the folders of this host's ranks, and return the new ones.
+    """Make the folders of this host's ranks, and return those that are new, parents included.
 
     Raises:
         ConfigError: a folder can't be made; new ones are removed again.

@@ -1,4 +1,4 @@
-"""Rank tables, which say which device of which server is which rank, as Ascend's collective library reads them."""
+"""Rank tables, from which Ascend's collective library learns which device of which server each rank runs on."""
 
 import json
 from collections import Counter
@@ -42,7 +42,9 @@ class Device(NamedTuple):
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """Make a table whose ranks go server by server, and on each server through devices 0, 1, and so on.
+    """Make a table, to be written as JSON, from the addresses of the servers and of all their devices.
+
+    Ranks are numbered server by server, in the order of ``device_ips``; each server's devices are numbered from 0.
 
     Raises:
         ConfigError: the devices can't be divided equally, or an address is not valid or is given twice.
@@ -74,13 +76,13 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         n_devices: how many devices there must be (``--devices``); None for any number.
 
     Raises:
-        ConfigError: lists everything that is wrong with the table.
+        ConfigError: the file is not JSON, or the table is wrong; lists all faults in its form or else in its numbers.
     """
     try:
         with path.open("rb") as file:
             table = json.loads(file.read(_LARGEST_FILE))
     except FileNotFoundError:
-        raise ConfigError(f"--rank-table is {str(path)!r}, which is not found; make one by dimred rank-table") from None
+        raise ConfigError(f"--rank-table is {str(path)!r}, which is not found; dimred rank-table makes one") from None
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(f"--rank-table is {str(path)!r}, which can't be read as JSON ({why})") from error
@@ -104,7 +106,7 @@ def _devices(content: Any, refusal: str, n_devices: int | None = None) -> list[D
 
 
 def _in_words(problem: Any) -> str:
-    """Describe one thing that is wrong with the form of a table."""
+    """Describe one fault in the form of a table."""
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).removeprefix(".")
     if problem["type"] == "missing":
         return f"the field {where!r} is missing"
@@ -128,11 +130,11 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
         if ranks != list(range(first, first + per_server)):
             yield (
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
-                f"{first + per_server - 1}, because each server has as many, and ranks are numbered server by server"
+                f"{first + per_server - 1}, because all servers have equally many, numbered server by server"
             )
 
 
 def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:
     for value, count in Counter(values).items():
         if count > 1:
-            yield f"{what} {value} is there {count} times"
+            yield f"{what} {value} appears {count} times"

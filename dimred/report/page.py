@@ -1,4 +1,4 @@
-"""An HTML page of a run or a comparison: one file with text, tables and SVG pictures, without script or network."""
+"""An HTML page of a run or a comparison: one file with text, tables and SVG pictures, without scripts or network."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class Page:
 
 
 def figure(name: str, svg: str, says: str, caption: str) -> str:
-    """Make the HTML of a picture from the text of an SVG file; other arguments as in ``Picture``."""
+    """Make the HTML of a picture from the text of its SVG file; the other arguments are as in ``Picture``."""
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     drawing = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", drawing)  # ids must be unique on the page
     drawing = drawing.replace("<svg ", f'<svg role="img" aria-label="{escape(says, quote=True)}" ', 1)
@@ -74,7 +74,7 @@ def figure(name: str, svg: str, says: str, caption: str) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Make a table that scrolls sideways if it is too wide; ``**text**`` becomes bold."""
+    """Make the HTML of a table of class ``kind``; a wide one scrolls sideways, and ``**text**`` becomes bold."""
 
     def text(cell: str) -> str:
         return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(cell))
@@ -91,7 +91,7 @@ def details(summary: str, content: str) -> str:
 
 
 def sentences(texts: Iterable[str], kind: str = "") -> str:
-    """Join sentences into a paragraph; return an empty text if there are none."""
+    """Join sentences into an HTML paragraph of class ``kind``; return an empty text if there are none."""
     text = escape(" ".join(texts))
     return f'<p class="{kind}">{text}</p>' if text else ""
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import ACCURACY, metric_axis
 
-# Okabe and Ito's colours stay apart with every common kind of colour blindness; markers differ too.
+# Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
 _COLOURS = (PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED, "#009E73", "#E69F00")
 _LINES, _MARKERS = ("-", "--", ":"), "osd^vxp*"
@@ -28,7 +28,7 @@ _DARK_STYLE = "".join(
 )
 
 Size = tuple[float, float]
-NARROW: Size = (4.8, 3.6)  # inches; letters stay readable on the width of a telephone
+NARROW: Size = (4.8, 3.6)  # inches; letters stay readable at the width of a telephone
 
 # Outcome of a step -> marker, colour, label.
 _OUTCOMES = {
@@ -51,7 +51,7 @@ def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Fig
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 2) -> None:
-    """Put the legend under the picture."""
+    """Put the legend of ``axes`` under the picture."""
     entries = axes.get_legend_handles_labels()
     figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
@@ -102,7 +102,7 @@ def plot_metric(
         if values:
             look = {"color": colour, "lw": width, "ms": 2 * width, "label": f"{name}, {statistics}"}
             axes.plot(list(values), factor * np.array(list(values.values())), "o-", **look)
-    # A single collapse would flatten the rest, so the axis leaves out the worst tenth of late training.
+    # One collapse would flatten the rest of the curve, so the axis leaves out the worst tenth of stage 1's late epochs.
     first = snapshots_taken[0] if snapshots_taken else 0
     late = [value for epoch, value in plain.items() if epoch >= first] or list(plain.values())
     low, high = np.percentile(late, (10, 100) if metric == ACCURACY else (0, 90))
@@ -133,7 +133,7 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
     figure, axes = new_figure()
     numbers = np.arange(1, len(shares) + 1)
     axes.bar(numbers, 100 * shares, color=AVERAGE, label="each direction")
-    axes.plot(numbers, 100 * np.cumsum(shares), "o-", color=STAGE_2, ms=3, lw=1.5, label="all up to it")
+    axes.plot(numbers, 100 * np.cumsum(shares), "o-", color=STAGE_2, ms=3, lw=1.5, label="running sum")
     axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
     whole_numbers(axes.xaxis)
     legend_below(figure, axes)
@@ -141,7 +141,7 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
 
 
 def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the loss of stage 2's steps, accepted or rejected, and the number of trials of each."""
+    """Draw the loss of each step of stage 2's search, accepted or rejected, and its number of trials."""
     figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
     numbers = np.array([step["step"] for step in steps])
     upper.plot(numbers, column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
@@ -159,14 +159,14 @@ def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 class PlanePoints(NamedTuple):
-    """Points of weight space, relative to the plane through the snapshots' mean."""
+    """Points of weight space, relative to a plane through the snapshots' mean."""
 
     along: np.ndarray  # coordinates in the plane, (n, 2) float64
     off: np.ndarray  # distance from the plane, (n,) float64
 
 
 class Surface(NamedTuple):
-    """The loss on a grid of the plane."""
+    """The loss on a grid in the plane."""
 
     first: np.ndarray  # coordinates along the first direction, (n,)
     second: np.ndarray  # coordinates along the second direction, (n,)
@@ -186,7 +186,7 @@ class PlaneView(NamedTuple):
 
 
 def plot_plane(surface: Surface, view: PlaneView) -> Figure:
-    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences to its lowest one."""
+    """Draw stage 1's trajectory and stage 2's path over a surface; losses are differences from its lowest one."""
     figure, axes = new_figure((4.8, 4.9))
     loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
     lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
@@ -250,5 +250,5 @@ def plot_curve(
 
 
 def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return the values of one key of metrics, float64 (n,), NaN where a value is None."""
+    """Return the values of one key in records of metrics, float64 (n,), with NaN for None."""
     return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)

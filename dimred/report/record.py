@@ -17,7 +17,7 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
 
-FORWARD = 1 / 3  # of a forward and backward pass
+FORWARD = 1 / 3  # of the cost of a forward and a backward pass
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class StageOneRecord:
 
     folder: Path
     epochs: list[dict[str, Any]]  # its metrics, one record an epoch; at least one
-    snapshots: CheckpointSeries | None  # as they were when read; None before the first
+    snapshots: CheckpointSeries | None  # those that existed when it was read; None before the first
 
     def measured(self, key: str) -> dict[int, float]:
         """Return epoch -> value for a key of ``metrics.jsonl``, without the epochs that did not measure it."""
@@ -38,7 +38,7 @@ class StageOneRecord:
         return [record for record in self.epochs if "averaged_loss" in record]
 
     def stopping_passes(self, until_epoch: int) -> float:
-        """Return the cost of measuring for ``stop: averaged`` up to an epoch, in passes as in ``passes_of``."""
+        """Return the cost of measuring for ``stop: averaged`` up to an epoch, counted as in ``passes_of``."""
         costs = self.measured("averaged_forward_passes")
         return FORWARD * sum(cost for epoch, cost in costs.items() if epoch <= until_epoch)
 
@@ -123,12 +123,12 @@ class StageTwoRecord:
 
     @property
     def final_weights(self) -> Path:
-        """Return the path of the network to use, or of its folder if the file is gone."""
+        """Return the path of the network to use, or of the folder for it if the file is gone."""
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 
     def coordinates(self) -> np.ndarray:
-        """Return the coordinates at the search's start and after each step, relative to the start, (n_steps + 1, k)."""
+        """Return the subspace coordinates at the start and after each step, relative to the start, (n_steps + 1, k)."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
         return np.concatenate([np.zeros_like(moves[:1]), moves.cumsum(0)])
 
@@ -178,7 +178,7 @@ def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:
 
 
 def seconds_of(result: Mapping[str, Any]) -> float:
-    """Return the seconds that a ``result.json`` records for choosing the start, the steps, and choosing the result."""
+    """Return the seconds that a ``result.json`` records for the steps and all choices: start, average, and result."""
     return float(sum(result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "training", "kept")))
 
 
@@ -189,8 +189,9 @@ def read_stage_1(checkpoints: Path) -> StageOneRecord:
         checkpoints: the run's folder of checkpoints, such as ``device0_stage_1/checkpoint_stage_1``.
 
     Raises:
-        RunError: its parent is not the folder of a run.
+        RunError: the metrics beside ``checkpoints`` are missing or damaged.
         ConfigError: the run has not finished an epoch.
+        SeriesError: its snapshots are not a readable series.
     """
     folder, snapshots = checkpoints.parent, checkpoints / SNAPSHOTS
     epochs = read_metrics(folder / METRICS)
@@ -205,6 +206,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
 
     Raises:
         ConfigError: ``folder`` is not a finished stage 2 run, or its result is damaged.
+        RunError, BasisMismatchError, SeriesError: the metrics, the basis or the snapshots are damaged.
     """
     path = folder / RESULT
     if not path.is_file():
@@ -217,7 +219,7 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
         raise ConfigError(f"{path} is damaged: {error}; stage 2's --resume writes it again") from None
     steps = read_metrics(folder / METRICS)
     if not steps:
-        raise ConfigError(f"RUN is {str(folder)!r}, whose search took no step; there is nothing to report")
+        raise ConfigError(f"RUN is {str(folder)!r}, whose stage 2 took no step; there is nothing to report")
     sources = {name: Path(source) for name, source in result["sources"].items() if source}
     gone = tuple(name for name, source in sources.items() if not source.exists())
     checkpoints = sources["weights"].parent
@@ -246,7 +248,7 @@ def kept_in_words(result: Mapping[str, Any]) -> str:
 
 
 def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str]:
-    """Write which network to use, its metric, its gains over others, and its cost; arguments as ``write_report``."""
+    """Write which network to use, its metric, its gains over others, and its cost; arguments as in ``write_report``."""
     result, ours, metric = run.result, run.kept_metric, run.metric
     statistics = ", BatchNorm re-estimated" if f"{metric}_reestimated" in result else ""
     others = {"the last weights of stage 1 (": last}

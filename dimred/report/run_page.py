@@ -1,4 +1,4 @@
-"""Write the page of a run: verdict, candidates, pictures with captions."""
+"""Write the page of a run: verdict, candidates, pictures with captions, and configuration."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _SHOWN = 6  # candidates of a choice that are not folded away
 
 
 def make_report_folder(out: Path) -> None:
-    """Make the folder of a report; it may hold an earlier one.
+    """Make the folder of a report; it may hold an earlier report.
 
     Raises:
         ConfigError: the folder holds something else, or can't be made.
@@ -47,7 +47,7 @@ def make_report_folder(out: Path) -> None:
         kept = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]
         if kept:
             raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
-        if not ours:  # pictures are known for ours by the page, also if this report is killed before it is whole
+        if not ours:  # the page marks pictures as a report's, even if this one is killed before it is whole
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
 
@@ -58,11 +58,11 @@ def write_report(
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
-        run: content of the run's files.
+        run: contents of the run's files.
         split: name of the split that the metric is reported on.
         last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as the kept network's; None
             to leave it out.
-        plane: content of the plane's pictures; None to leave them out.
+        plane: data for the pictures of the loss surface; None to leave them out.
 
     Returns:
         The page's path.
@@ -145,7 +145,7 @@ def _named(facts: Mapping[str, str]) -> str:
 
 
 def _when(path: Path) -> str:
-    """Format the date of a file's last change."""
+    """Format the date and time of a file's last change."""
     written = datetime.fromtimestamp(path.stat().st_mtime)
     return f"{written.day} {written:%B %Y, %H:%M}"
 
@@ -178,7 +178,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         if len(rows) > len(shown):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
     if parts:
-        rule = "The val split chooses the lowest loss, the one that was trained. The bold one was chosen."
+        rule = "The val split chooses the lowest value of the loss that was trained. The chosen row is bold."
         page.add("What was compared", [], sentences([rule]) + "".join(parts))
 
 
@@ -215,7 +215,7 @@ def _averaged(run: StageOneRecord) -> str:
         loss, gain = f"{one['averaged_loss']:.4f} ± {one['averaged_standard_error']:.4f}", one["averaged_gain"]
         gained = "" if gain is None else f"{gain:.4f} ± {one['averaged_gain_standard_error']:.4f}"
         rows.append([str(one["epoch"]), str(one["averaged_window"]), loss, gained])
-    heading = ("after epoch", "snapshots averaged", "loss on val", "below the best before")
+    heading = ("after epoch", "snapshots averaged", "loss on val", "gain over the best before")
     return details("The averaged weights, measured by stop: averaged", table(heading, rows)) if rows else ""
 
 
@@ -248,7 +248,7 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
         Picture(
             "plane-near", plot_plane(plane.near, plane),
             f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
-            "The same plane, the part around stage 2; here too losses are differences to the lowest one shown.",
+            "The part of the same plane around stage 2; here too losses are differences from the lowest one shown.",
         ),
     ])  # fmt: skip
 

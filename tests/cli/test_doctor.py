@@ -87,8 +87,8 @@ def test_versions_that_the_requirements_do_not_allow(tmp_path: Path, monkeypatch
     old = {"mindspore": "2.6.0", "numpy": "2.1.0"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: old.get(name) or find(name))
     mindspore, numpy = wrong(dimred_here("doctor", "--device-target", "Ascend", cwd=tmp_path).stdout)[:2]
-    assert "mindspore                     2.6.0; training needs another: python -m pip install 'mindspore" in mindspore
-    assert "2.1.0; training needs another: python -m pip install 'numpy" in numpy
+    assert "mindspore                     2.6.0; training needs another version: python -m pip install '" in mindspore
+    assert "2.1.0; training needs another version: python -m pip install 'numpy" in numpy
 
 
 @pytest.mark.skipif("avx512f" not in Path("/proc/cpuinfo").read_text(), reason="a host without AVX-512 needs no cap")

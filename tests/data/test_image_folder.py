@@ -128,7 +128,7 @@ def test_classes_that_do_not_fit_are_named(root):
         check_classes(root, {"train": ["cat", "dog", "emu"], "val": ["cat", "dog", "emu"]}, n_classes)
     with pytest.raises(DataError, match=r"has 3 classes, but the model has n_classes 2"):
         check_classes(root, {"train": ["cat", "dog", "emu"]}, 2)
-    with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' has none; 2 in all"):
+    with pytest.raises(DataError, match=r"'train' in .* has a class 'cat', and 'val' has none; they differ in 2"):
         check_classes(root, {"train": ["cat"], "val": ["dog"]}, 3)
 
 

@@ -65,7 +65,7 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
 
 
 def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
-    with pytest.raises(DataError, match=r"sample 1 has the label .*0\.5.*, where the first sample's is a whole number"):
+    with pytest.raises(DataError, match=r"sample 1 has the label .*0\.5.*, but the first sample's is a whole number"):
         columns(made([(0, 1), (0, 0.5)]).evaluation())
 
 
@@ -93,7 +93,7 @@ def test_what_can_not_be_classified_is_said_before_training(label: object, split
         (lambda data, split, seed: [], "IndexError"),
         (lambda data, split, seed: [1], "samples (input, label)"),
         (lambda data, split, seed: [(1,)], "not enough values to unpack"),
-        (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is no number"),
+        (lambda data, split, seed: [(1, "cat")], "the label 'cat', which is not a number"),
         (lambda data: [], "TypeError"),
         (lambda data, split, seed: {}[split], "KeyError"),
     ],

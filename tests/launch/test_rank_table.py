@@ -39,12 +39,12 @@ def test_ranks_follow_the_servers_whose_addresses_may_be_of_both_kinds(tmp_path:
         ('"1.0"', '"2.0"', "version is '2.0': Input should be '1.0'"),
         ('"server_count": "2"', '"server_count": "3"', "server_count is 3, but server_list has 2"),
         ('"device":', '"devices":', "'server_list[0].device' is missing"),
-        ("10.0.0.1", "::2", "server_id ::2 is there 2 times"),
+        ("10.0.0.1", "::2", "server_id ::2 appears 2 times"),
         ("10.0.0.1", "node", ".server_id is 'node': value is not a valid IPv4"),
-        ("fe80::2", "192.168.0.0", "device_ip 192.168.0.0 is there 2 times"),
+        ("fe80::2", "192.168.0.0", "device_ip 192.168.0.0 appears 2 times"),
         ('"rank_id": "2"', '"rank_id": "-1"', "rank_id is '-1': String should match"),
         ('"rank_id": "2"', '"rank_id": "7"', "server_list[1] has the ranks 3, 7; it must have 2 to 3, because"),
-        ('"device_id": "0"', '"device_id": "1"', "server_list[0]: device_id 1 is there 2 times"),
+        ('"device_id": "0"', '"device_id": "1"', "server_list[0]: device_id 1 appears 2 times"),
     ],
 )
 def test_each_problem_is_found(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -75,7 +75,7 @@ def test_a_table_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
 def test_devices_that_can_not_be_divided_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"3 device addresses .* for 2 servers"):
         make_rank_table(["10.0.0.1", "10.0.0.2"], ["192.168.0.1", "192.168.0.2", "192.168.0.3"])
-    with pytest.raises(ConfigError, match=r"device_ip 192\.168\.0\.1 is there 2 times"):
+    with pytest.raises(ConfigError, match=r"device_ip 192\.168\.0\.1 appears 2 times"):
         make_rank_table(["10.0.0.1"], ["192.168.0.1", "192.168.0.1"])
 
 
