@@ -46,7 +46,12 @@ def stage_1(
     check_scores(settings, network, scores, images)
     say_plan(settings, settings.epochs, images["train"].steps_per_epoch, disk_of_stage_1(settings, network))
     n_snapshots = snapshots_in_the_end(settings, images["train"].steps_per_epoch)
-    if 0 < n_snapshots <= N_COMPONENTS:
+    if n_snapshots == 0:
+        _log.warning(
+            f"this run keeps no snapshots, so stage 2 will have no averages to choose from: snapshots.first_epoch is "
+            f"{settings.snapshots.first_epoch}, and epochs is {settings.epochs}"
+        )
+    elif n_snapshots <= N_COMPONENTS:
         needed = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
         _log.info(f"this run keeps {n_snapshots} snapshots; {needed}")
     # A user's own network may draw its weights from another generator.

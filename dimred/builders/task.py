@@ -13,7 +13,7 @@ from mindspore import Tensor, nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import PAD, ImageFolder, check_classes, smallest_side, split_folder
+from dimred.data.image_folder import PAD, ImageFolder, check_classes, size_of_an_image, split_folder
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, DimredError, shown
@@ -62,10 +62,11 @@ def build_splits(
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
     if not is_own:
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
-        _check_size_of_images(config.data, smallest_side(split_folder(data, splits[0])))
+        _check_size_of_images(config.data, size_of_an_image(split_folder(data, splits[0])))
     for part in images.values():
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
+            part.n_classes = n_classes if config.loss is None else None
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
     return images
@@ -85,14 +86,21 @@ def _check_size_of_val(n_samples: int) -> None:
         )
 
 
-def _check_size_of_images(config: DataConfig, side: int | None) -> None:
-    """Refuse images whose shorter side is too small for a crop; warn of those to be enlarged more than twofold."""
-    if side is None:
+def _check_size_of_images(config: DataConfig, size: tuple[int, int] | None) -> None:
+    """Refuse images too small for a crop, or of a size that nothing changes; warn if they grow more than twofold."""
+    if size is None:
         return
+    side = min(size)
     if config.augmentation == "pad_crop" and config.image_size > (largest := side + 2 * PAD):
         raise DataError(
             f"data.image_size is {config.image_size}, but the images have {side} pixels on the shorter side, and "
             f"data.augmentation 'pad_crop' makes them {largest} at most; --set data.image_size={side}"
+        )
+    if not config.resize and size != (config.image_size, config.image_size):
+        raise DataError(
+            f"data.resize is false, but the images have {size[0]} x {size[1]} pixels and data.image_size is "
+            f"{config.image_size}: unless augmented, they would reach the network as they are; --set data.resize=true"
+            + (f", or data.image_size={side} if all have that size" if size == (side, side) else "")
         )
     is_scaled = config.augmentation == "random_resized_crop" or config.resize
     if is_scaled and config.image_size > _MOST_UPSCALING * side:

@@ -171,7 +171,7 @@ def summary(
         typer.Option(help="Shape of the input, batch included; by default 1,3,224,224, for resnet_small 1,3,16,16."),
     ] = None,
     classes: Annotated[
-        int, typer.Option(min=2, help="Number of outputs; the argument of your own network's factory.")
+        int, typer.Option(min=1, help="Number of outputs; the argument of your own network's factory.")
     ] = 1001,
     as_json: AsJson = False,
 ) -> None:

@@ -129,9 +129,12 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
     name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
     trial, started = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    status = 1
     try:
         status = launch(trial, stall_timeout_seconds=stall_timeout)
     finally:
+        if status:
+            print(f"fast dev run: {trial.out} is removed, with its logs", file=sys.stderr)
         for rank in trial.local_ranks:
             shutil.rmtree(trial.folder(rank), ignore_errors=True)
         with suppress(OSError):  # another host is not yet done

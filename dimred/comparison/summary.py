@@ -189,7 +189,7 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
         else:
             gains = [f"against {score_text(one[_SCORE], metric)} for {plain_title(one['method'])}" for one in others]
         said.append(f"That is {' and '.join(gains)}.")
-    said.append(f"It cost {chosen['passes'] - at:.1f} passes after stage 1, and {duration(chosen['seconds'])}.")
+    said.append(f"It took {chosen['passes']:.1f} passes in all, and {duration(chosen['seconds'])} beside stage 1.")
     if best is not chosen:
         said.append(
             f"The best on test would have been: {plain_title(best['method'])}, "

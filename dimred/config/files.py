@@ -61,11 +61,12 @@ def _read(path: Path) -> dict[str, Any]:
     """Read the keys and values in a file."""
     try:
         with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1).decode("utf-8")
+            content = file.read(_LARGEST_FILE + 1)
+        text = "" if len(content) > _LARGEST_FILE else content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
-    if len(text) > _LARGEST_FILE:
+    if len(content) > _LARGEST_FILE:
         raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
     values = _parse(text, f"--config {str(path)!r}")
     if values is not None and not isinstance(values, dict):
@@ -123,9 +124,23 @@ def config_text(config: StageConfig) -> str:
 _CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, TypeError, RecursionError)
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses a key that is there twice; YAML's own would drop the first."""
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Check the keys of a mapping once, before those of ``<<`` are added, which its own may replace."""
+        seen: set[str] = set()
+        for key, _ in () if hasattr(node, "is_checked") else node.value:
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is there twice{key.start_mark}")
+            seen.add(str(key.value))
+        node.is_checked = True
+        super().flatten_mapping(node)
+
+
 def _parse(text: str, source: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return _Loader(text).get_single_data()
     except (yaml.YAMLError, *_CONSTRUCTOR_ERRORS) as error:
         where = " ".join(str(error).split())[:200]
         raise ConfigError(f"{source} is not valid YAML: {where}") from error

@@ -136,12 +136,12 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
         raise DataError(f"{str(root)!r} has {n_found} classes, but the model has n_classes {n_classes}; raise it")
 
 
-def smallest_side(folder: Path) -> int | None:
+def size_of_an_image(folder: Path) -> tuple[int, int] | None:
     """Return the shorter side of one image of a split in pixels, or None if there is no image that can be read."""
     try:
         images = (path for path in folder.glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES)
         with Image.open(next(images)) as image:
-            return min(image.size)
+            return image.size
     except (StopIteration, *UNREADABLE):
         return None
 

@@ -5,6 +5,7 @@ recognition of handwritten digits) are split *by scan* first, so that no scan ha
 places its scan at a random position of a larger field and adds noise.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -35,11 +36,22 @@ def check_images(root: Path, workers: int) -> dict[Path, str]:
     Raises:
         DataError: there are no images.
     """
-    files = sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = sorted(path for path in _files_below(root) if path.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)})")
     with ProcessPoolExecutor(workers) as pool:
         return dict(zip(files, pool.map(_kind, files, chunksize=64), strict=True))
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Yield the files at any depth, also behind links to folders; a folder with several links is visited once."""
+    visited = set()
+    for folder, inside, names in os.walk(root, followlinks=True):
+        if (place := os.path.realpath(folder)) in visited:
+            inside.clear()
+            continue
+        visited.add(place)
+        yield from (Path(folder, name) for name in names)
 
 
 def _kind(path: Path) -> str:

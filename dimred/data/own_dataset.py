@@ -13,6 +13,8 @@ import numpy as np
 from dimred.data.batches import Batches, GivenOrder, is_spare
 from dimred.errors import ConfigError, DataError, shown
 
+IGNORED = -100  # the label of what does not count, as in MindSpore's cross entropy
+
 # A sequence of samples. Each is a tuple of the network's inputs, one or several, and last the label. The same number
 # must give the same sample each time.
 Source = Sequence[tuple[Any, ...]]
@@ -41,6 +43,7 @@ class OwnDataset(Batches):
     def __init__(self, factory: Factory, data: Path, split: str, **options: Any):
         super().__init__(**options)
         self._factory, self._data, self._split = factory, data, split
+        self.n_classes: int | None = None
         self._evaluated = self._make(None, None)
         given = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is not a sequence of samples"
         with _told(f"{given} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
@@ -100,7 +103,7 @@ class OwnDataset(Batches):
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(
-            _Typed(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32),
+            _Typed(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32, self.n_classes),
             self._columns,
             sampler=GivenOrder(order),
             num_parallel_workers=self.workers,
@@ -120,8 +123,8 @@ def _told(what: str, remedy: str) -> Iterator[None]:
 class _Typed:
     """Samples as arrays that MindSpore takes, with labels of one type."""
 
-    def __init__(self, source: Source, label_type: type[np.number]):
-        self._source, self._type = source, label_type
+    def __init__(self, source: Source, label_type: type[np.number], n_classes: int | None):
+        self._source, self._type, self._n_classes = source, label_type, n_classes
 
     def __len__(self) -> int:
         return len(self._source)
@@ -130,5 +133,24 @@ class _Typed:
         *inputs, label = self._source[int(number)]
         label = np.asarray(label)
         if self._type is np.int32 and label.dtype.kind == "f":
-            raise DataError(f"sample {number} has the label {shown(label)}, but the first sample's is a whole number")
+            raise DataError(
+                f"sample {number} has the label {shown(label)}, but the first sample's is a whole number; give all "
+                "samples whole numbers, or all floats"
+            )
+        if self._type is np.int32 and self._n_classes is not None:
+            check_labels(label, self._n_classes, f"sample {number} has")
         return *map(np.asarray, inputs), label.astype(self._type, copy=False)
+
+
+def check_labels(labels: np.ndarray, n_classes: int, where: str) -> None:
+    """Check that whole numbers are classes of a network, or ``IGNORED``.
+
+    Raises:
+        DataError: one is not; the message begins with ``where``.
+    """
+    wrong = labels[((labels < 0) | (labels >= n_classes)) & (labels != IGNORED)]
+    if wrong.size:
+        raise DataError(
+            f"{where} the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
+            f"{n_classes - 1}; correct the label, raise model.n_classes, or mark what is to be ignored with {IGNORED}"
+        )

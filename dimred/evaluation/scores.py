@@ -14,11 +14,11 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from dimred.data.own_dataset import IGNORED, check_labels
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError
 from dimred.train_step.network_state import evaluating
 
-IGNORED = -100
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
 
@@ -78,13 +78,7 @@ def _classes(logits: Tensor, labels: Tensor) -> Tensor:
             "be (n, n_classes) for labels (n,), or (n, n_classes, ...) for labels (n, ...)"
         )
     labels = labels.astype(ms.int32)
-    values, n_classes = labels.asnumpy(), logits.shape[1]
-    wrong = values[((values < 0) | (values >= n_classes)) & (values != IGNORED)]
-    if wrong.size:
-        raise DataError(
-            f"there is the label {wrong[0]}, but the network has {n_classes} outputs, for the classes 0 to "
-            f"{n_classes - 1}; correct the label, raise model.n_classes, or mark what is to be ignored with {IGNORED}"
-        )
+    check_labels(labels.asnumpy(), logits.shape[1], "there is")
     return labels
 
 

@@ -206,12 +206,14 @@ def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Postpone the stop signals until the block ends; then the earlier handlers are called, unless the block raised."""
+    """Postpone the stop signals until the block ends; then the earlier handlers are called."""
     received: list[int] = []
-    with handled(lambda number, frame: received.append(number)):
-        yield
-    for number in received:
-        signal.raise_signal(number)
+    try:
+        with handled(lambda number, frame: received.append(number)):
+            yield
+    finally:
+        for number in received:
+            signal.raise_signal(number)
 
 
 class StopSignals:

@@ -26,6 +26,9 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     try:
         found = importlib.import_module(module_name)
     except Exception as error:
+        if module_name.endswith(".py"):
+            typed = f"{module_name.removesuffix('.py')}:{attribute}"
+            raise ConfigError(f"{key} is {name!r}; name the module without its ending: {typed}") from None
         raise ConfigError(
             f"{key} is {name!r}, but {module_name!r} can't be imported ({type(error).__name__}: {error}); run from the "
             "folder that holds it, or put that folder on PYTHONPATH"

@@ -55,10 +55,12 @@ def summarise(network: nn.Cell, input_shape: Sequence[int]) -> Summary:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         network.set_train(False)
         network(ops.zeros(tuple(input_shape), ms.float32))
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:
+        lines = (line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line)))
+        reason = f"{type(error).__name__}: {next(lines, '')}".removesuffix(": ")
         raise ConfigError(
-            f"the network can't take an input of the shape {tuple(input_shape)}: {reason}; give --input-shape"
+            f"the network can't take one float32 input of the shape {tuple(input_shape)} ({reason}); give another "
+            "--input-shape"
         ) from error
     finally:
         for handle in handles:

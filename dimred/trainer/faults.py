@@ -20,54 +20,55 @@ _REMEDIES = {
 
 
 @contextmanager
-def translate_errors(states: RunStates | None) -> Iterator[None]:
+def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Iterator[None]:
     """Turn a fault inside the block into an error that says what failed, what is kept, and how to go on.
 
     Args:
         states: the states of the run, on rank 0; None elsewhere.
+        is_kept: whether the run's files are kept; otherwise there is nothing to resume.
 
     Raises:
         FaultError: in place of an OSError, a DataError, or MindSpore's error for lack of memory. A FaultError, such as
             a DivergedError, becomes one whose message names the last good state.
         StoppedError: raised again, with the last good state in its message.
     """
+    go_on = "run the same command with --resume" if is_kept else "run the same command again"
+
+    def kept() -> str:
+        if not is_kept:
+            return "nothing of this trial is kept"
+        return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
+
+    def sentence() -> str:
+        words = kept()
+        return words[0].upper() + words[1:]
+
     try:
         yield
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
-        raise FaultError(f"{describe_os_error(error)}. {_sentence(states)}: {remedy}, and {_GO_ON}") from error
+        raise FaultError(f"{describe_os_error(error)}. {sentence()}: {remedy}, and {go_on}") from error
     except DivergedError as error:
         raise FaultError(
-            f"{error}. {_sentence(states)}, but the same steps would diverge again: train in a new folder with a lower "
+            f"{error}. {sentence()}, but the same steps would diverge again: train in a new folder with a lower "
             "schedule.peak (in stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
             "loss_scale that drops overflows"
         ) from error
     except (DataError, FaultError) as error:
-        raise FaultError(f"{error}. {_sentence(states)}: once the cause is gone, {_GO_ON}") from error
+        raise FaultError(f"{error}. {sentence()}: once the cause is gone, {go_on}") from error
     except RuntimeError as error:
         if not (told := _NO_MEMORY.search(str(error))):
             raise
         raise FaultError(
-            f"a step needs more memory than there is ({told[0].strip()}). {_sentence(states)}: lower "
+            f"a step needs more memory than there is ({told[0].strip()}). {sentence()}: lower "
             "data.batch_size, and raise accumulation by the same factor to train as before"
         ) from error
     except StoppedError as stop:
-        raise StoppedError(stop.number, f"{_kept(states)}; {_GO_ON}") from None
+        raise StoppedError(stop.number, f"{kept()}; {go_on}") from None
 
 
 # MindSpore's words on CPU and on devices; the pattern finds the one of its many lines that has the size.
 _NO_MEMORY = re.compile(r"^.*(memory isn't enough|out of memory).*$", re.IGNORECASE | re.MULTILINE)
-_GO_ON = "run the same command with --resume"
-
-
-def _kept(states: RunStates | None) -> str:
-    return "rank 0 has the last good state, if any" if states is None else states.newest_in_words()
-
-
-def _sentence(states: RunStates | None) -> str:
-    words = _kept(states)
-    return words[0].upper() + words[1:]
-
 
 _WINDOW = 10  # losses judged together, because a dynamic loss scale begins with a few overflows in a row
 _EXPLOSION = 100.0  # times the size of the first loss, or times 1 if that is larger

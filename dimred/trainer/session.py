@@ -137,7 +137,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, is_kept: boo
         run_folder(out),
         redirect_native_stderr(out / MINDSPORE_LOG),
         StopSignals() as signals,
-        translate_errors(RunStates(out) if ranks.is_rank_zero else None),
+        translate_errors(RunStates(out) if ranks.is_rank_zero else None, is_kept=is_kept),
         StepProfiler(settings.profile, out / PROFILE) as profiler,
     ):
         _log.debug("preparing the run")

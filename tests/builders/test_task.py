@@ -20,10 +20,10 @@ from dimred.builders import (
 )
 from dimred.builders.handover import check_same_task
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
-from dimred.data.image_folder import smallest_side
+from dimred.data.image_folder import size_of_an_image
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
-from dimred.errors import ConfigError, DimredError
+from dimred.errors import ConfigError, DataError, DimredError
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
 
@@ -141,7 +141,7 @@ def test_images_that_would_be_blown_up_are_named_and_no_others(data: Path, caplo
     assert "about 196 times as many" in said
     assert "--set data.image_size=16" in said
     caplog.clear()
-    for changed in ({"image_size": 32}, {"image_size": 20, "resize": False, "augmentation": "pad_crop"}):
+    for changed in ({"image_size": 32}, {"image_size": 20, "augmentation": "pad_crop"}):
         build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
     assert not caplog.messages
 
@@ -172,8 +172,19 @@ def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:
     assert [sum(len(labels) for _, labels in each.create_tuple_iterator()) for each in of_ranks] == [1, 1, 0]
 
 
+@pytest.mark.parametrize(("width", "remedy"), [(16, ", or data.image_size=16 if all have that size"), (20, "=true")])
+def test_images_of_a_size_that_nothing_changes_are_refused(width: int, remedy: str, tmp_path: Path) -> None:
+    write_image_tree(tmp_path / "data", [("train", "cat", "one", np.zeros((16, width, 3)))])
+    for changed in ({"augmentation": "pad_crop", "image_size": 12}, {"augmentation": "none", "image_size": 32}):
+        config = StageOneConfig.model_validate({"data": {"resize": False, "workers": 1, "batch_size": 1} | changed})
+        said = rf"data\.resize is false, but the images have {width} x 16 pixels and data\.image_size is "
+        with pytest.raises(DataError, match=said) as refused:
+            build_splits(config, tmp_path / "data", ["train"])
+        assert str(refused.value).endswith(remedy)
+
+
 def test_a_damaged_image_has_no_size(data: Path) -> None:
-    assert smallest_side(data / "train") == 16
+    assert size_of_an_image(data / "train") == (20, 16)
     for image in (data / "train").glob("*/*"):
         image.write_bytes(b"nothing")
-    assert smallest_side(data / "train") is None
+    assert size_of_an_image(data / "train") is None

@@ -49,8 +49,8 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
     assert verdict == (
         "After 70 epochs of stage 1 the val split takes: stage 2: cooldown and choice, which has 88.00 ± 2.83 % on "
         "test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights of stage 1 and 3.00 "
-        "± 2.83 points below best average of its snapshots. It cost 2.0 passes after stage 1, and 10 s. The best on "
-        "test would have been: best average of its snapshots, 91.00 %."
+        "± 2.83 points below best average of its snapshots. It took 72.0 passes in all, and 10 s beside stage 1. The "
+        "best on test would have been: best average of its snapshots, 91.00 %."
     )
     assert set(re.findall(r'<figure id="figure-(\w+)"', text)) == {"comparison", "curve"}
     assert "Stage 1 to epoch 20" in text
@@ -64,8 +64,8 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
 def test_one_seed_says_what_it_is_worth(tmp_path: Path) -> None:
     write_compared(tmp_path, 1, "last", 0.80, passes=70)
     assert verdict_and_page(tmp_path)[0].endswith(
-        "has 80.00 % on test of one seed, BatchNorm re-estimated. It cost 0.0 passes after stage 1, and "
-        "10 s. With one seed, differences below half a point mean nothing."
+        "has 80.00 % on test of one seed, BatchNorm re-estimated. It took 70.0 passes in all, and "
+        "10 s beside stage 1. With one seed, differences below half a point mean nothing."
     )
 
 

@@ -94,6 +94,8 @@ def test_a_wrong_override_is_refused_by_name(override: str, said: str) -> None:
         ("digits_anytime_1", ["epochs=2"], "and epochs is 2; keep at least two and begin by then, or set stop"),
         ("digits_stage_1", ["data.sink=true", "accumulation=2"], "data.sink needs batches of one shape"),
         ("digits_stage_1", ["metric=my.metrics:grad_norm"], "results already have 'grad_norm'; rename it"),
+        ("digits_stage_1", ["metric=my.metrics:training_seconds"], "results already have 'training_seconds'"),
+        ("digits_stage_1", ["metric=my.metrics:kept_cost"], "results already have 'kept_cost'"),
         ("digits_stage_1", ["stop=val"], "stop.name is 'val'; it must be 'averaged'"),
         ("digits_stage_1", ["stop=averaged", "snapshots.keep=1"], "stop averages snapshots"),
         ("digits_stage_1", ["stop=averaged", "snapshots.first_epoch=71"], "stop averages snapshots"),
@@ -143,6 +145,22 @@ def test_the_rule_that_ends_stage_1_is_a_name_or_a_section_that_any_of_its_keys_
         (["stop=averaged", "stop.patience=7"], StopConfig(patience=7)),
     ):
         assert load_config(StageOneConfig, tmp_path / "saved.yaml", overrides).stop == rule
+
+
+def test_a_key_that_is_there_twice_is_refused_but_not_one_that_an_anchor_gives(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("snapshots: {per_epoch: 4}\nseed: 2\nsnapshots: {keep: 50}\n")
+    with pytest.raises(ConfigError, match=r"the key 'snapshots' is there twice .*line 3"):
+        load_config(StageOneConfig, file)
+    file.write_text("snapshots: &a {per_epoch: 4}\ncheckpoints: &b {<<: {keep: 3, every_epochs: 1}, keep: 2}\n")
+    assert load_config(StageOneConfig, file).checkpoints.keep == 2
+
+
+def test_a_file_that_is_too_large_is_refused_whatever_its_letters(tmp_path: Path) -> None:
+    for first in ("", "e"):
+        (tmp_path / "large.yaml").write_text(f"#{first}{'é' * 50_000}\nseed: 7\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match="has more than 100,000 bytes"):
+            load_config(StageOneConfig, tmp_path / "large.yaml")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -164,6 +164,16 @@ def test_grey_cmyk_and_disguised_images_become_three_channels_and_are_counted(jp
     assert checked(jpegs, status=0) == ["2 CMYK, 6 colour, 2 grey, 1 other"]
 
 
+def test_images_behind_links_to_folders_are_checked_and_a_loop_ends(jpegs: Path, tmp_path_factory) -> None:
+    linked = tmp_path_factory.mktemp("linked")
+    (linked / "train").symlink_to(jpegs / "train")
+    (jpegs / "train" / "n00000000" / "up").symlink_to(jpegs / "train")
+    (jpegs / "train" / "n00000001" / "n00000001_2.JPEG").write_bytes(b"junk")
+    damaged, counts = checked(linked, status=1)
+    assert damaged == str(linked / "train" / "n00000001" / "n00000001_2.JPEG")
+    assert "1 damaged" in counts
+
+
 def test_gifs_which_mindspore_cannot_decode_are_no_images(jpegs: Path, tmp_path: Path) -> None:
     Image.new("P", (40, 30)).save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
@@ -251,5 +261,5 @@ def test_a_jpeg_that_kills_the_decoder_is_hinted_at(jpegs: Path, tmp_path: Path)
     short = ["model={name: resnet_small, n_classes: 2}", "data={image_size: 8, batch_size: 9, workers: 1}"]
     command = ["train", "stage-1", jpegs, "--device-target", "CPU", "--devices", 1, "--out", tmp_path / "out"]
     said = dimred_here(*command, *(f"--set={one}" for one in short), status=128 + signal.SIGFPE).stderr
-    assert "rank 0 of 1 was killed by SIGFPE, as MindSpore's decoder is" in said
+    assert "rank 0 of 1 was killed by SIGFPE, as happens when MindSpore decodes a JPEG" in said
     assert str(path) in checked(jpegs, status=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.data.batches import Readable
+from dimred.data.batches import Readable, read_batches
 from dimred.data.own_dataset import OwnDataset
 from dimred.errors import DataError
 
@@ -65,8 +65,24 @@ def test_whole_labels_leave_as_int32_and_other_numbers_as_float32(labels: Sequen
 
 
 def test_a_fraction_among_whole_labels_is_said_and_not_rounded() -> None:
-    with pytest.raises(DataError, match=r"sample 1 has the label .*0\.5.*, but the first sample's is a whole number"):
-        columns(made([(0, 1), (0, 0.5)]).evaluation())
+    said = r"^sample 1 has the label .*0\.5.*, but the first sample's is a whole number; give all samples whole numbers"
+    with pytest.raises(DataError, match=said):
+        list(read_batches(made([(0, 1), (0, 0.5)]).evaluation, wait=lambda _: pytest.fail("reads it again")))
+
+
+@pytest.mark.parametrize(("label", "is_a_class"), [(-100, True), (2, True), (3, False), (-1, False), (1 << 40, False)])
+def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is_a_class: bool) -> None:
+    data = made([(0.0, 0), (1.0, label)], batch_size=2)
+    data.n_classes = 3
+    said = rf"^sample 1 has the label {label}, but the network has 3 outputs, for the classes 0 to 2; correct the label"
+    with nullcontext() if is_a_class else pytest.raises(DataError, match=said):
+        columns(data.training_epoch(1, 1))
+
+
+def test_samples_of_different_shapes_are_refused_at_once() -> None:
+    data = made([(np.zeros(2), 0), (np.zeros(3), 0)], batch_size=2)
+    with pytest.raises(DataError, match=r"samples have different shapes.*set data\.resize=true"):
+        list(read_batches(data.evaluation, wait=lambda _: pytest.fail("reads it again")))
 
 
 @pytest.mark.parametrize(

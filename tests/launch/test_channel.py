@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dimred.errors import StoppedError
-from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector, StopSignals
+from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector, StopSignals, postponed
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -16,6 +16,18 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
     before = signal.signal(request.param, signal.SIG_DFL)
     yield request.param
     signal.signal(request.param, before)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_postponed_signal_comes_at_the_end_of_the_block_however_that_ends(number: int, fails: bool) -> None:
+    reached = False
+    with StopSignals(), pytest.raises(StoppedError) as stopped, postponed():
+        os.kill(os.getpid(), number)
+        reached = True
+        if fails:
+            raise OSError("the program was not started")
+    assert reached
+    assert stopped.value.number == number
 
 
 def test_the_first_waits_while_it_is_held_and_the_second_does_not(number: int) -> None:

@@ -41,6 +41,7 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
     [
         ("nowhere_at_all:build", "'nowhere_at_all' can't be imported"),
         ("own_broken:build", "a_package_that_is_not_there"),
+        ("own_networks.py:broken", "name the module without its ending: own_networks:broken"),
         ("own_networks:Holder.made", "'own_networks' has no 'Holder.made'"),
         ("own_networks:constant", "which is not a function: it is 5"),
         ("own_networks:number", "returned int; it must return an nn.Cell"),

@@ -73,5 +73,16 @@ def test_mode_training_and_hooks_are_as_before():
 
 
 def test_an_input_that_does_not_fit_is_named():
-    with pytest.raises(ConfigError, match=r"can't take an input of the shape \(1, 5, 16, 16\)"):
+    with pytest.raises(ConfigError, match=r"one float32 input of the shape \(1, 5, 16, 16\) \(RuntimeError: "):
         summarise(resnet("resnet_small", 10), (1, 5, 16, 16))
+    with pytest.raises(ConfigError, match=r"of the shape \(1, 7\) \(TypeError: .*\w.*\); give another --input-shape"):
+        summarise(nn.Embedding(10, 4), (1, 7))
+    with pytest.raises(ConfigError, match=r"\(AssertionError: needs 20\)"):
+        summarise(Demanding(), (1, 7))
+
+
+class Demanding(nn.Cell):
+    """A network that refuses its input in its own way."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        raise AssertionError("needs 20")

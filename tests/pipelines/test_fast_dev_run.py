@@ -74,6 +74,7 @@ def test_a_run_that_would_fail_fails_at_once_and_leaves_nothing(tmp_path: Path, 
     done = dimred(*command, "--loss", "tests.helpers.tiny_task:nothing_there", cwd=tmp_path, status=2)
     assert "tests.helpers.tiny_task:nothing_there" in done.stderr
     assert "went well" not in done.stdout
+    assert "is removed, with its logs" in done.stderr
     assert list(tmp_path.iterdir()) == [config]
     refused = dimred(*command, "--resume", cwd=tmp_path, status=2)
     assert "--fast-dev-run begins in a folder of its own" in refused.stderr

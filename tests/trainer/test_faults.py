@@ -1,5 +1,6 @@
 """A training that diverges is noticed; one that only stumbles is not."""
 
+import errno
 import math
 
 import pytest
@@ -16,6 +17,12 @@ def see(watch: DivergenceDetector, losses: list[float]) -> None:
 def test_an_ordinary_training_with_a_few_overflows_goes_on() -> None:
     see(DivergenceDetector(), [2.3, math.inf, math.nan, *[2.0] * 17, *[math.inf] * 5, *[900.0] * 4, *[1.0] * 11])
     see(DivergenceDetector(), [300.0] * 10)
+
+
+def test_a_trial_names_no_state_and_no_resume() -> None:
+    with pytest.raises(FaultError) as fault, translate_errors(None, is_kept=False):
+        raise OSError(errno.ENOSPC, "full", "a/file")
+    assert str(fault.value).endswith("Nothing of this trial is kept: free some space, and run the same command again")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Stage 1 is resumed, or begun with a checkpoint, only where its steps are counted as before."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
+from dimred.pipelines.stage_1 import stage_1
 from dimred.trainer.training import Training
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
@@ -135,3 +137,13 @@ def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> 
 def test_schedule_free_training_takes_a_constant_rate() -> None:
     with pytest.raises(ValueError, match=r"schedule\.name is linear, but optimizer\.name is schedule_free"):
         settings(**SCHEDULE_FREE, schedule={"name": "linear", "total_epochs": 4, "warmup_epochs": 1})
+
+
+@pytest.mark.parametrize(("first_epoch", "warned"), [(1, False), (2, True)])
+def test_a_run_that_will_keep_no_snapshots_says_so(
+    first_epoch: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "one.yaml").write_text(json.dumps(TASK | STAGE_1 | {"epochs": 1}))
+    overrides = [f"snapshots.first_epoch={first_epoch}", "reestimate_batches=1"]
+    stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one", overrides=overrides)
+    assert ("this run keeps no snapshots, so stage 2 will have no averages to choose from" in caplog.text) == warned
