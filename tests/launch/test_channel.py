@@ -20,13 +20,18 @@ def number(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_postponed_signal_comes_at_the_end_of_the_block_however_that_ends(number: int, fails: bool) -> None:
-    reached = False
-    with StopSignals(), pytest.raises(StoppedError) as stopped, postponed():
-        os.kill(os.getpid(), number)
-        reached = True
-        if fails:
-            raise OSError("the program was not started")
-    assert reached
+    reached = []
+
+    def start() -> None:
+        with postponed():
+            os.kill(os.getpid(), number)
+            reached.append(True)
+            if fails:
+                raise OSError("the program was not started")
+
+    with StopSignals(), pytest.raises(StoppedError) as stopped:
+        start()
+    assert reached == [True]
     assert stopped.value.number == number
 
 
