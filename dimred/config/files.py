@@ -52,7 +52,9 @@ def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[
     for override in overrides:
         key = override.partition("=")[0].partition(".")[0]
         if others := [number for other, number in _STAGES.items() if key in _OWN_KEYS[other] and other is not stage]:
-            raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; leave it out here")
+            place = getattr(stage, "NEW_KEYS", {}).get(key)
+            instead = f"set {place}" if place else "leave it out here"
+            raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; {instead}")
         _apply(values, override)
     return stage.checked(values)
 

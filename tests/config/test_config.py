@@ -52,6 +52,10 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("data.colour=3", "unknown key 'data.colour'; allowed in data: dataset, image_size, batch_size, "),
         ("lr=3", "unknown key 'lr'; allowed: seed, model, data, "),
         ("schedule.peak=3", "--set is 'schedule.peak=3', but schedule is a key of stage 1; leave it out here"),
+        (
+            "optimizer.name=sgd",
+            "--set is 'optimizer.name=sgd', but optimizer is a key of stage 1; set cooldown.optimizer",
+        ),
         ("search.rho=1", "search.rho is 1; it must be less than 1"),
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
