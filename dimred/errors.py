@@ -42,7 +42,7 @@ class SeriesError(DimredError):
 
 
 class BasisMismatchError(DimredError):
-    """A basis does not fit the network, the layout, or the options that it is used with."""
+    """A basis is missing or damaged, or does not fit what it is used with; or a layout of weights is not valid."""
 
 
 class RunError(DimredError):

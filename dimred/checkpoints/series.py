@@ -130,8 +130,8 @@ class CheckpointSeries:
         Raises:
             ConfigError: ``step`` or ``epoch`` is not a whole number of at least 0, or the weights are not float arrays.
             CheckpointError: a weight is not finite; nothing is written.
-            SeriesError: the series was opened for reading, the step is not later, the weights have another layout, or
-                the file's name is taken.
+            SeriesError: the series was opened for reading, or the step, the layout or the file's name does not fit it.
+            BasisMismatchError: there are no weights.
         """
         self._check_writable()
         for name, number in (("step", step), ("epoch", epoch)):

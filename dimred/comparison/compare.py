@@ -97,7 +97,7 @@ def _jobs(
     methods: Sequence[str],
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
-    """Check one stage 1, and yield a job for each epoch at which it is taken to end and rows are missing."""
+    """Check a stage 1, and yield a job for each epoch taken as its end, unless no row is missing for that epoch."""
     if (run / STAGE_2_CHECKPOINTS).is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():

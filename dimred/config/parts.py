@@ -99,8 +99,8 @@ class PrecisionConfig(Strict):
 
 
 class ProfileConfig(Strict):
-    """Record some steps with MindSpore's profiler into profile/ of each rank's folder, for MindStudio Insight. The
-    recorded steps are slower, and the run waits after them until the record is evaluated. null for no profile."""
+    """A record of some steps by MindSpore's profiler, in profile/ of each rank's folder, for MindStudio Insight. These
+    steps are slower, and the run waits after them until the record is evaluated. null for no profile."""
 
     first_step: Annotated[int, Field(ge=2)] = 10
     """The first step to record, counted from the start of the process, also after --resume; step 1 compiles."""
@@ -175,7 +175,7 @@ class ScheduleConfig(Strict):
         return None if self.name == "constant" else self.total_epochs
 
     def horizon(self, n_epochs: int) -> int:
-        """Return how many epochs need rates: the schedule's; if constant, the run's, but more than the warm-up's."""
+        """Return how many epochs need rates: the schedule's; if constant, the run's, at least the warm-up's and one."""
         return max(self.warmup_epochs + 1, n_epochs) if self.name == "constant" else self.total_epochs
 
 

@@ -28,7 +28,7 @@ _LONGEST_TURN_SECONDS = 10.0  # between two calls of ``stalled``; after a longer
 
 
 def _connect() -> socket.socket | None:
-    """Take over this process's end of the pair, and hide it from programs that it starts."""
+    """Take over this rank's end of the socket pair, and hide it from programs it starts; None without a launcher."""
     if (number := os.environ.pop(LAUNCHER, None)) is None:
         return None
     launcher = socket.socket(fileno=int(number))

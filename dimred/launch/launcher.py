@@ -211,7 +211,7 @@ class _Watch:
         """Make the ranks save at the first SIGTERM, ctrl-C or SIGHUP; end them at the second."""
         if len(self._signals) > 1:
             self._stop_deadline = 0.0
-        if not self._signals or self._stopped_by is not None:
+        if not self._signals or self._stopped_by is not None or self._failure is not None:
             return
         self._stopped_by = self._signals[0]
         self._stop_deadline = min(self._stop_deadline, time.monotonic() + _SECONDS_TO_SAVE)

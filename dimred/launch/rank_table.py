@@ -76,7 +76,7 @@ def read_rank_table(path: Path, n_devices: int | None = None) -> list[Device]:
         n_devices: how many devices there must be (``--devices``); None for any number.
 
     Raises:
-        ConfigError: the file is not JSON, or the table is wrong; lists all faults in its form or else in its numbers.
+        ConfigError: the file can't be read as JSON, or is wrong; the message lists its faults in form, else in numbers.
     """
     try:
         with path.open("rb") as file:

@@ -166,6 +166,9 @@ def load_basis(
         layout: the layout of the columns, in place of a network.
         verify: whether to read and check all rows; further ranks that open the same file may leave this to the first.
 
+    Returns:
+        The basis, with k orthonormal rows, float32 (k, M).
+
     Raises:
         BasisMismatchError: a file is missing, truncated or changed, the rows are not finite or not orthonormal, or the
             basis belongs to another network; the message explains the first mismatch.

@@ -67,6 +67,9 @@ def fit_basis(
         skip_bad: leave out damaged snapshots, with a warning in the log, instead of raising.
         progress: called often, from several threads, with (phase, columns done, columns in all).
 
+    Returns:
+        The basis, with k orthonormal rows, float32 (k, M), memory-mapped.
+
     Raises:
         ConfigError: an argument is not allowed, or ``out`` exists and may not be replaced.
         SeriesError: there are too few snapshots (a PCA needs k + 1, "snapshots" k), or they span too few directions.

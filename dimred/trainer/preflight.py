@@ -34,7 +34,7 @@ class StageTwoInputs(NamedTuple):
 
     Attributes:
         images: split -> this rank's part of it.
-        weights: every parameter of WEIGHTS, by name; None if a resumed run does not need them.
+        weights: every parameter of WEIGHTS, by name; None if the run is resumed and the file is gone.
         handover: what the cooldown takes over; None without a cooldown.
         snapshots: the snapshots beside WEIGHTS, up to its epoch; None if there are none, or none are needed.
         basis: the basis of a search, or the snapshots to fit one on; None without a search.

@@ -146,7 +146,7 @@ def open_session(out: Path, settings: StageConfig, ranks: Ranks, *, is_kept: boo
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Path]:
-    """Make the folder of a run and hold its lock; remove it again if the run fails before it writes anything.
+    """Make and lock a run's folder; if the run fails without results, remove the lock, and the folder if it is empty.
 
     Raises:
         ConfigError: the folder can't be made.

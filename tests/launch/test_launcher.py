@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import time
 
 import psutil
 import pytest
@@ -53,10 +54,14 @@ def test_logs_alone_are_no_earlier_results_and_are_kept(tmp_path):
     assert result.read_text() == "{}"
 
 
-def test_a_killed_rank_ends_the_others(tmp_path):
+@pytest.mark.parametrize("then", [None, signal.SIGINT])
+def test_a_killed_rank_ends_the_others_and_is_named_whatever_follows(tmp_path, then):
     launcher = Launcher(tmp_path, "wait", devices=2)
     pids = launcher.pids(2)
     os.kill(pids["1"], signal.SIGKILL)
+    if then is not None:
+        time.sleep(0.7)  # the launcher has seen it, and waits for the other rank's words
+        launcher.process.send_signal(then)
     status, _, err = launcher.end()
     assert "error: rank 1 of 2 was killed by SIGKILL; the other ranks were ended." in err
     assert "  rank 1 of 2 ö wait" in err
