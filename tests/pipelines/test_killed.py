@@ -53,7 +53,7 @@ def killed(phase: Phase, folder: Path, event: int, delay: float, *, resumed: boo
     command = [sys.executable, "-m", "tests.helpers.write_events", event, delay, how, count, *phase.command]
     command += ["--out", folder / "run" / phase.out_name, *options]
     done = run(*command, cwd=REPOSITORY)
-    return done, int(count.read_text()) if count.exists() else 0
+    return done, int(count.read_text() or 0) if count.exists() else 0  # it may have died while it wrote the file
 
 
 def uninterrupted(command: list[object], out_name: str, resume: list[str], folder: Path) -> Phase:
