@@ -64,12 +64,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
-        text = "" if len(content) > _LARGEST_FILE else content.decode("utf-8")
+        if len(content) > _LARGEST_FILE:
+            said = f"has more than {_LARGEST_FILE:,} bytes; name a YAML file"
+            raise ConfigError(f"--config is {str(path)!r}, which {said}")
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         raise ConfigError(f"--config is {str(path)!r}, which can't be read ({why}); name a YAML file") from error
-    if len(content) > _LARGEST_FILE:
-        raise ConfigError(f"--config is {str(path)!r}, which has more than {_LARGEST_FILE:,} bytes; name a YAML file")
     values = _parse(text, f"--config {str(path)!r}")
     if values is not None and not isinstance(values, dict):
         raise ConfigError(f"--config {str(path)!r} holds no keys; expected lines such as 'epochs: 70'")
@@ -129,15 +130,14 @@ _CONSTRUCTOR_ERRORS = (ValueError, OverflowError, LookupError, AttributeError, T
 class _Loader(yaml.SafeLoader):
     """A loader that refuses a key that is there twice; YAML's own would drop the first."""
 
-    def flatten_mapping(self, node: Any) -> None:
-        """Check the keys of a mapping once, before those of ``<<`` are added, which its own may replace."""
-        seen: set[str] = set()
-        for key, _ in () if hasattr(node, "is_checked") else node.value:
+    def compose_mapping_node(self, anchor: str | None) -> Any:
+        """Compose a mapping as it is written, without the keys that ``<<`` will add."""
+        node, seen = super().compose_mapping_node(anchor), set[str]()
+        for key, _ in node.value:
             if str(key.value) in seen:
                 raise yaml.constructor.ConstructorError(problem=f"the key {key.value!r} is there twice{key.start_mark}")
             seen.add(str(key.value))
-        node.is_checked = True
-        super().flatten_mapping(node)
+        return node
 
 
 def _parse(text: str, source: str) -> Any:

@@ -28,11 +28,10 @@ from dimred.config.parts import (
 from dimred.errors import ConfigError
 
 # Keys of metrics.jsonl and result.json, which a metric must not replace.
-_TAKEN = ("average_of", "basis", "batches", "checksum", "cooldown", "epoch", "epochs", "grad_norm", "gradients", "kept",
-          "loss", "loss_scale", "metric", "n_overflows", "sources", "split", "start", "started_from", "step", "steps",
-          "stopped", "trials", "warning")  # fmt: skip
-_TAKEN_TOO = re.compile(
-    r"(training_|evaluation_)?seconds|averaged_.*|(start|average|kept)_(candidates|cost|seconds|\w*size)"
+_TAKEN = re.compile(
+    "average_of|basis|batches|checksum|cooldown|epochs?|grad_norm|gradients|kept|loss|loss_scale|metric|n_overflows|sources"
+    "|split|start|started_from|steps?|stopped|trials|warning|averaged_.*|(training_|evaluation_)?seconds"
+    r"|(start|average|kept)_(candidates|cost|seconds|\w*size)"
 )
 
 
@@ -111,8 +110,7 @@ class StageConfig(Strict):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> "StageConfig":
-        name = self.metric_name
-        if name in _TAKEN or _TAKEN_TOO.fullmatch(name):
+        if _TAKEN.fullmatch(self.metric_name):
             raise ValueError(f"metric is {self.metric!r}, but results already have {self.metric_name!r}; rename it")
         if self.data.sink and self.accumulation > 1:
             raise ValueError("data.sink needs batches of one shape, but accumulation ends with a smaller one; set one")

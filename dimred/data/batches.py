@@ -29,8 +29,8 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for a file that is not an image, and for samples that do not make a batch.
-_LASTING = re.compile("decode failed|by libjpeg|file size is 0|Unsupported image type|with different shapes")
+# MindSpore's words for a file that is not an image.
+_LASTING = re.compile("decode failed|by libjpeg|file size is 0|Unsupported image type")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
 
@@ -167,11 +167,7 @@ class Readable:
             except StopIteration:
                 return
             except RuntimeError as error:
-                own = _OWN_ERROR.search(str(error))
-                if own and "DataError: " in own[1]:  # one of ours, raised in MindSpore's thread
-                    raise DamagedError(own[1].partition("DataError: ")[2]) from None
-                kind = DamagedError if _LASTING.search(str(error)) else DataError
-                raise kind(_in_words(str(error))) from None
+                raise _as_data_error(str(error)) from None
             yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
@@ -185,15 +181,20 @@ class Readable:
             queue.release()
 
 
-def _in_words(text: str) -> str:
-    reason, file = _OWN_ERROR.search(text) or _REASON.search(text), _FILE.search(text)
+def _as_data_error(text: str) -> DataError:
+    """Return the error for what MindSpore says of a batch that can't be read; a DamagedError if that will not pass."""
+    own, file = _OWN_ERROR.search(text), _FILE.search(text)
+    if own and "DataError: " in own[1]:  # one of ours, raised in MindSpore's thread
+        return DamagedError(own[1].partition("DataError: ")[2])
+    reason = own or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
     if "with different shapes" in text:
         remedy = "of images set data.resize=true and an augmentation that resizes, or give all samples one shape"
-        return f"samples have different shapes, and can't be put into a batch: {remedy} ({why})"
+        return DamagedError(f"samples have different shapes, and can't be put into a batch: {remedy} ({why})")
+    kind = DamagedError if _LASTING.search(text) else DataError
     if file is None:
-        return f"the data can't be read: {why}"
-    return f"{file[1]} can't be read as an image; restore it, or replace it ({why})"
+        return kind(f"the data can't be read: {why}")
+    return kind(f"{file[1]} can't be read as an image; restore it, or replace it ({why})")
 
 
 def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = time.sleep) -> Iterator[Any]:

@@ -36,6 +36,9 @@ class OwnDataset(Batches):
         split: name of the split.
         options: see ``Batches``.
 
+    Attributes:
+        n_classes: if set, a whole number that is not a class is refused when its sample is read.
+
     Raises:
         DataError: the factory fails, or the first sample has fewer than two parts or a label that is not a number.
     """

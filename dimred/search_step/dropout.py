@@ -16,7 +16,7 @@ from dimred.train_step.network_state import places
 
 _GOLDEN, _MIX_1, _MIX_2 = (int(np.array(c, np.uint32).view(np.int32)) for c in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))
 _PART_STRIDE = 0x9E3779B1  # so large that no part of a step shares its number with a step nearby
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_DROPOUTS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # last axes that they drop as a whole
 
 
 class ReplayableDropout(nn.Cell):
@@ -28,25 +28,22 @@ class ReplayableDropout(nn.Cell):
         p: share of the elements, or of the channels, set to zero, 0 <= p <= 1.
         seed: () int32, shared by all dropout cells of a network.
         site: number of this cell among the network's dropout cells, so that no two share a mask.
-        whole_channels: whether to drop whole channels of an (n, channels, ...) input, as ``nn.Dropout2d`` does.
-        takes_rows: whether to drop whole channels also of a (channels, length) input, as ``nn.Dropout1d`` does.
+        n_joint: number of last axes that are dropped as a whole, such as 2 for the channels of ``nn.Dropout2d``.
     """
 
-    def __init__(self, p: float, seed: Parameter, site: int, whole_channels: bool, takes_rows: bool = False):
+    def __init__(self, p: float, seed: Parameter, site: int, n_joint: int):
         super().__init__(auto_prefix=False)
         # Not registered in the cell, so that no checkpoint of the network holds it.
         object.__setattr__(self, "seed", seed)
         self.p = p
         self.kept = 1.0 - p if p < 1 else 1.0
         self.site = (site * 7919 + 1) % 2**31
-        self.whole_channels = whole_channels
-        self.takes_rows = takes_rows
+        self.n_joint = n_joint
 
     def construct(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        n_kept = 1 if self.takes_rows and x.ndim == 2 else 2
-        shape = x.shape[:n_kept] + (1,) * (x.ndim - n_kept) if self.whole_channels else x.shape
+        shape = x.shape[: x.ndim - self.n_joint] + (1,) * self.n_joint
         mask = (_uniform(shape, self.seed * _MIX_2 + self.site) >= self.p).astype(x.dtype)
         return x * mask / self.kept
 
@@ -82,12 +79,10 @@ def make_replayable(network: nn.Cell) -> Callable[..., None]:
     found = places(network)
     earlier = [place.cell for place in found if isinstance(place.cell, ReplayableDropout)]
     seed = earlier[0].seed if earlier else Parameter(Tensor(0, ms.int32), name="dropout_seed", requires_grad=False)
-    dropouts = [place for place in found if isinstance(place.cell, _DROPOUTS)]
+    dropouts = [place for place in found if isinstance(place.cell, tuple(_DROPOUTS))]
     for site, place in enumerate(dropouts, start=len(earlier)):
-        kind = type(place.cell)
-        replacement = ReplayableDropout(
-            _drop_share(place.cell), seed, site, kind is not nn.Dropout, takes_rows=kind is nn.Dropout1d
-        )
+        n_joint = next(n for kind, n in _DROPOUTS.items() if isinstance(place.cell, kind))
+        replacement = ReplayableDropout(_drop_share(place.cell), seed, site, n_joint)
         replacement.set_train(place.cell.training)
         place.put(replacement)
 

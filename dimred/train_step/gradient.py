@@ -8,6 +8,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from dimred.errors import ConfigError, check_number
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import moving_statistics
+from dimred.train_step.precision import as_float32
 from dimred.vectors.weights import Vectors, make_vectors
 
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
@@ -36,7 +37,7 @@ class BatchGradient(nn.Cell):
         if self.loss_scale is not None:
             gradients = self.loss_scale.unscaled(gradients)
         elif not self.all_float32:
-            gradients = _each(_as_float32, gradients)
+            gradients = _each(as_float32, gradients)
         return values[1], gradients
 
 
@@ -69,10 +70,6 @@ class _ScaledLoss(nn.Cell):
         _check_scalar(loss.shape)
         loss = loss.astype(ms.float32)
         return (loss if self.loss_scale is None else self.loss_scale.scaled(loss)), loss
-
-
-def _as_float32(gradient: Tensor) -> Tensor:
-    return gradient.astype(ms.float32)
 
 
 class _Loss(nn.Cell):

@@ -5,13 +5,14 @@ from fnmatch import fnmatch
 from typing import Any
 
 import mindspore as ms
-from mindspore import amp, nn, ops
+from mindspore import Tensor, amp, nn, ops
 
 from dimred.errors import ConfigError
 from dimred.train_step.network_state import BATCH_NORMS, Place, places
 
 HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}
 TYPES = HALF_TYPES | {"float32": ms.float32}
+_each = ops.HyperMap()  # also over nested tuples, such as those of an LSTM
 _RECURRENT = (nn.RNNCell, nn.GRUCell, nn.LSTMCell)  # graphs do not compile them in half precision
 
 
@@ -69,14 +70,12 @@ class _ComputesIn(nn.Cell):
         self.cell = cell.to_float(dtype)
 
     def construct(self, *inputs: Any) -> Any:
-        return _as_float32(self.cell(*inputs))
+        return _each(as_float32, self.cell(*inputs))
 
 
-def _as_float32(outputs: Any) -> Any:
-    """Cast a cell's output, a tensor or nested tuples of these, such as those of an LSTM."""
-    if isinstance(outputs, tuple):
-        return tuple([_as_float32(one) for one in outputs])
-    return ops.cast(outputs, ms.float32)
+def as_float32(tensor: Tensor) -> Tensor:
+    """Cast a tensor, also inside a graph."""
+    return tensor.astype(ms.float32)
 
 
 def _convert(fitting: Sequence[Place], dtype: str) -> None:

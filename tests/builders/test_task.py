@@ -96,18 +96,14 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trained", "typed", "said"),
+    ("trained", "typed", "value", "remedy"),
     [
-        (
-            {"label_smoothing": 0.25},
-            {"label_smoothing": 0.1},
-            "label_smoothing is 0.1, but 'label_smoothing=0.25'",
-        ),
-        ({"data": {}}, {"data": {"std": [9, 8, 7]}}, "data.std is [9.0, but 'data.std=[58.395, 57.12, 57.375]'"),
+        ({"label_smoothing": 0.25}, {"label_smoothing": 0.1}, "label_smoothing is 0.1, but", "'label_smoothing=0.25'"),
+        ({"data": {}}, {"data": {"std": [9, 8, 7]}}, "data.std is [9.0, ", "--set 'data.std=[58.395, 57.12, 57.375]'"),
     ],
 )
 def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage_1(
-    trained: dict[str, Any], typed: dict[str, Any], said: str, tmp_path: Path
+    trained: dict[str, Any], typed: dict[str, Any], value: str, remedy: str, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
@@ -115,7 +111,6 @@ def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage
     check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | trained), weights)
     with pytest.raises(ConfigError) as refused:
         check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | typed), weights)
-    value, remedy = said.split(", but ")
     assert str(refused.value).startswith(value)
     assert str(refused.value).endswith(remedy)
 
