@@ -2,6 +2,6 @@
 # Run both stages on built-in data beside plain training: from a fresh clone to a table and a picture.
 # usage: bash scripts/demo.sh [--out DIR] [--seed S] [--epochs N]
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/install.sh"
-install
-exec "$PYTHON" -m dimred.pipelines.demo "$@"
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
+choose_python
+exec "$PYTHON" -P -m dimred.pipelines.demo "$@"

@@ -1,6 +1,8 @@
-# Sourced by the other scripts: sets REPOSITORY and PYTHON; install() fills .venv, once.
+# Sourced by the other scripts. Sets REPOSITORY and PYTHON: choose_python() takes the environment that the script is
+# called in, if dimred with [train] is installed there; install() fills the clone's own .venv, once.
 
-REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Follow a link to a script to the clone that it belongs to.
+REPOSITORY=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 PYTHON=$REPOSITORY/.venv/bin/python
 
 find_python() {
@@ -13,6 +15,60 @@ find_python() {
     done
     echo "error: no Python 3.11 or 3.12 on the PATH; mindspore needs one of them" >&2
     return 1
+}
+
+# Print what dimred[train] lacks in the environment of a Python: nothing if it can train, "dimred" if dimred itself is
+# not installed there. Only installed packages count, not a clone that happens to be the current folder (-P).
+missing_in() {
+    "$1" -P -c '
+from importlib.metadata import PackageNotFoundError, requires, version
+try:
+    requirements = requires("dimred")
+    from packaging.requirements import Requirement
+except (PackageNotFoundError, ImportError):
+    raise SystemExit(print("dimred"))
+for text in requirements:
+    needed = Requirement(text)
+    if needed.marker is not None and not needed.marker.evaluate({"extra": "train"}):
+        continue
+    try:
+        installed = version(needed.name)
+    except PackageNotFoundError:
+        raise SystemExit(print(f"{needed.name}{needed.specifier}"))
+    if not needed.specifier.contains(installed, prereleases=True):
+        print(f"{needed.name}{needed.specifier} (it has {installed})")
+' 2>/dev/null || echo dimred
+}
+
+# Set PYTHON to DIMRED_PYTHON, or to the Python on the PATH if dimred[train] is installed there; else install .venv. An
+# image for Ascend brings a MindSpore that fits its driver, which an own .venv would not have.
+choose_python() {
+    local candidate missing
+    if [ -n "${DIMRED_PYTHON:-}" ]; then
+        missing=$(missing_in "$DIMRED_PYTHON")
+        if [ -n "$missing" ]; then
+            echo "error: DIMRED_PYTHON is '$DIMRED_PYTHON', which lacks ${missing//$'\n'/, }; '$DIMRED_PYTHON' -m pip" \
+                "install '$REPOSITORY[train]', or unset DIMRED_PYTHON" >&2
+            return 2
+        fi
+        PYTHON=$DIMRED_PYTHON
+        return
+    fi
+    for candidate in python python3; do
+        candidate=$(command -v "$candidate") || continue
+        if [ "$candidate" -ef "$PYTHON" ] && [ "$(dirname "$candidate")" -ef "$(dirname "$PYTHON")" ]; then
+            break # the clone's own .venv is active; install() keeps it up to date
+        fi
+        missing=$(missing_in "$candidate")
+        if [ -z "$missing" ]; then
+            PYTHON=$candidate
+            return
+        elif [ "$missing" != dimred ]; then
+            echo "the dimred of $candidate can't train, for want of ${missing//$'\n'/, }; taking $REPOSITORY/.venv" >&2
+            break
+        fi
+    done
+    install
 }
 
 # Do nothing if this pyproject.toml was installed before, in this folder: a .venv that was moved or copied names the old

@@ -1,6 +1,6 @@
 # Sourced by run_stage_1.sh and run_stage_2.sh: run_stage STAGE POSITIONS ABOUT "$@" checks the arguments and starts the
 # stage's ranks. POSITIONS names the arguments that must be there; ABOUT explains them.
-. "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 
 run_stage() {
     local stage=$1 positions=$2 position
@@ -10,7 +10,10 @@ $3
 
 The options are those of dimred train, such as --config FILE.yaml (default: pipelines/configs/imagenet_stage_$1.yaml),
 --set key=value, --devices N, --device-target Ascend|CPU, --rank-table FILE, --out DIR, --resume and --dry-run. Once
-installed, .venv/bin/dimred train --help explains all of them.
+installed, dimred train --help explains all of them.
+
+The script runs in the environment that it is called in, or that of the Python named by DIMRED_PYTHON, if dimred[train]
+is installed there; otherwise in .venv of its clone, which it makes once.
 
 Exit status: 0 done; 2 wrong input; otherwise that of the first rank that failed."
     shift 3
@@ -28,6 +31,6 @@ Exit status: 0 done; 2 wrong input; otherwise that of the first rank that failed
                 ;;
         esac
     done
-    install
-    exec "$REPOSITORY/.venv/bin/dimred" train "stage-$stage" "$@"
+    choose_python || exit
+    exec "$PYTHON" -P -m dimred train "stage-$stage" "$@"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Stage 2 on all devices. The recipe imagenet_stage, the default, searches in the subspace of stage 1's snapshots.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/run_stage.sh"
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/run_stage.sh"
 run_stage 2 "DATA WEIGHTS [PCA_MAT]" "  DATA      folder with train/<class>/*.JPEG and val/<class>/*.JPEG
   WEIGHTS   stage 1's last full checkpoint
   PCA_MAT   for a search: the basis that dimred pca made; without it one is fitted on the snapshots beside WEIGHTS" "$@"

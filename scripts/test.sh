@@ -5,7 +5,7 @@
 #   -m quick [arguments]   ruff, mypy, then the packages without training runs, two files at a time
 #   arguments              the tests that they choose, in one process, and nothing else
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+. "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/install.sh"
 install
 cd "$REPOSITORY"
 case "$*" in

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -86,6 +87,27 @@ def test_a_clone_is_installed_once_and_again_where_it_was_moved_to(tmp_path: Pat
         run("bash", "-c", f". {place}/scripts/install.sh; install", status=0)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split()[-1] for call in calls] == [f"{clone}[test]", f"{moved}[test]"]
+
+
+def test_a_script_behind_a_link_runs_in_the_environment_it_is_called_in(tmp_path: Path) -> None:
+    """Neither the environment with dimred[train] nor the one without is the clone's own, which is never made."""
+    clone, link = tmp_path / "a clone", tmp_path / "stage_1.sh"
+    shutil.copytree(REPOSITORY / "scripts", clone / "scripts")
+    shutil.copy(REPOSITORY / "pyproject.toml", clone)
+    link.symlink_to(clone / "scripts" / "run_stage_1.sh")
+    (tmp_path / "data").mkdir()
+    for name in ("full", "empty"):
+        run(sys.executable, "-m", "venv", "--without-pip", tmp_path / name, status=0)
+    (site,) = (tmp_path / "full").glob("lib/python3*/site-packages")
+    (site / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\nimport sys; sys.path.append('{REPOSITORY}')")
+    full, empty = (tmp_path / name / "bin" / "python" for name in ("full", "empty"))
+    command = ("bash", link, "data", "--dry-run", "--devices", 1)
+    for environment in ({"PATH": f"{full.parent}:{os.environ['PATH']}"}, {"DIMRED_PYTHON": str(full)}):
+        done = run(*command, cwd=tmp_path, environment=environment, status=0)
+        assert f"{full} -m dimred.pipelines.stage_1 {tmp_path}/data" in done.stdout
+    refused = run(*command, cwd=tmp_path, environment={"DIMRED_PYTHON": str(empty)}, status=2)
+    assert refused.stderr.startswith(f"error: DIMRED_PYTHON is '{empty}', which lacks dimred; '{empty}' -m pip install")
+    assert not (clone / ".venv").exists()
 
 
 @pytest.fixture
