@@ -20,28 +20,28 @@ from typing import TYPE_CHECKING, Any
 from dimred.errors import missing_package
 
 if TYPE_CHECKING:
-    from dimred.builders.search import SubspaceTrainStep as SubspaceTrainStep
     from dimred.checkpoints.layout import WeightLayout as WeightLayout
     from dimred.checkpoints.series import CheckpointSeries as CheckpointSeries
     from dimred.comparison.compare import compare as compare
     from dimred.evaluation.averages import choose_start as choose_start
     from dimred.evaluation.batch_norm import reestimate_batch_norm as reestimate_batch_norm
     from dimred.merging.merge import merge as merge
+    from dimred.stages.snapshot_callback import SnapshotCallback as SnapshotCallback
+    from dimred.stages.subspace_train_step import SubspaceTrainStep as SubspaceTrainStep
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
     from dimred.train_step.schedule_free import ScheduleFree as ScheduleFree
     from dimred.train_step.step import TrainStep as TrainStep
-    from dimred.trainer.snapshot_callback import SnapshotCallback as SnapshotCallback
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CheckpointSeries": "dimred.checkpoints.series",
     "ScheduleFree": "dimred.train_step.schedule_free",
-    "SnapshotCallback": "dimred.trainer.snapshot_callback",
+    "SnapshotCallback": "dimred.stages.snapshot_callback",
     "SubspaceBasis": "dimred.subspace.basis",
-    "SubspaceTrainStep": "dimred.builders.search",
+    "SubspaceTrainStep": "dimred.stages.subspace_train_step",
     "TrainStep": "dimred.train_step.step",
     "WeightLayout": "dimred.checkpoints.layout",
     "choose_start": "dimred.evaluation.averages",

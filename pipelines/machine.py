@@ -16,16 +16,17 @@ import numpy as np
 import typer
 from mindspore import Tensor, nn
 
-from dimred.builders import build_network, build_train_step, check_ranks
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
 from dimred.errors import DimredError
 from dimred.launch.channel import tell_refusal
+from dimred.stages.checks import check_stage_1
+from dimred.stages.device import set_precision, set_up, watched_reads
+from dimred.stages.loop import EpochLoop, Observer, Place
+from dimred.stages.run_folder import open_session
+from dimred.stages.steps import build_train_step
+from dimred.stages.task import build_network, check_ranks
 from dimred.train_step.step import TrainStep
-from dimred.trainer.device import set_precision, set_up, watched_reads
-from dimred.trainer.loop import EpochLoop, Observer, Place
-from dimred.trainer.preflight import check_stage_1
-from dimred.trainer.session import open_session
 from dimred.vectors.parameters import to_arrays
 
 _STEPS, _WARM_UP = 50, 10

@@ -12,7 +12,6 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.averaging.mean import mean_vector, open_fitting
-from dimred.builders import build_data, build_loss, build_network, build_scores, with_workers_of_host
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
@@ -22,10 +21,11 @@ from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHE
 from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.stages.device import set_up
+from dimred.stages.task import build_data, build_loss, build_network, build_scores, with_workers_of_host
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import batch_norms, moving_statistics
-from dimred.trainer.device import set_up
 from dimred.vectors.parameters import from_arrays
 
 

@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_network, build_scores, build_train_step, check_ranks, check_scores
 from dimred.config import N_COMPONENTS, StageOneConfig, config_file, load_config, options_of_stage_2
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, run_program
 from dimred.launch.channel import tell_refusal
-from dimred.trainer.device import set_precision, set_up
-from dimred.trainer.plan import disk_of_stage_1, say_plan, shortened, snapshots_in_the_end
-from dimred.trainer.preflight import check_stage_1
-from dimred.trainer.session import open_session
-from dimred.trainer.training import Training
+from dimred.stages.checks import check_stage_1
+from dimred.stages.device import set_precision, set_up
+from dimred.stages.estimates import disk_of_stage_1, say_plan, shortened, snapshots_in_the_end
+from dimred.stages.run_folder import open_session
+from dimred.stages.stage_1 import Training
+from dimred.stages.steps import build_train_step
+from dimred.stages.task import build_network, build_scores, check_ranks, check_scores
 
 _log = logging.getLogger("dimred")
 

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from dimred.builders import build_cooldown_step, build_network, build_scores, check_ranks, check_scores
-from dimred.builders.handover import share_handover, with_parts_of_stage_1
 from dimred.config import StageTwoConfig, load_config
 from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, Weights, run_program
 from dimred.io.run_names import checkpoint_place
 from dimred.launch.channel import tell_refusal
-from dimred.trainer.device import set_precision, set_up
-from dimred.trainer.finish import Finish
-from dimred.trainer.plan import disk_of_stage_2, say_plan, shortened
-from dimred.trainer.preflight import check_stage_2
-from dimred.trainer.session import open_session
+from dimred.stages.checks import check_stage_2
+from dimred.stages.device import set_precision, set_up
+from dimred.stages.estimates import disk_of_stage_2, say_plan, shortened
+from dimred.stages.parent import build_cooldown_step, share_handover, with_parts_of_stage_1
+from dimred.stages.run_folder import open_session
+from dimred.stages.stage_2 import Finish
+from dimred.stages.task import build_network, build_scores, check_ranks, check_scores
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger("dimred")
@@ -71,7 +71,7 @@ def stage_2(
         handover, search = share_handover(found.handover, ranks), settings.search
         run: Finish
         if search is not None:
-            from dimred.trainer.search_run import build_search_run
+            from dimred.stages.search import build_search_run
 
             run = build_search_run(
                 session, settings, network, images, scores, sources, handover, found.basis, search, whole, n_steps

@@ -31,11 +31,11 @@ MAY_IMPORT = {
     "search_step": ("errors", "vectors", "distributed", "train_step"),
     "evaluation": ("errors", "checkpoints", "averaging", "data", "vectors", "distributed", "train_step"),
 }
-MAY_IMPORT["builders"] = tuple(name for name in MAY_IMPORT if name not in ("launch", "merging", "report"))
-MAY_IMPORT["trainer"] = (*MAY_IMPORT["builders"], "builders", "launch", "merging", "report")
-MAY_IMPORT["comparison"] = (*MAY_IMPORT["trainer"], "trainer")
+MAY_IMPORT["stages"] = tuple(name for name in MAY_IMPORT if name not in ("merging", "report"))
+MAY_IMPORT["comparison"] = (*MAY_IMPORT["stages"], "stages", "merging", "report")
 MAY_IMPORT["pipelines"] = (*MAY_IMPORT["comparison"], "comparison")
-MAY_IMPORT["__init__"] = MAY_IMPORT["trainer"]
+MAY_IMPORT["__init__"] = MAY_IMPORT["comparison"]
+MAY_IMPORT["__main__"] = ("cli",)
 
 # These import no mindspore at any time. The command line and the public names import the rest inside functions.
 WITHOUT_MINDSPORE = ("errors", "console", "io", "config", *OFFLINE[2:], "launch", "report", "cli")

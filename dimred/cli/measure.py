@@ -42,11 +42,11 @@ def evaluate(
 
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
-    from dimred.builders import build_network, build_scores, build_splits, check_scores
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
     from dimred.evaluation.evaluator import OnSplits
+    from dimred.stages.device import set_up
+    from dimred.stages.task import build_network, build_scores, build_splits, check_scores
     from dimred.train_step.network_state import moving_statistics
-    from dimred.trainer.device import set_up
     from dimred.vectors.parameters import from_arrays, to_arrays
 
     if save is not None:

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dimred.builders import build_splits, with_workers_of_host
-from dimred.builders.handover import check_same_task, last_rate
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison, checkpoint_of
 from dimred.comparison.summary import collect, markdown, write_comparison_page
@@ -30,9 +28,11 @@ from dimred.io.run_names import (
     checkpoint_place,
     full_checkpoints,
 )
+from dimred.stages.device import set_up
+from dimred.stages.estimates import snapshots_in_the_end
+from dimred.stages.parent import check_same_task, last_rate
+from dimred.stages.task import build_splits, with_workers_of_host
 from dimred.subspace.spectrum import check_enough
-from dimred.trainer.device import set_up
-from dimred.trainer.plan import snapshots_in_the_end
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import (
     CooldownConfig,
@@ -36,6 +35,7 @@ from dimred.report.record import (
     seconds_of,
     training_passes,
 )
+from dimred.stages.task import build_data, build_network, build_scores
 from dimred.vectors.parameters import from_arrays
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
-from dimred.builders import build_data, build_network, build_scores
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config, parts_of
@@ -31,8 +30,9 @@ from dimred.evaluation.averages import Files, SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
+from dimred.stages.device import set_up
+from dimred.stages.task import build_data, build_network, build_scores
 from dimred.train_step.network_state import evaluating
-from dimred.trainer.device import set_up
 
 SPLITS = ("train", "val", "test")
 KEPT = 60  # snapshots that a run of the recipe has at its end

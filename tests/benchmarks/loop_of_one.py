@@ -19,11 +19,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from dimred.builders import build_data, build_network
-from dimred.builders.steps import build_optimizer, build_rates
-from dimred.builders.task import build_loss
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
+from dimred.stages.steps import build_optimizer, build_rates
+from dimred.stages.task import build_data, build_loss, build_network
 from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
 
 EPOCHS = 5

@@ -14,9 +14,9 @@ from typing import Any
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import Ranks
+from dimred.stages.device import set_up
+from dimred.stages.loop import EpochLoop, Observer, Place
 from dimred.train_step.step import TrainStep
-from dimred.trainer.device import set_up
-from dimred.trainer.loop import EpochLoop, Observer, Place
 from tests.helpers.networks import BatchNormNet, image_batch
 
 STEPS, ROUNDS, INSTANCES = 100, 5, 4

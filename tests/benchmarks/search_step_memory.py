@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.builders.search import SubspaceTrainStep
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
 from tests.helpers.resnet18 import PlainGradient, network_and_batches
 

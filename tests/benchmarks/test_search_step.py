@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.builders.search import SubspaceTrainStep
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import PlainBasis
 from tests.helpers.resnet18 import PlainGradient, network_and_batches
 

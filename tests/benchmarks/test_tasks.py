@@ -9,10 +9,10 @@ import pytest
 from mindspore import Tensor
 from PIL import Image
 
-from dimred.builders import build_network
 from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import DataError
+from dimred.stages.task import build_network
 from tests.benchmarks import choice_rules, fashion_mnist, photos, source_code, stored_choices
 from tests.benchmarks.source_code import CONTEXT, dataset
 

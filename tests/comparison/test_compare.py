@@ -27,7 +27,7 @@ from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import full_checkpoints
 from dimred.pipelines.stage_1 import stage_1
 from dimred.report.record import passes_of, training_passes
-from dimred.trainer.device import set_up
+from dimred.stages.device import set_up
 from tests.helpers.processes import nothing_is_left, soon
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import TASK

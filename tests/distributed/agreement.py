@@ -14,13 +14,13 @@ from dimred.data.batches import DamagedError
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.channel import StopSignals
+from dimred.stages.device import watched_reads
+from dimred.stages.faults import DivergenceDetector
+from dimred.stages.loop import EpochLoop, Observer, Place
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import StepResult, TrainStep
-from dimred.trainer.device import watched_reads
-from dimred.trainer.faults import DivergenceDetector
-from dimred.trainer.loop import EpochLoop, Observer, Place
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.problems import changed, primitives

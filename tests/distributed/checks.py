@@ -25,10 +25,10 @@ from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
-from dimred.trainer.device import set_up
-from dimred.trainer.metrics import MetricsLog, cut_metrics
-from dimred.trainer.snapshot_callback import SnapshotCallback
-from dimred.trainer.states import RunStates, read_state
+from dimred.stages.device import set_up
+from dimred.stages.records import MetricsLog, cut_metrics
+from dimred.stages.snapshot_callback import SnapshotCallback
+from dimred.stages.states import RunStates, read_state
 from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
 from tests.distributed.steps import K, beside_one_rank, counters, digest, one_loss_differs

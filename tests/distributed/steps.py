@@ -6,8 +6,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import PlainBasis, TanhMLP, orthonormal_rows, weight_vector
 

@@ -8,7 +8,7 @@ import pytest
 
 from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
-from dimred.trainer.states import RunStates
+from dimred.stages.states import RunStates
 
 TIMES = (
     "seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "start_seconds", "average_seconds",

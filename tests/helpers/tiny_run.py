@@ -7,21 +7,22 @@ from pathlib import Path
 import mindspore as ms
 import pytest
 
-from dimred.builders import build_cooldown_step, build_data, build_network, build_train_step
-from dimred.builders.handover import read_handover
-from dimred.builders.search import build_search_step
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
 from dimred.evaluation.scores import CLASSIFICATION
+from dimred.stages.parent import build_cooldown_step, read_handover
+from dimred.stages.run import parameters_to_save
+from dimred.stages.run_folder import open_session
+from dimred.stages.search import SearchRun
+from dimred.stages.stage_1 import Training
+from dimred.stages.stage_2 import Finish
+from dimred.stages.states import read_full_checkpoint
+from dimred.stages.steps import build_train_step
+from dimred.stages.subspace_train_step import build_search_step
+from dimred.stages.task import build_data, build_network
 from dimred.subspace.basis import load_basis
-from dimred.trainer.finish import Finish
-from dimred.trainer.search_run import SearchRun
-from dimred.trainer.session import open_session
-from dimred.trainer.stage_run import parameters_to_save
-from dimred.trainer.states import read_full_checkpoint
-from dimred.trainer.training import Training
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 Run = Callable[[Path, bool], object]  # the folder, and whether to resume

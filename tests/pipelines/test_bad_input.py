@@ -1,4 +1,4 @@
-"""Bad input ends with one clear line and exit status 2, and leaves nothing. ``tests/builders`` has every kind."""
+"""Bad input ends with one clear line and exit status 2, and leaves nothing. ``tests/stages`` has every kind."""
 
 import shutil
 from pathlib import Path

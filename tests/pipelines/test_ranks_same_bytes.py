@@ -19,7 +19,7 @@ from dimred.checkpoints.layout import is_statistic
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
-from dimred.trainer.states import RunStates
+from dimred.stages.states import RunStates
 from tests.helpers.commands import STAGE_1, STAGE_2, TWO_RANKS, TwoStages, run, script
 from tests.helpers.processes import nothing_is_left, others, soon
 from tests.helpers.results import differences, differing, results

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from dimred.builders.search import SubspaceTrainStep
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import (
     Quadratic,
     Shortened,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError, NothingAcceptedError
 from dimred.search_step.result import Outcome
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown

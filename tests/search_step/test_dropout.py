@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.search_step.dropout import ReplayableDropout, make_replayable
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import basis_for, state_bytes
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dimred.builders.search import SubspaceTrainStep
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale

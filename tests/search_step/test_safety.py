@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import NothingAcceptedError, SearchError
 from dimred.search_step.line_search import LineSearchResult
 from dimred.search_step.result import Outcome, search_line, state_arrays, state_from_arrays, telemetry
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import (
     BatchNormNet,

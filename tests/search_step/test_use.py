@@ -7,9 +7,9 @@ import pytest
 from mindspore import Tensor, dataset, load_checkpoint, nn
 from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from tests.helpers.networks import BatchNormNet, PlainBasis, basis_for, weight_vector
 
 ONES = Tensor(np.ones((3, 4), np.float32)), Tensor(np.ones((3, 2), np.float32))

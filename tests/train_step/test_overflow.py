@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.search_step.result import Outcome
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale

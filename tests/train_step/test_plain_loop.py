@@ -7,11 +7,11 @@ import numpy as np
 from mindspore import Tensor, nn
 
 import dimred
-from dimred.builders import build_data, build_network
-from dimred.builders.steps import build_optimizer, build_rates
 from dimred.config import StageOneConfig
+from dimred.stages.states import read_full_checkpoint
+from dimred.stages.steps import build_optimizer, build_rates
+from dimred.stages.task import build_data, build_network
 from dimred.train_step.network_state import moving_statistics
-from dimred.trainer.states import read_full_checkpoint
 from tests.helpers.tiny_run import stage_1_run
 from tests.helpers.tiny_task import N_FEATURES, TASK
 

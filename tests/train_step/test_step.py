@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.builders.search import SubspaceTrainStep
 from dimred.errors import ConfigError
+from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import basis_for, state_bytes

@@ -13,11 +13,11 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
 from dimred.search_step.step import SearchStep
+from dimred.stages.device import watched_reads
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
-from dimred.trainer.device import watched_reads
 from dimred.vectors import projection, weights
 from tests.helpers.networks import BatchNormNet, image_batch
 from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
@@ -25,7 +25,7 @@ from tests.helpers.tiny_task import TASK, Points
 
 STEPS = 100  # in an epoch
 HUNDRED: dict[str, Any] = TASK | {
-    "data": TASK["data"] | {"dataset": "tests.trainer.test_reads:ManyPoints"},
+    "data": TASK["data"] | {"dataset": "tests.stages.test_reads:ManyPoints"},
     "reestimate_batches": 1,
 }
 

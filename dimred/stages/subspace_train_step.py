@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.handover import Handover, build_cooldown_optimizer, take_over_parts
-from dimred.builders.steps import build_parts
-from dimred.builders.task import build_loss
 from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.search_step.step import SearchStep
+from dimred.stages.parent import Handover, build_cooldown_optimizer, take_over_parts
+from dimred.stages.steps import build_parts
+from dimred.stages.task import build_loss
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 

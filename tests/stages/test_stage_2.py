@@ -13,7 +13,6 @@ import pytest
 from mindspore import nn
 
 import dimred
-from dimred.builders import build_data
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import NO_DECAY_PATTERNS, StageOneConfig, StageTwoConfig
@@ -21,9 +20,10 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.checksums import read_checksummed
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
+from dimred.stages.stage_2 import Finish
+from dimred.stages.states import RunStates
+from dimred.stages.task import build_data
 from dimred.train_step.optimizers import decay_groups, state_parameters
-from dimred.trainer.finish import Finish
-from dimred.trainer.states import RunStates
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import Run, dying, stage_1_run, stage_2_run
@@ -244,7 +244,7 @@ class Overflowing(Points):
 
 @pytest.mark.parametrize("drops", [True, False])
 def test_an_overflow_that_is_not_dropped_ends_the_run_with_its_last_good_state(drops: bool, tmp_path: Path) -> None:
-    out, overflowing = tmp_path / "one", {"data": TASK["data"] | {"dataset": "tests.trainer.test_finish:Overflowing"}}
+    out, overflowing = tmp_path / "one", {"data": TASK["data"] | {"dataset": "tests.stages.test_stage_2:Overflowing"}}
     scale = {"loss_scale": {"name": "static", "drop_overflow": drops}}
     run = stage_1_run(StageOneConfig.model_validate(TASK | STAGE_1 | overflowing | scale))
     said = r"not finite.*The last good state is .*state-4.ckpt, but the same steps would diverge again"

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.task import build_loss
 from dimred.config import (
     LossScaleConfig,
     OptimizerConfig,
@@ -15,6 +14,7 @@ from dimred.config import (
     StageOneConfig,
 )
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.stages.task import build_loss
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from dimred.errors import DataError, DivergedError, FaultError, StoppedError
 from dimred.io.atomic import describe_os_error
-from dimred.trainer.states import RunStates
+from dimred.stages.states import RunStates
 
 _REMEDIES = {
     errno.ENOSPC: "free some space",

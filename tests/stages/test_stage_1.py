@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
@@ -15,7 +14,8 @@ from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.trainer.training import Training
+from dimred.stages.stage_1 import Training
+from dimred.stages.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
 from tests.helpers.tiny_run import dying, stage_1_run

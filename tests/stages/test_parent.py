@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.builders import build_network
-from dimred.builders.handover import (
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
+from dimred.distributed.ranks import ALONE
+from dimred.errors import ConfigError
+from dimred.stages.parent import (
     Handover,
     build_cooldown_optimizer,
     build_cooldown_step,
@@ -15,12 +18,9 @@ from dimred.builders.handover import (
     share_handover,
     with_parts_of_stage_1,
 )
-from dimred.builders.search import build_search_step
-from dimred.builders.steps import build_optimizer
-from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
-from dimred.distributed.ranks import ALONE
-from dimred.errors import ConfigError
+from dimred.stages.steps import build_optimizer
+from dimred.stages.subspace_train_step import build_search_step
+from dimred.stages.task import build_network
 from dimred.train_step.optimizers import state_parameters
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.networks import basis_for

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.builders import (
+from dimred.config import StageOneConfig, StageTwoConfig, config_text
+from dimred.data.image_folder import size_of_an_image
+from dimred.data.image_tree import write_image_tree
+from dimred.distributed.ranks import Ranks
+from dimred.errors import ConfigError, DataError, DimredError
+from dimred.stages.parent import check_same_task
+from dimred.stages.task import (
     build_data,
     build_loss,
     build_network,
@@ -18,12 +24,6 @@ from dimred.builders import (
     check_scores,
     with_workers_of_host,
 )
-from dimred.builders.handover import check_same_task
-from dimred.config import StageOneConfig, StageTwoConfig, config_text
-from dimred.data.image_folder import size_of_an_image
-from dimred.data.image_tree import write_image_tree
-from dimred.distributed.ranks import Ranks
-from dimred.errors import ConfigError, DataError, DimredError
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
 

@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.handover import Handover, check_same_task, read_handover
-from dimred.builders.task import build_splits
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
@@ -18,10 +16,12 @@ from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import SNAPSHOTS, STATES, checkpoint_place, named_weights
 from dimred.models.factory import load_factory
+from dimred.stages.estimates import check_search_memory, check_space, disk_of_stage_1, disk_of_stage_2
+from dimred.stages.parent import Handover, check_same_task, read_handover
+from dimred.stages.run_folder import check_run_folder
+from dimred.stages.states import RunStates, read_full_checkpoint
+from dimred.stages.task import build_splits
 from dimred.subspace.basis import SubspaceBasis
-from dimred.trainer.plan import check_search_memory, check_space, disk_of_stage_1, disk_of_stage_2
-from dimred.trainer.session import check_run_folder
-from dimred.trainer.states import RunStates, read_full_checkpoint
 from dimred.vectors.parameters import check_arrays
 
 _log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def check_stage_2(
     if settings.search is None:
         problems.collect(lambda: _refuse_matrix(pca_mat))
     else:
-        from dimred.trainer.search_run import find_basis
+        from dimred.stages.search import find_basis
 
         search = settings.search
         basis = problems.collect(

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.steps import build_optimizer, build_rates, join_step
 from dimred.config import (
     CooldownConfig,
     OptimizerConfig,
@@ -23,6 +22,7 @@ from dimred.config import (
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoint_beside, named_weights
+from dimred.stages.steps import build_optimizer, build_rates, join_step
 from dimred.train_step.optimizers import UPDATES, state_parameters
 from dimred.train_step.schedule import with_cooldown
 from dimred.train_step.step import TrainStep

@@ -18,13 +18,13 @@ from dimred.evaluation.scores import Scores
 from dimred.io.atomic import retry
 from dimred.io.metrics_file import ACCURACY, metric_text
 from dimred.launch.channel import tell_alive, tell_position
+from dimred.stages.faults import DivergenceDetector
+from dimred.stages.loop import EpochLoop, Observer, Place
+from dimred.stages.records import MetricsLog
+from dimred.stages.run_folder import Session
+from dimred.stages.states import RunState
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate, weights_to_use
-from dimred.trainer.faults import DivergenceDetector
-from dimred.trainer.loop import EpochLoop, Observer, Place
-from dimred.trainer.metrics import MetricsLog
-from dimred.trainer.session import Session
-from dimred.trainer.states import RunState
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)

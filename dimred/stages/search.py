@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from mindspore import nn
 
-from dimred.builders.handover import Handover
-from dimred.builders.search import build_search_step
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig, StageTwoConfig
 from dimred.data.batches import Batches
@@ -29,15 +27,17 @@ from dimred.search_step.result import (
     totals,
 )
 from dimred.search_step.step import SearchStep
+from dimred.stages.checks import snapshots_until
+from dimred.stages.loop import Place
+from dimred.stages.parent import Handover
+from dimred.stages.run import loss_text
+from dimred.stages.run_folder import Session
+from dimred.stages.stage_2 import Finish
+from dimred.stages.states import RunState
+from dimred.stages.subspace_train_step import build_search_step
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
-from dimred.trainer.finish import Finish
-from dimred.trainer.loop import Place
-from dimred.trainer.preflight import snapshots_until
-from dimred.trainer.session import Session
-from dimred.trainer.stage_run import loss_text
-from dimred.trainer.states import RunState
 
 _log = logging.getLogger(__name__)
 

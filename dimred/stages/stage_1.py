@@ -15,14 +15,14 @@ from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
+from dimred.stages.early_stop import AveragedStop
+from dimred.stages.loop import Place
+from dimred.stages.run import StageRun, parameters_to_save
+from dimred.stages.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, weights_to_use
 from dimred.train_step.schedule_free import ScheduleFree
 from dimred.train_step.step import StepResult, TrainStep
-from dimred.trainer.averaged_stop import AveragedStop
-from dimred.trainer.loop import Place
-from dimred.trainer.stage_run import StageRun, parameters_to_save
-from dimred.trainer.states import FullCheckpoints, check_finite
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from typing import Any
 from mindspore import Parameter
 
 from dimred.averaging.choice import Candidate, Selection
-from dimred.builders.handover import Handover
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
@@ -20,12 +19,13 @@ from dimred.io.atomic import retry
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import metric_text
 from dimred.io.run_names import RESULT, STAGE_2_CHECKPOINTS
+from dimred.stages.candidates import Points, put_file
+from dimred.stages.loop import Place
+from dimred.stages.parent import Handover
+from dimred.stages.records import finite
+from dimred.stages.run import StageRun, parameters_to_save
+from dimred.stages.states import RunState
 from dimred.train_step.optimizers import state_parameters
-from dimred.trainer.loop import Place
-from dimred.trainer.metrics import finite
-from dimred.trainer.points import Points, put_file
-from dimred.trainer.stage_run import StageRun, parameters_to_save
-from dimred.trainer.states import RunState
 from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)

@@ -31,10 +31,10 @@ from dimred.io.run_names import (
 )
 from dimred.launch.channel import StopSignals
 from dimred.models.factory import call_factory
-from dimred.trainer.device import StepProfiler, redirect_native_stderr
-from dimred.trainer.faults import translate_errors
-from dimred.trainer.metrics import MetricsLog, TensorBoard, cut_metrics
-from dimred.trainer.states import VAL_LOSSES, RunState, RunStates, read_state
+from dimred.stages.device import StepProfiler, redirect_native_stderr
+from dimred.stages.faults import translate_errors
+from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.stages.states import VAL_LOSSES, RunState, RunStates, read_state
 
 _log = logging.getLogger(__name__)
 

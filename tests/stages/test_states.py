@@ -13,8 +13,8 @@ import pytest
 from dimred.errors import FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
 from dimred.launch.channel import StopSignals
-from dimred.trainer.faults import translate_errors
-from dimred.trainer.states import RunStates
+from dimred.stages.faults import translate_errors
+from dimred.stages.states import RunStates
 
 MEGABYTE = np.zeros(1 << 18, np.float32)
 

@@ -8,7 +8,7 @@ from mindspore import nn
 
 from dimred.config import SearchConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
-from dimred.trainer.plan import check_search_memory, check_space, say_plan, search_memory, snapshots_in_the_end
+from dimred.stages.estimates import check_search_memory, check_space, say_plan, search_memory, snapshots_in_the_end
 
 SEARCH = StageTwoConfig(search={"n_components": 32}, cooldown=None)
 

@@ -14,8 +14,8 @@ from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.launch.channel import tell_position
+from dimred.stages.states import VAL_LOSSES, RunState
 from dimred.train_step.network_state import moving_statistics
-from dimred.trainer.states import VAL_LOSSES, RunState
 from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from dimred.builders import build_data, build_network
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import DimredError, SeriesError
+from dimred.stages.checks import check_stage_1, check_stage_2, snapshots_if_any, snapshots_until
+from dimred.stages.states import RunStates
+from dimred.stages.task import build_data, build_network
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
-from dimred.trainer.preflight import check_stage_1, check_stage_2, snapshots_if_any, snapshots_until
-from dimred.trainer.states import RunStates
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 from tests.helpers.networks import state_bytes

@@ -14,7 +14,7 @@ from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import Files, SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import remove_leftovers, retry
-from dimred.trainer.states import VAL_LOSSES
+from dimred.stages.states import VAL_LOSSES
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 

@@ -15,7 +15,7 @@ from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
-from dimred.trainer.averaged_stop import AveragedStop
+from dimred.stages.early_stop import AveragedStop
 from tests.helpers.results import STATE_LOSSES, differences, results
 from tests.helpers.tiny_run import Run, stage_1_run
 from tests.helpers.tiny_task import TASK
