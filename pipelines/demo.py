@@ -1,4 +1,4 @@
-"""Run both stages on the built-in digits beside plain training; make a table, a sentence, a picture and a report.
+"""Run stage 1, the PCA and stage 2's search on the built-in digits, beside a cooldown and plain training.
 
 bash scripts/demo.sh --out demo_out --seed 1
 """
@@ -7,10 +7,10 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,20 +20,35 @@ from dimred.errors import DimredError
 from dimred.io.atomic import writable
 from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
-from dimred.io.run_names import METRICS, RESULT, STAGE_1_CHECKPOINTS
+from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.launch.channel import StopSignals
 from dimred.launch.processes import start
-from dimred.report.plots import plot_curve, save_figure
+from dimred.report.page import Page, Picture, sentences, table
+from dimred.report.plots import plot_curve
 from dimred.report.record import choosing_passes, passes_of, training_passes
+from dimred.report.run_page import PAGE, make_report_folder
 
 _log = logging.getLogger("dimred")
 
 _CONFIGS = Path(__file__).parent / "configs"
-STAGE_1, STAGE_2 = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
-PLAIN = _CONFIGS / "digits_stage_1.yaml"
+STAGE_1, COOLDOWN = _CONFIGS / "digits_anytime_1.yaml", _CONFIGS / "digits_anytime_2.yaml"
+PLAIN, SEARCH = _CONFIGS / "digits_stage_1.yaml", _CONFIGS / "digits_stage_2.yaml"
 _SNAPSHOTS = 40  # at least
-_CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which stage 2 chooses among that many snapshots
-_DIMRED, _PROGRAM = Path(sys.executable).with_name("dimred"), (sys.executable, "-m")
+_CHOOSING = 2  # epochs' worth of forward passes, rounded up, with which a cooldown chooses among that many snapshots
+_DIMRED, _PROGRAM = (sys.executable, "-m", "dimred"), (sys.executable, "-m")
+_HEADING = "Test accuracy, BatchNorm re-estimated in every row"
+
+
+class Row(NamedTuple):
+    """A network of the table: what it is, what it cost in passes, and its test accuracy."""
+
+    what: str
+    passes: float
+    accuracy: float
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the texts of the row."""
+        return self.what, f"{self.passes:.1f}", f"{100 * self.accuracy:.2f} %"
 
 
 def demo(
@@ -41,37 +56,41 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of data, weights and order.")] = 1,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs of stage 1; the rest follows from it.")] = 12,
 ) -> None:
-    """Train both stages on noisy handwritten digits, beside plain training of as many passes and of twice as many."""
-    total = epochs + load_config(StageTwoConfig, STAGE_2).with_epochs_after(epochs).n_epochs + _CHOOSING
+    """Search in 32 directions of the weights' PCA, beside a cooldown and plain training, on handwritten digits."""
+    total = epochs + load_config(StageTwoConfig, COOLDOWN).with_epochs_after(epochs).n_epochs + _CHOOSING
     with writable("--out", out):
         out.mkdir(parents=True)
     out = out.resolve()
     with StopSignals(), ExitStack() as running:
-        _wait(start(running, [_DIMRED, "data", "digits", out / "data", "--seed", seed]))
+        _wait(start(running, [*_DIMRED, "data", "digits", out / "data", "--seed", seed]))
         _train_all(running, out, epochs, total, ["--set", f"seed={seed}"])
+        for run in ("search", "cooldown"):
+            _wait(start(running, [*_DIMRED, "report", out / run, "--out", out / f"report_{run}"]))
         _show(out, epochs, total)
-        _wait(start(running, [_DIMRED, "report", out / "device0_stage_2", "--out", out / "report"]))
 
 
 def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: Sequence[str]) -> None:
-    """Run both stages, and at the same time plain training for as many passes and for twice as many.
+    """Run stage 1, the PCA and both stage 2s; at the same time plain training, as many passes and twice as many.
 
     Each runs in a process of its own, by the program that the command line runs too.
     """
     beside, data = [], out / "data"
     for n_epochs in (total, 2 * total):
-        made = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
+        options = [f"schedule.total_epochs={n_epochs}", "snapshots.first_epoch=1000"]
         run = out / f"plain_{n_epochs}"
-        beside.append(start(running, _stage_1(data, run, PLAIN, n_epochs, made, common), run.with_suffix(".log")))
+        beside.append(start(running, _stage_1(data, run, PLAIN, n_epochs, options, common), run.with_suffix(".log")))
         _log.info(f"plain training of {n_epochs} epochs: {run}.log")
     first = max(1, round(0.3 * epochs))
     per_epoch = math.ceil(_SNAPSHOTS / (epochs - first + 1))
-    taken = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
-    stage_1, stage_2 = out / "device0_stage_1", out / "device0_stage_2"
-    _wait(start(running, _stage_1(data, stage_1, STAGE_1, epochs, taken, common)))
-    weights = next((stage_1 / STAGE_1_CHECKPOINTS).glob(f"*-{epochs}_*.ckpt"))
-    command = [*_PROGRAM, "dimred.pipelines.stage_2", data, weights, "--config", STAGE_2, "--out", stage_2, *common]
-    _wait(start(running, command))
+    options = [f"snapshots.per_epoch={per_epoch}", f"snapshots.first_epoch={first}", "stop=null"]
+    stage_1, matrix = out / "device0_stage_1", out / "pca_mat.npy"
+    _wait(start(running, _stage_1(data, stage_1, STAGE_1, epochs, options, common)))
+    checkpoints = stage_1 / STAGE_1_CHECKPOINTS
+    weights = next(checkpoints.glob(f"*-{epochs}_*.ckpt"))
+    _wait(start(running, [*_DIMRED, "pca", "--ckpt-dir", checkpoints / SNAPSHOTS, "--out", matrix]))
+    for run, config, basis in (("search", SEARCH, [matrix]), ("cooldown", COOLDOWN, [])):
+        positions = [data, weights, *basis, "--config", config]
+        _wait(start(running, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / run, *common]))
     for training in beside:
         _wait(training)
 
@@ -81,8 +100,8 @@ def _stage_1(
 ) -> list[Any]:
     every = f"evaluate_every={max(1, epochs // 6)}"  # for the picture; an evaluation costs as much as two epochs
     warmup = f"schedule.warmup_epochs={min(5, epochs // 2)}"
-    made = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
-    return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *made]
+    overrides = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
+    return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *overrides]
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
@@ -92,25 +111,37 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _show(out: Path, epochs: int, total: int) -> None:
-    """Draw the picture, and print the table and its sentence; BatchNorm is re-estimated in every row and point."""
-    found = read_checksummed(out / "device0_stage_2" / RESULT)
-    points = found["accuracy_reestimated_by_point"]
-    average = found.get("accuracy_average", points["start"])  # no average is better than the last weights
+    """Print the table and its sentence, and write them with the picture as a page."""
+    search, cooldown = (read_checksummed(out / run / RESULT) for run in ("search", "cooldown"))
     plain = {n: _accuracies(out / f"plain_{n}") for n in (total, 2 * total)}
     stage_1 = _accuracies(out / "device0_stage_1")
-    stage_2 = {epochs + training_passes(found, 0 if name == "start" else int(name)): points[name] for name in points}
-    ours, same, twice = found["accuracy_reestimated"], plain[total][total], plain[2 * total][2 * total]
+    # If no average is better than the last weights, these take its place.
+    average = cooldown.get("accuracy_average", cooldown["accuracy_reestimated_by_point"]["start"])
     rows = [
-        ("stage 1 at a constant rate", epochs, stage_1[epochs]),
-        ("  the best average of its snapshots", epochs + choosing_passes(found, "average"), average),
-        ("  stage 2", epochs + passes_of(found), ours),
-        (f"plain training, schedule made for {total}", total, same),
-        (f"plain training, schedule made for {2 * total}", 2 * total, twice),
+        Row("stage 1 at a constant rate", epochs, stage_1[epochs]),
+        Row("stage 2 as published: search in 32 directions", epochs + passes_of(search), search["accuracy_reestimated"]),
+        Row("stage 2 as a cooldown", epochs + passes_of(cooldown), cooldown["accuracy_reestimated"]),
+        Row("the best average of stage 1's snapshots", epochs + choosing_passes(cooldown, "average"), average),
+        *(Row(f"plain training, schedule made for {n}", n, plain[n][n]) for n in plain),
     ]
     curves = {f"plain, made for {n}": accuracies for n, accuracies in plain.items()}
-    curves |= {"stage 1, constant rate": stage_1, "stage 2": stage_2}
-    stage_2[rows[2][1]] = ours  # once it is chosen
-    curves["best average of stage 1's snapshots"] = {rows[1][1]: average}
+    curves |= {"stage 1, constant rate": stage_1, "stage 2: search": _points(search, epochs)}
+    curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # once it has chosen
+    curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
+    sentence = (
+        f"Stage 1 reaches {rows[0].cells()[2]} after {epochs} passes. The search brings it to {rows[1].cells()[2]} after "
+        f"{rows[1].passes:.1f}, a cooldown of the learning rate to {rows[2].cells()[2]} after {rows[2].passes:.1f}. Plain "
+        f"training with a schedule made for {total} passes reaches {rows[4].cells()[2]}."
+    )
+    print(_HEADING)
+    print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])
+    print(f"{sentence}\n\nreport: {_write_page(out / 'report', rows, curves, sentence, total)}", flush=True)
+
+
+def _write_page(
+    folder: Path, rows: Sequence[Row], curves: Mapping[str, Mapping[float, float]], sentence: str, total: int
+) -> Path:
+    """Write the table and the picture as a page with links to those of both stage 2s; return its path."""
     drawn = {
         name: [
             {"passes": passes, "test_reestimated": {"mean": accuracy, "spread": None}}
@@ -119,18 +150,21 @@ def _show(out: Path, epochs: int, total: int) -> None:
         ]
         for name, accuracies in curves.items()
     }
-    save_figure(plot_curve(drawn, size=(8, 4.5)), out, "accuracy")
-    print("Test accuracy, BatchNorm re-estimated in every row")
-    print_table(
-        ("what", "passes", "accuracy"),
-        [(what, f"{passes:.1f}", f"{100 * accuracy:.2f} %") for what, passes, accuracy in rows],
+    make_report_folder(folder)
+    page, caption = Page(folder, PAGE), "Test accuracy over passes, BatchNorm re-estimated in every point."
+    page.add(_HEADING, [], table(("what", "passes", "accuracy"), [row.cells() for row in rows]))
+    page.add("Over passes", [Picture("accuracy", plot_curve(drawn, size=(8, 4.5)), sentence, caption)])
+    links = "; ".join(
+        f'<a href="../report_{run}/{PAGE}">the page of {what}</a>'
+        for run, what in (("search", "the search"), ("cooldown", "the cooldown"))
     )
-    print(
-        f"After {rows[2][1]:.1f} passes both stages reach {100 * ours:.2f} %; plain training with a schedule made for "
-        f"{total} passes reaches {100 * same:.2f} %, with one made for {2 * total} {100 * twice:.2f} %.\n\n"
-        f"picture: {out / 'accuracy.png'}",
-        flush=True,
-    )
+    return page.write("Both stages on handwritten digits", f"{sentences([sentence], 'verdict')}<p>See {links}.</p>")
+
+
+def _points(result: Mapping[str, Any], epochs: int) -> dict[float, float]:
+    """Return passes -> accuracy at the start and after each epoch of a stage 2 that began after ``epochs`` passes."""
+    points = result["accuracy_reestimated_by_point"]
+    return {epochs + training_passes(result, 0 if name == "start" else int(name)): points[name] for name in points}
 
 
 def _accuracies(run: Path) -> dict[float, float]:
