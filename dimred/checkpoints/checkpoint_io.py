@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dimred.checkpoints.ckpt_format import check_ckpt_crc, read_ckpt_index, write_ckpt
-from dimred.checkpoints.layout import WeightLayout, as_array, is_counter, is_statistic, trainable_layout
+from dimred.checkpoints.layout import WeightLayout, as_array
 from dimred.checkpoints.safetensors_format import read_safetensors_index, write_safetensors
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
+from dimred.checkpoints.trainable import is_counter, is_statistic, trainable_layout
 from dimred.errors import CheckpointError, ConfigError
 from dimred.io.atomic import open_atomic
 

@@ -1,15 +1,11 @@
 """The order and shapes of a network's weights in one long vector, and the digest of such a vector.
 
 The digest is the SHA-256 of the SHA-256 digests of chunks, so that columns can be hashed block by block.
-
-``trainable_layout`` guesses which entries of a checkpoint are weights if neither a network nor a manifest says so.
 """
 
 import hashlib
 import json
 import math
-import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dimred.checkpoints.stored_tensor import StoredTensor
 from dimred.errors import BasisMismatchError, CheckpointError, ConfigError, shown
 
 CHUNK = 65_536  # weights; columns are hashed, read and multiplied in multiples of it
@@ -184,63 +179,6 @@ class WeightLayout:
 
 def _plain(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(length) for length in shape)
-
-
-# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras. Flax calls
-# them mean and var, and keeps them below batch_stats.
-_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
-# Prefixes that MindSpore's optimizers add to a parameter's name for its state, and dimred for its averages.
-_STATE = frozenset((
-    "accum", "accumulation", "ema", "exp_avg", "exp_avg_sq", "linear", "m", "max_exp_avg_sq", "mean_grad",
-    "mean_gradient", "mean_square", "moment", "moment1", "moment2", "moments", "momentum", "prev", "schedule_free_z",
-    "stat", "v", "vhat",
-))  # fmt: skip
-_COUNTERS = frozenset((
-    "beta1_power", "beta2_power", "current_iterator_step", "epoch", "epoch_num", "global_step",
-    "last_overflow_iterator_step", "learning_rate", "loss_scale", "momentum", "scale_sense", "step", "step_num",
-    "weight_decay",
-))  # fmt: skip
-
-
-def is_statistic(name: str) -> bool:
-    """Return whether an entry is a running statistic of a normalisation, or the count of its batches."""
-    *above, last = re.split("[./]", name)
-    return last in _STATISTICS or ("batch_stats" in above and last in ("mean", "var"))
-
-
-def is_counter(name: str, tensor: StoredTensor) -> bool:
-    """Return whether an entry is an optimizer's counter or setting, a running statistic, or any single number."""
-    return name in _COUNTERS or is_statistic(name) or math.prod(tensor.shape) <= 1
-
-
-def trainable_layout(index: Mapping[str, StoredTensor], path: str | os.PathLike[str]) -> WeightLayout:
-    """Guess which entries of a checkpoint are trainable weights.
-
-    Left out are numbers that aren't floats, statistics, an optimizer's counters, and its state: a name such as
-    ``moments.conv.weight`` where ``conv.weight`` has the same shape.
-
-    Args:
-        index: name -> place of each tensor.
-        path: the checkpoint's path, for the error.
-
-    Returns:
-        The layout of the weights, in the order of ``index``.
-
-    Raises:
-        CheckpointError: nothing is left.
-    """
-    kept = {name: tensor for name, tensor in index.items() if _is_weight(name, tensor, index)}
-    if not kept:
-        raise CheckpointError(
-            f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
-        )
-    return WeightLayout.from_weights(kept)
-
-
-def _is_weight(name: str, tensor: StoredTensor, index: Mapping[str, StoredTensor]) -> bool:
-    head, _, rest = name.partition(".")
-    is_state = head in _STATE and rest in index and index[rest].shape == tensor.shape
-    return tensor.is_float and not (is_state or is_statistic(name) or name in _COUNTERS)
 
 
 def hash_columns(digest: "hashlib._Hash", rows: np.ndarray) -> None:

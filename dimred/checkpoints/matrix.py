@@ -15,6 +15,7 @@ from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_f
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
 from dimred.checkpoints.stored_tensor import reading
+from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
 
 _log = logging.getLogger(__name__)
@@ -58,8 +59,9 @@ class WeightMatrix:
         chosen = layout or series.layout
         if chosen is None:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            chosen = max((row.checkpoint.layout for row in opened), key=lambda guess: guess.size)
-            if left_out := [name for name in opened[0].checkpoint.tensors if name not in chosen.names]:
+            fullest = max((row.checkpoint for row in opened), key=lambda checkpoint: checkpoint.layout.size)
+            chosen = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
+            if left_out := [name for name in fullest.tensors if name not in chosen.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
         for row in opened:

@@ -88,8 +88,8 @@ def pca(
 
 def _layout_from(path: Path) -> "WeightLayout":
     from dimred.checkpoints.checkpoint_io import read_index
-    from dimred.checkpoints.layout import trainable_layout
     from dimred.checkpoints.series import read_manifest
+    from dimred.checkpoints.trainable import trainable_layout
     from dimred.subspace.metadata import metadata_path, read_metadata
 
     if path.suffix in (".npy", ".h5"):
@@ -170,7 +170,7 @@ def _describe(facts: dict[str, Any]) -> Iterator[str]:
 
 def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
     from dimred.checkpoints.checkpoint_io import read_index
-    from dimred.checkpoints.layout import trainable_layout
+    from dimred.checkpoints.trainable import trainable_layout
 
     index = read_index(checkpoint)
     if basis.layout is not None:

@@ -77,20 +77,24 @@ def test_bad_snapshots_are_named_and_left_out_when_asked(tmp_path):
     assert [source.step for source in load_basis(tmp_path / "a.npy").snapshots] == [1, 2, 4, 5, 6]
 
 
-def test_names_come_from_a_file_when_asked(series, tmp_path):
-    (tmp_path / "s").mkdir()
+def test_state_is_left_out_and_names_come_from_a_file_when_asked(series, tmp_path):
     rng = np.random.default_rng(0)
-    for number in range(6):
-        extra = {"whatever.fc": rng.standard_normal(3), "moments.fc": rng.standard_normal(M - M // 3 - 5)}
-        write_checkpoint(tmp_path / "s" / f"n-{number}_1.ckpt", {**extra, **as_weights(rng.standard_normal(M))})
-    common = ("--ckpt-dir", tmp_path / "s", "--n-components", 3, "--out")
-    guessed = pca_here(*common, tmp_path / "guessed.npy")
-    assert "1 entries of each snapshot are not weights and are left out, such as 'moments.fc'" in guessed.stderr
-    assert load_basis(tmp_path / "guessed.npy").n_weights == M + 3
+    for folder, more in (("state", {}), ("doubt", {"whatever.fc": np.ones(3)})):  # which has no state
+        (tmp_path / folder).mkdir()
+        for number in range(6):
+            weights = as_weights(rng.standard_normal(M))
+            state = {f"any_prefix.{name}": rng.standard_normal(value.shape) for name, value in weights.items()}
+            write_checkpoint(tmp_path / folder / f"n-{number}_1.ckpt", {**state, **weights, **more})
+    common = ("--n-components", 3, "--out")
+    of_state = pca_here("--ckpt-dir", tmp_path / "state", *common, tmp_path / "state.npy")
+    assert "3 entries of each snapshot are not weights and are left out, such as 'any_prefix.conv" in of_state.stderr
+    assert load_basis(tmp_path / "state.npy").n_weights == M
+    refused = pca_here("--ckpt-dir", tmp_path / "doubt", *common, tmp_path / "doubt.npy", status=2)
+    assert "the entry 'any_prefix.conv.weight' and 2 more may be a weight" in refused.stderr
     given = fit_basis(series, 3, out=tmp_path / "given.npy").path
     for number, source in enumerate([series.directory / "manifest.json", series.paths[0], given]):
         out = tmp_path / f"{number}.npy"
-        pca_here(*common, out, "--names-from", source)
+        pca_here("--ckpt-dir", tmp_path / "doubt", *common, out, "--names-from", source)
         assert load_basis(out).layout == series.layout
 
 

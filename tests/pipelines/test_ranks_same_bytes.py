@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
-from dimred.checkpoints.layout import is_statistic
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.checkpoints.trainable import is_statistic
 from dimred.launch.job import make_job
 from dimred.launch.rank_table import make_rank_table
 from dimred.stages.states import RunStates

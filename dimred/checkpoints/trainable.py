@@ -1,0 +1,176 @@
+"""Tell which entries of a checkpoint are weights of the network, if neither a manifest nor the network says so.
+
+The rules ask how entries relate to each other, not what they are called, because every optimizer has names of its own:
+
+- An entry ``PREFIX.NAME`` or ``PREFIX_NAME`` is state of the weight NAME if it has NAME's shape, NAME's shape without
+  its last or second-last dimension (factored moments), or is one number, and if there is such an entry for every
+  weight. Where an optimizer's counter of steps is in the file, it may have been given only some of the weights.
+- What has state of its own is a weight: a module that repeats other names, or a single number such as a temperature.
+- Beside an optimizer's state, a single number without state is a counter or a setting.
+"""
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.stored_tensor import StoredTensor
+from dimred.errors import CheckpointError, shown
+
+# Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras. Flax calls
+# them mean and var, and keeps them below batch_stats.
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
+_SEPARATORS = re.compile("[./_]")
+# Each of MindSpore's optimizers counts its steps in one of these, and keeps its rates in the others.
+_STEPS = frozenset({"global_step", "state_step", "step_t"})
+_RATES = re.compile(r"learning_rate(_group_\d+)?")
+
+Index = Mapping[str, StoredTensor]
+
+
+class Trainable(NamedTuple):
+    """The entries of a checkpoint that count as weights.
+
+    Attributes:
+        names: all of them, in the file's order.
+        doubtful: those of them that may also be something else: a note such as an accuracy, or an optimizer's state.
+    """
+
+    names: tuple[str, ...]
+    doubtful: tuple[str, ...]
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether an entry is a running statistic of a normalisation, or the count of its batches."""
+    *above, last = re.split("[./]", name)
+    return last in _STATISTICS or ("batch_stats" in above and last in ("mean", "var"))
+
+
+def is_counter(name: str, tensor: StoredTensor) -> bool:
+    """Return whether an entry is a running statistic, or a single number, such as a counter of steps."""
+    return is_statistic(name) or _is_single(tensor)
+
+
+def trainable_layout(index: Index, path: str | os.PathLike[str], *, refuse_doubtful: bool = False) -> WeightLayout:
+    """Derive which entries of a checkpoint are trainable weights; see ``trainable_entries``.
+
+    Args:
+        index: name -> place of each tensor.
+        path: the checkpoint's path, for the error.
+        refuse_doubtful: whether to raise if an entry may be a weight or not, instead of taking it for one.
+
+    Returns:
+        The layout of the weights, in the order of ``index``.
+
+    Raises:
+        CheckpointError: nothing is left, or an entry is doubtful.
+    """
+    names, doubtful = trainable_entries(index)
+    if not names:
+        raise CheckpointError(
+            f"{path} has no trainable weights: its {len(index)} entries are counters, statistics or state."
+        )
+    if doubtful and refuse_doubtful:
+        more = f" and {len(doubtful) - 1} more" if len(doubtful) > 1 else ""
+        raise CheckpointError(
+            f"{path}: the entry {shown(doubtful[0])}{more} may be a weight, or an optimizer's state or a note beside "
+            "the weights. Say which entries are weights: --names-from with a checkpoint of the network alone, or "
+            "layout or network in Python."
+        )
+    return WeightLayout.from_weights({name: index[name] for name in names})
+
+
+def trainable_entries(index: Index) -> Trainable:
+    """Derive which entries of a checkpoint are trainable weights.
+
+    Left out are numbers that aren't floats, running statistics, an optimizer's state, and its counters and settings.
+
+    Args:
+        index: name -> place of each tensor, in the file's order.
+
+    Returns:
+        The names of the weights, and which of them are doubtful.
+    """
+    floats = {name: tensor for name, tensor in index.items() if tensor.is_float and not is_statistic(name)}
+    has_optimizer = any(map(_counts_steps, index, index.values()))
+    owners, state, doubtful = _owners_and_state(floats, has_optimizer=has_optimizer)
+    if has_optimizer and not owners:
+        doubtful = {*floats}
+    first_in_module = next((number for number, name in enumerate(index) if _in_module(name)), len(index))
+    names = []
+    for number, (name, tensor) in enumerate(index.items()):
+        is_left_out = name not in floats or name in state or _RATES.fullmatch(name.rpartition(".")[2])
+        if name in owners:
+            names.append(name)
+        elif is_left_out or (owners and (_is_single(tensor) or not _in_module(name))):
+            continue
+        elif _is_single(tensor) and not _in_module(name):
+            # MindSpore writes a network's own numbers before those of its modules, and notes after all of them.
+            is_ckpt = tensor.file.suffix == ".ckpt"
+            if not (is_ckpt and tensor.shape == () and number > first_in_module):
+                names.append(name)
+            if not (is_ckpt and number < first_in_module < len(index)):
+                doubtful.add(name)
+        else:
+            names.append(name)
+    return Trainable(tuple(names), tuple(name for name in names if name in doubtful))
+
+
+def _owners_and_state(floats: Index, *, has_optimizer: bool) -> tuple[set[str], set[str], set[str]]:
+    """Return the weights that have state; the state; and entries that may be state or weights."""
+    owners: set[str] = set()
+    state: set[str] = set()
+    doubtful: set[str] = set()
+    stems = sorted({name.partition(".")[0] + "." for name in floats if "." in name}) if has_optimizer else []
+    for stem in ("", *stems):  # a cell of the user's own puts its names for network and optimizer before all others
+        owned, roots = _owned(floats, state, stem)
+        for prefix, rests in sorted(owned.items(), key=lambda item: (-len(item[1]), item[0])):
+            names = {rest for rest in rests if prefix + rest not in owners}
+            is_module = any(root.startswith(prefix) for root in roots)
+            if names >= roots or (has_optimizer and not stem and not is_module):
+                owners |= {stem + name for name in names} - state
+                state |= {prefix + name for name in names}
+            elif not stem and not is_module and 2 * len(names & roots) > len(roots):
+                doubtful |= {prefix + name for name in names}
+    return owners - state, state, doubtful - owners
+
+
+def _owned(floats: Index, state: set[str], stem: str) -> tuple[dict[str, set[str]], set[str]]:
+    """Collect what may be state of the entries whose names begin with ``stem``, with ``stem`` removed from these names.
+
+    Returns:
+        Prefix -> the names that have such state; and the names of arrays that are themselves not state of others.
+    """
+    weights = {name[len(stem) :]: name for name in floats if name.startswith(stem) and name not in state}
+    owned: defaultdict[str, set[str]] = defaultdict(set)
+    derived = set()
+    for name, tensor in floats.items():
+        for separator in _SEPARATORS.finditer(name):
+            prefix, rest = name[: separator.end()], name[separator.end() :]
+            if prefix != stem and rest in weights and _is_shape_of_state(tensor.shape, floats[weights[rest]].shape):
+                owned[prefix].add(rest)
+                derived.add(name)
+    roots = {rest for rest, name in weights.items() if name not in derived and not _is_single(floats[name])}
+    return owned if roots or not stem else {}, roots
+
+
+def _is_shape_of_state(shape: tuple[int, ...], of_weight: tuple[int, ...]) -> bool:
+    factors = (of_weight[:-1], of_weight[:-2] + of_weight[-1:]) if len(of_weight) > 1 else ()
+    return shape == of_weight or shape in factors or shape in ((), (1,))
+
+
+def _counts_steps(name: str, tensor: StoredTensor) -> bool:
+    return name.rpartition(".")[2] in _STEPS and tensor.dtype == np.int32  # a note of the same name is an int64
+
+
+def _in_module(name: str) -> bool:
+    return "." in name or "/" in name
+
+
+def _is_single(tensor: StoredTensor) -> bool:
+    return math.prod(tensor.shape) <= 1
