@@ -119,7 +119,9 @@ def _show(out: Path, epochs: int, total: int) -> None:
     average = cooldown.get("accuracy_average", cooldown["accuracy_reestimated_by_point"]["start"])
     rows = [
         Row("stage 1 at a constant rate", epochs, stage_1[epochs]),
-        Row("stage 2 as published: search in 32 directions", epochs + passes_of(search), search["accuracy_reestimated"]),
+        Row(
+            "stage 2 as published: search in 32 directions", epochs + passes_of(search), search["accuracy_reestimated"]
+        ),
         Row("stage 2 as a cooldown", epochs + passes_of(cooldown), cooldown["accuracy_reestimated"]),
         Row("the best average of stage 1's snapshots", epochs + choosing_passes(cooldown, "average"), average),
         *(Row(f"plain training, schedule made for {n}", n, plain[n][n]) for n in plain),

@@ -1,5 +1,6 @@
 """Name the files and folders of a run, each in this one place, and find checkpoints and snapshots by their names."""
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,10 @@ BASIS_METADATA = "pca_mat.h5"
 # Of stage 2.
 STAGE_2_CHECKPOINTS = "checkpoint_stage_2"
 RESULT = "result.json"
+
+# Of a merge.
+MERGE_FOLDER = ".merge"  # ends the name of the folder with the scores
+MERGE_FORMAT = "dimred merge"  # in a record
 
 
 def results_in(folder: Path) -> bool:
@@ -83,3 +88,17 @@ def snapshots_below(folder: Path) -> str:
     """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders."""
     place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
     return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""
+
+
+def record_path(out: Path) -> Path:
+    """Return the path of the record beside the result of a merge."""
+    return out.with_name(out.name + ".json")
+
+
+def has_record(out: Path) -> bool:
+    """Return whether a file or folder has the record of a merge beside it."""
+    try:
+        record = json.loads(record_path(out).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("format") == MERGE_FORMAT

@@ -17,12 +17,12 @@ from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
+from dimred.io.run_names import MERGE_FOLDER, MERGE_FORMAT, has_record, record_path
 from dimred.merging.lora import CONFIG
 
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
-WORK_FOLDER = ".merge"  # ends the name of the folder with the scores
-_FORMAT, _VERSION = "dimred merge", 2
+_VERSION = 2
 _LIBRARIES = ("dimred", "numpy", "safetensors")
 _REMEDY = (
     "re-estimate them on training data, for MindSpore by dimred eval with --save; with a metric, by a function "
@@ -34,14 +34,9 @@ _STILL_TRUE = (
 )  # fmt: skip
 
 
-def record_path(out: Path) -> Path:
-    """Return the path of a result's record."""
-    return out.with_name(out.name + ".json")
-
-
 def work_folder(out: Path) -> Path:
     """Return the folder with the scores that a result was chosen by."""
-    return out.with_name(out.name + WORK_FOLDER)
+    return out.with_name(out.name + MERGE_FOLDER)
 
 
 @contextmanager
@@ -98,7 +93,7 @@ def record_of(
     origin = "averages" if template in checkpoints else f"those of {template.path}"
     statistics = f"{len(template.statistics)} statistics are {origin}, which do not belong to these weights: {_REMEDY}"
     return {
-        "format": _FORMAT,
+        "format": MERGE_FORMAT,
         "version": _VERSION,
         "checkpoints": inputs,
         "command": command,
@@ -115,15 +110,6 @@ def describe(made: Path, out: Path, record: dict[str, Any]) -> None:
     if made.is_dir():
         _write_card(made, out.name, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
-
-
-def has_record(out: Path) -> bool:
-    """Return whether a file or folder has the record of a merge beside it."""
-    try:
-        record = json.loads(record_path(out).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and record.get("format") == _FORMAT
 
 
 def sample_digests(checkpoint: Checkpoint) -> list[str]:
