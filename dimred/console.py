@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -197,6 +198,8 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
         else:
             _log.error(_in_our_words(error))
         return DimredError.exit_status
+    except KeyboardInterrupt:  # before Typer, which makes the same of it, has begun the command
+        return 128 + signal.SIGINT
     except Exception as raised:
         if _tracebacks:
             traceback.print_exc()

@@ -3,13 +3,15 @@
 import importlib.metadata
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import typer
 
-from dimred.cli.main import app, typer_app
+from dimred.cli.commands import typer_app
+from dimred.cli.main import app
 from tests.helpers.commands import command_words, dimred, dimred_here, run, script
 
 COMMANDS = command_words(typer.main.get_command(typer_app))
@@ -165,3 +167,45 @@ def test_completion_is_offered() -> None:
 def test_the_versions_are_shown() -> None:
     found = importlib.metadata.version("mindspore")
     assert dimred_here("--version").stdout == f"dimred 0.1.0, mindspore {found}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("typer", ("merge", "run", "--out", "x.safetensors")),
+        ("yaml", ("merge", "run", "--out", "x.safetensors")),
+        ("rich.table", ("doctor",)),
+        ("numpy.linalg", ("merge", "run", "--out", "x.safetensors")),
+        ("dimred.subspace.fit", ("pca", "--ckpt-dir", ".")),
+        ("mindspore.nn", ("summary", "resnet50")),
+        ("", ("merge", "run", "--out", "x.safetensors")),
+    ],
+)
+def test_ctrl_c_before_a_command_has_begun_prints_no_traceback(module: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """The process sends itself the signal when it begins to import a module, or else when Typer lists the commands."""
+    code = f"""if True:
+        import os, signal, sys
+
+        def interrupt(*arguments):
+            print("interrupted", flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    sys.meta_path.remove(self)
+                    interrupt()
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        sys.meta_path.insert(0, Finder())
+        from dimred.cli.main import app
+        if not {module!r}:
+            import typer.main
+            typer.main.get_command = interrupt
+        app()
+    """
+    done = run(sys.executable, "-c", code, *arguments, cwd=tmp_path)
+    assert done.stdout == "interrupted\n"
+    assert done.stderr == ""
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert not list(tmp_path.iterdir())
