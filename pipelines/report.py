@@ -22,7 +22,7 @@ from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.stages.device import set_up
-from dimred.stages.task import build_data, build_loss, build_network, build_scores, with_workers_of_host
+from dimred.stages.task import build_data, build_loss, build_network, build_scores
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import batch_norms, moving_statistics
@@ -51,7 +51,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         make_report_folder(out)
         return write_stage_1_report(out, stage_1, load_config(StageOneConfig, folder / CONFIG))
     run = read_stage_2(folder)
-    settings = with_workers_of_host(load_config(StageTwoConfig, folder / CONFIG))
+    settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
     network = build_network(settings)

@@ -138,13 +138,17 @@ def check(
 ) -> None:
     """Decode every image; count grey, CMYK and damaged ones, and list the damaged. Exit status 1 if any is damaged.
 
+    Hidden files and folders are left out, as in training. Images of formats that training does not read are counted.
+
     Example: dimred data check ./imagenet
     """
-    from dimred.data.image_tree import check_images
+    from dimred.data.image_tree import IMAGE_SUFFIXES, check_images, count_in_words
 
-    kinds = check_images(root, workers)
+    kinds, not_read = check_images(root, workers)
     damaged = [path for path, kind in kinds.items() if kind == "damaged"]
     for path in damaged:
         print(path)
     print(", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items())))
+    if not_read:
+        print(f"passed over, because training reads only {', '.join(IMAGE_SUFFIXES)}: {count_in_words(not_read)}")
     raise typer.Exit(1 if damaged else 0)

@@ -171,7 +171,10 @@ def summary(
         typer.Option(help="Shape of the input, batch included; by default 1,3,224,224, for resnet_small 1,3,16,16."),
     ] = None,
     classes: Annotated[
-        int, typer.Option(min=1, help="Number of outputs; the argument of your own network's factory.")
+        int,
+        typer.Option(
+            min=1, help="Number of outputs, which your own network's factory gets if it has a parameter for it."
+        ),
     ] = 1001,
     as_json: AsJson = False,
 ) -> None:
@@ -190,11 +193,11 @@ def summary(
         ModelConfig(name=model)
     except ValidationError as error:
         raise ConfigError(f"MODEL is {model!r}; {error.errors()[0]['ctx']['error']}") from None
-    from dimred.models.factory import make_cell
+    from dimred.models.factory import make_network
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    found = summarise(make_cell(model, classes) if ":" in model else resnet(model, classes), shape)
+    found = summarise(make_network(model, classes) if ":" in model else resnet(model, classes), shape)
     if as_json:
         print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
         return

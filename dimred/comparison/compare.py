@@ -31,7 +31,7 @@ from dimred.io.run_names import (
 from dimred.stages.device import set_up
 from dimred.stages.estimates import snapshots_in_the_end
 from dimred.stages.parent import check_same_task, last_rate
-from dimred.stages.task import build_splits, with_workers_of_host
+from dimred.stages.task import build_splits
 from dimred.subspace.spectrum import check_enough
 
 _log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, a run of stage 2; give the folder of the stage 1 that it began from")
     if not (run / CONFIG).is_file():
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
-    one = with_workers_of_host(load_config(StageOneConfig, run / CONFIG))
+    one = load_config(StageOneConfig, run / CONFIG)
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "

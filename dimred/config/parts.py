@@ -39,7 +39,7 @@ class ModelConfig(Strict):
     """The network, see ``dimred.models.resnet``."""
 
     name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
-    """The network: resnet50, resnet18, resnet_small, or your own by package.module:factory, a function of n_classes."""
+    """The network: resnet50, resnet18, resnet_small, or your own, package.module:factory, which may take n_classes."""
     n_classes: Count = 1001
     """Number of outputs; for a classifier, at least the number of classes."""
     initialisation: Literal["xavier_uniform", "kaiming"] = "xavier_uniform"
@@ -61,15 +61,15 @@ class DataConfig(Strict):
     batch_size: Count = 256
     """Samples in a batch, on each device; with accumulation, in a micro-batch."""
     augmentation: Literal["random_resized_crop", "pad_crop", "none"] = "random_resized_crop"
-    """Augmentation of training images; random_resized_crop also flips them at random; pad_crop pads by 2 pixels."""
+    """Augmentation of training images; random_resized_crop also flips them; pad_crop pads by 2 pixels, then crops."""
     resize: bool = True
-    """Resize and centre-crop images that are not augmented; set it to false if all images have image_size already."""
+    """Resize and centre-crop images, unless random_resized_crop cuts them; false if all have image_size already."""
     mean: tuple[_Level, _Level, _Level] = (123.675, 116.28, 103.53)
     """Mean of the three channels, on the 0 to 255 scale."""
     std: tuple[_Spread, _Spread, _Spread] = (58.395, 57.12, 57.375)
     """Standard deviation of the three channels, on the same scale."""
     workers: Count = 2
-    """Number of parallel workers that load the data; at most the number of processors."""
+    """Number of parallel workers that load the data; no more than there are processors are used."""
     sink: bool = False
     """Ascend: training batches come from MindSpore's queue on the device, filled ahead. Not run on a device yet."""
     damaged: Literal["stop", "replace"] = "stop"

@@ -29,8 +29,13 @@ _MOST_EPOCHS = 900_000  # the largest number that a configuration allows
 
 _WAITS_SECONDS = (2.0, 10.0, 30.0)  # before reading is tried again
 _FILE = re.compile(r"(?:data file is|open file|path): *(\S.*?\.\w{3,4})\b")
-# MindSpore's words for a file that is not an image.
-_LASTING = re.compile("decode failed|by libjpeg|file size is 0|Unsupported image type")
+# MindSpore's words for what stays as it is however often it is read: a file that is not an image, a transform that
+# does not fit, an error in the code that gives the samples.
+_LASTING = re.compile(
+    r"map operation: \[|decode failed|by libjpeg|file size is 0|Unsupported image type|got directory|Cannot batch"
+    r"|Invalid Python function"
+)
+_MISTAKE = re.compile(r"(Type|Value|Index|Key|Attribute|Name|ZeroDivision|Assertion|NotImplemented)Error\b")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
 
@@ -188,10 +193,14 @@ def _as_data_error(text: str) -> DataError:
         return DamagedError(own[1].partition("DataError: ")[2])
     reason = own or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
-    if "with different shapes" in text:
-        remedy = "of images set data.resize=true and an augmentation that resizes, or give all samples one shape"
-        return DamagedError(f"samples have different shapes, and can't be put into a batch: {remedy} ({why})")
-    kind = DamagedError if _LASTING.search(text) else DataError
+    if differing := re.search("Cannot batch tensors with different (shapes|types)", text):
+        remedy = f"of images set data.resize=true, or give all samples one {differing[1][:-1]}"
+        return DamagedError(f"samples have different {differing[1]}, and can't be put into a batch: {remedy} ({why})")
+    if "[RandomCrop] failed" in text:
+        remedy = "set data.resize=true, or give all images data.image_size"
+        return DamagedError(f"an image is too small for data.augmentation 'pad_crop': {remedy} ({why})")
+    is_lasting = _LASTING.search(text) or (own and _MISTAKE.match(own[1]))
+    kind = DamagedError if is_lasting else DataError
     if file is None:
         return kind(f"the data can't be read: {why}")
     return kind(f"{file[1]} can't be read as an image; restore it, or replace it ({why})")

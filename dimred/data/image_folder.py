@@ -5,7 +5,6 @@ The same code reads ImageNet and the built-in digits.
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from mindspore.dataset import transforms, vision
 from PIL import Image
 
 from dimred.data.batches import Batches, GivenOrder
-from dimred.data.image_tree import IMAGE_SUFFIXES, UNREADABLE
+from dimred.data.image_tree import UNREADABLE, images_in, read_image_tree
 from dimred.errors import DataError, shown
 
-PAD = 2  # pixels on each side, before a crop
+_PAD = 2  # pixels on each side, before a crop
 _DAMAGED = {"stop": ds.config.ErrorSamplesMode.RETURN, "replace": ds.config.ErrorSamplesMode.REPLACE}
 _IMAGENET_RESIZE = 256 / 224
 
@@ -35,14 +34,17 @@ class ImageFolder(Batches):
         std: standard deviation of the three channels, on the same scale.
         augmentation: how training images are augmented: ``random_resized_crop`` (with horizontal flip, as on ImageNet),
             ``pad_crop`` (pad by 2, crop at random) or ``none``.
-        resize: whether images that are not augmented are resized and centre-cropped; not needed if all have
-            ``image_size``.
+        resize: whether images are resized and centre-cropped before anything else, except by ``random_resized_crop``,
+            which does it at random; not needed if all have ``image_size``.
         damaged: what to do about an image that can't be decoded: ``stop``, or ``replace`` it with another one of its
             batch. (Grey and CMYK images, and PNG files named .JPEG, are decoded to three channels.)
         options: see ``Batches``.
 
     Raises:
         DataError: as ``read_image_tree``.
+
+    Attributes:
+        passed_over: see ``ImageTree``.
 
     Shapes:
         images (batch_size, 3, image_size, image_size) float32, labels (batch_size,) int32.
@@ -62,15 +64,16 @@ class ImageFolder(Batches):
     ):
         super().__init__(**options)
         self.folder, self.damaged = folder, damaged
-        self.classes, self.n_images, self._suffixes = read_image_tree(folder)
+        self.classes, self.n_images, self._suffixes, self.passed_over, self._numbers = read_image_tree(folder)
         to_network = [vision.Normalize(list(mean), list(std)), vision.HWC2CHW()]
         to_size = [vision.Resize(round(image_size * _IMAGENET_RESIZE)), vision.CenterCrop(image_size)] if resize else []
-        self._plain = [vision.Decode(), *to_size, *to_network]
+        sized = [vision.Decode(), *to_size]
+        self._plain = [*sized, *to_network]
         augmented = {
             "random_resized_crop": [
                 vision.RandomCropDecodeResize(image_size), vision.RandomHorizontalFlip(0.5), *to_network
             ],
-            "pad_crop": [vision.Decode(), vision.RandomCrop(image_size, [PAD] * 4), *to_network],
+            "pad_crop": [*sized, vision.RandomCrop(image_size, [_PAD] * 4), *to_network],
             "none": self._plain,
         }  # fmt: skip
         self._augmented = augmented[augmentation]
@@ -79,9 +82,18 @@ class ImageFolder(Batches):
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
         found = hashlib.sha256()
         for name in self.classes:
-            images = sorted((entry.name, entry.stat().st_size) for entry in _images_in(self.folder / name))
+            images = sorted((entry.name, entry.stat().st_size) for entry in images_in(self.folder / name))
             found.update(os.fsencode("".join(f"{name}/{image}\0{size}\n" for image, size in images)))
         return found.hexdigest()
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield width and height in pixels of one image of each class; images that can't be read are left out."""
+        for name in self.classes:
+            try:
+                with Image.open(next(images_in(self.folder / name)).path) as image:
+                    yield image.size
+            except (StopIteration, *UNREADABLE):
+                continue
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
         own = [self.rank] if self.rank else []
@@ -97,7 +109,7 @@ class ImageFolder(Batches):
             images = ds.ImageFolderDataset(
                 str(self.folder),
                 num_parallel_workers=self.workers,
-                sampler=GivenOrder(order),
+                sampler=GivenOrder(order if self._numbers is None else self._numbers[order]),
                 extensions=self._suffixes,
                 class_indexing={name: index for index, name in enumerate(self.classes)},
             )
@@ -134,50 +146,3 @@ def check_classes(root: Path, classes: Mapping[str, Sequence[str]], n_classes: i
             )
     if (n_found := len(classes[first])) > n_classes:
         raise DataError(f"{str(root)!r} has {n_found} classes, but the model has n_classes {n_classes}; raise it")
-
-
-def size_of_an_image(folder: Path) -> tuple[int, int] | None:
-    """Return the shorter side of one image of a split in pixels, or None if there is no image that can be read."""
-    try:
-        images = (path for path in folder.glob("*/*") if path.suffix.lower() in IMAGE_SUFFIXES)
-        with Image.open(next(images)) as image:
-            return image.size
-    except (StopIteration, *UNREADABLE):
-        return None
-
-
-def read_image_tree(folder: Path) -> tuple[list[str], int, list[str]]:
-    """Count the images of a split.
-
-    Returns:
-        The names of the class folders, sorted; the number of images in all of them; and the suffixes of the images'
-        names, sorted, in the case in which they are written.
-
-    Raises:
-        DataError: the folder is missing, holds no class folders, or a class has no image.
-    """
-    if not folder.is_dir():
-        raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    if not classes:
-        raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
-    counts: Counter[str] = Counter()
-    for name in classes:
-        found = Counter(_suffix(entry.name) for entry in _images_in(folder / name))
-        if not found:
-            raise DataError(
-                f"class {name!r} in {str(folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}); add some, or "
-                "remove the folder"
-            )
-        counts.update(found)
-    return classes, counts.total(), sorted(counts)
-
-
-def _images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
-    return (entry for entry in os.scandir(class_folder) if _suffix(entry.name).lower() in IMAGE_SUFFIXES)
-
-
-def _suffix(name: str) -> str:
-    """Return ``Path(name).suffix`` in a tenth of its time: ImageNet has 1.3 million names."""
-    stem, dot, ending = name.rpartition(".")
-    return dot + ending if stem else ""

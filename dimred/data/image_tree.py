@@ -1,4 +1,4 @@
-"""Image trees on disk, ``DATA/<split>/<class>/<image>``: check one, write one, and write the built-in digits.
+"""Image trees on disk, ``DATA/<split>/<class>/<image>``: list one, check one, write one, and write the built-in digits.
 
 The digits are a small, hard, real task without a download. scikit-learn's 1,797 scans of 8 x 8 pixels (UCI optical
 recognition of handwritten digits) are split *by scan* first, so that no scan has variants in two splits. Each variant
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -18,6 +19,10 @@ from dimred.errors import DataError
 from dimred.io.atomic import atomic_folder, writable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")  # in lower or upper case
+_NEWER_SUFFIXES = (".avif", ".heic", ".heif", ".jxl")  # which Pillow may not know
+# Folders that programs leave beside the classes, apart from hidden ones: of Synology, macOS, Python, file systems.
+_NO_CLASSES = {"@eaDir", "#recycle", "#snapshot", "__MACOSX", "__pycache__", "lost+found", "$RECYCLE.BIN",
+               "System Volume Information"}  # fmt: skip
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 _MODES = {"RGB": "colour", "L": "grey", "CMYK": "CMYK"}
 FIELD = 16
@@ -27,20 +32,140 @@ SPLITS = {"train": (1197, 4), "val": (200, 5), "test": (400, 10)}
 _SCAN_MAXIMUM = 16.0
 
 
-def check_images(root: Path, workers: int) -> dict[Path, str]:
-    """Decode every image below ``root`` in ``workers`` processes.
+class ImageTree(NamedTuple):
+    """The images of a split, as ``read_image_tree`` lists them."""
 
-    Returns:
-        File -> ``colour``, ``grey``, ``CMYK``, ``other`` (palettes, transparency), or ``damaged``.
+    classes: list[str]  # names of the class folders, sorted
+    n_images: int  # in all of them
+    suffixes: list[str]  # of the images' names, sorted, in the case in which they are written
+    passed_over: Counter[str]  # kind, such as ".webp" -> number of images that can't be read, or of folders in a class
+    numbers: np.ndarray | None
+    """The images' numbers, int64 (n_images,), among all entries with one of the suffixes, sorted by class and name;
+    None if every such entry is an image."""
+
+
+def read_image_tree(folder: Path) -> ImageTree:
+    """List a split: each folder in it is a class, unless it is hidden or one that programs leave behind.
+
+    An entry of a class folder is an image if its name has an image's suffix, and it is neither hidden nor a folder.
+
+    Raises:
+        DataError: the folder is missing, holds no class folders, or a class has no image.
+    """
+    if not folder.is_dir():
+        raise DataError(f"no such data folder: {str(folder)!r}; expected <DATA>/<split>/<class>/<image>")
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and is_kept(entry.name))
+    if not classes:
+        raise DataError(f"data folder {str(folder)!r} has no class folders; expected <class>/<image> in it")
+    counts, others, passed_over = Counter[str](), Counter[str](), Counter[str]()
+    for name in classes:
+        of_class, others_of_class = Counter[str](), Counter[str]()
+        for entry in os.scandir(folder / name):
+            if is_image(entry):
+                of_class[_suffix(entry.name)] += 1
+            elif _ending(entry.name).lower() in IMAGE_SUFFIXES:
+                others[_ending(entry.name)] += 1
+            elif is_kept(entry.name):
+                others_of_class["folder" if entry.is_dir() else _suffix(entry.name).lower()] += 1
+        others_of_class = images_not_read(others_of_class)
+        if not of_class:
+            there = f" but {count_in_words(others_of_class)}" if others_of_class else ""
+            raise DataError(
+                f"class {name!r} in {str(folder)!r} has no images ({', '.join(IMAGE_SUFFIXES)}){there}; add some, or "
+                "remove the folder"
+            )
+        counts.update(of_class)
+        passed_over.update(others_of_class)
+    suffixes = sorted(counts)
+    numbers = _numbers_of_images(folder, classes, suffixes) if counts.keys() & others.keys() else None
+    return ImageTree(classes, counts.total(), suffixes, passed_over, numbers)
+
+
+def _numbers_of_images(folder: Path, classes: list[str], suffixes: list[str]) -> np.ndarray:
+    """Return ``ImageTree.numbers``, for a tree in which some entries look like images and are none."""
+    entries = (
+        entry
+        for name in sorted(classes, key=os.fsencode)
+        for entry in sorted(os.scandir(folder / name), key=lambda entry: os.fsencode(entry.name))
+        if _ending(entry.name) in suffixes
+    )
+    return np.flatnonzero([is_image(entry) for entry in entries])
+
+
+def images_in(class_folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a class folder that are images."""
+    with os.scandir(class_folder) as entries:
+        yield from filter(is_image, entries)
+
+
+def is_image(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a folder is an image, by its name and by being no folder."""
+    return _suffix(entry.name).lower() in IMAGE_SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
+
+
+def is_kept(name: str) -> bool:
+    """Return whether a folder's name may be that of a class: it is not hidden, and no program's own."""
+    return not name.startswith(".") and name not in _NO_CLASSES
+
+
+def images_not_read(kinds: Counter[str]) -> Counter[str]:
+    """Return those kinds that may be meant for training and can't be read: folders, and images of other formats.
+
+    Args:
+        kinds: ``folder``, or a suffix in lower case -> number.
+    """
+    if not kinds:
+        return kinds
+    known = {*Image.registered_extensions(), *_NEWER_SUFFIXES, "folder"}
+    return Counter({kind: count for kind, count in kinds.items() if kind in known})
+
+
+def count_in_words(kinds: Counter[str]) -> str:
+    """Return numbers of files by suffix, and of folders, in words, such as ``3 .webp, 1 folder``."""
+    return ", ".join(
+        f"{count} {kind}" + "s" * (kind == "folder" and count > 1) for kind, count in sorted(kinds.items())
+    )
+
+
+def _suffix(name: str) -> str:
+    """Return ``Path(name).suffix`` in a tenth of its time: ImageNet has 1.3 million names."""
+    stem, dot, ending = name.rpartition(".")
+    return dot + ending if stem else ""
+
+
+def _ending(name: str) -> str:
+    """Return what MindSpore takes for the suffix: also the whole of a hidden name such as ``.png``."""
+    _, dot, ending = name.rpartition(".")
+    return dot + ending
+
+
+class CheckedImages(NamedTuple):
+    """What ``check_images`` found below a folder."""
+
+    kinds: dict[Path, str]  # file -> colour, grey, CMYK, other (palettes, transparency), or damaged
+    not_read: Counter[str]  # suffix -> number of images of formats that training does not read
+
+
+def check_images(root: Path, workers: int) -> CheckedImages:
+    """Decode every image below ``root`` in ``workers`` processes, except hidden ones and those in hidden folders.
 
     Raises:
         DataError: there are no images.
     """
-    files = sorted(path for path in _files_below(root) if path.suffix.lower() in IMAGE_SUFFIXES)
+    files, others = [], Counter[str]()
+    for path in _files_below(root):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            files.append(path)
+        else:
+            others[path.suffix.lower()] += 1
+    not_read = images_not_read(others)
     if not files:
-        raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        there = f" but {count_in_words(not_read)}" if not_read else ""
+        raise DataError(f"DATA is {str(root)!r}, which holds no images ({', '.join(IMAGE_SUFFIXES)}){there}")
     with ProcessPoolExecutor(workers) as pool:
-        return dict(zip(files, pool.map(_kind, files, chunksize=64), strict=True))
+        return CheckedImages(
+            dict(zip(sorted(files), pool.map(_kind, sorted(files), chunksize=64), strict=True)), not_read
+        )
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -51,7 +176,8 @@ def _files_below(root: Path) -> Iterator[Path]:
             inside.clear()
             continue
         visited.add(place)
-        yield from (Path(folder, name) for name in names)
+        inside[:] = filter(is_kept, inside)
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
 def _kind(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Find a user's own network, data, loss, metric or callback by its name, ``package.module:factory``."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 from mindspore import nn
 
 from dimred.errors import ConfigError, shown
+
+_CLASSES = ("n_classes", "num_classes", "class_num", "num_labels")  # names of a factory's number of classes
+CLASSES_REMEDY = f"give the number of classes to a parameter called {', '.join(_CLASSES[:-1])} or {_CLASSES[-1]}"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
@@ -65,3 +70,26 @@ def make_cell(name: str, *arguments: Any, key: str = "model", **options: Any) ->
     if not isinstance(cell, nn.Cell):
         raise ConfigError(f"{key} is {name!r}, which returned {type(cell).__name__}; it must return an nn.Cell")
     return cell
+
+
+def make_network(name: str, n_classes: int) -> nn.Cell:
+    """Make a network by calling its factory, with the number of classes if it has a parameter for that.
+
+    The parameter is called ``n_classes``, ``num_classes``, ``class_num`` or ``num_labels``. No other one gets a value,
+    because it may mean anything: the first of mindcv's factories is ``pretrained``.
+
+    Raises:
+        ConfigError: as for ``make_cell``, or the function needs other arguments.
+    """
+    try:
+        parameters = list(inspect.signature(load_factory(name)).parameters.values())
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return make_cell(name)
+    if parameters and parameters[0].name in _CLASSES and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+        return make_cell(name, n_classes)
+    by_name = [one for one in parameters if one.kind in _BY_NAME]
+    taken: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
+    missing = [one.name for one in by_name if one.default is one.empty and one.name not in taken]
+    if missing:
+        raise ConfigError(f"model is {name!r}, which needs a value for {', '.join(missing)}; {CLASSES_REMEDY}")
+    return make_cell(name, **taken)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -13,18 +13,18 @@ from mindspore import Tensor, nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
-from dimred.data.image_folder import PAD, ImageFolder, check_classes, size_of_an_image, split_folder
+from dimred.data.image_folder import ImageFolder, check_classes, split_folder
+from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, DimredError, shown
 from dimred.evaluation.scores import CLASSIFICATION, Score, Scores, cross_entropy, misfit, on_host
-from dimred.models.factory import call_factory, load_factory, make_cell
+from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell, make_network
 from dimred.models.resnet import resnet
 from dimred.train_step.network_state import evaluating
 from dimred.train_step.precision import with_precision
 
 _log = logging.getLogger(__name__)
-Stage = TypeVar("Stage", bound=StageConfig)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _MOST_UPSCALING = 2  # of an image's side, without a warning
@@ -34,7 +34,7 @@ def build_network(config: StageConfig) -> nn.Cell:
     """Build the network with fresh weights, in the configured precision."""
     model = config.model
     if ":" in model.name:
-        network = make_cell(model.name, model.n_classes)
+        network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
     return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
@@ -54,7 +54,7 @@ def build_splits(
 
     Raises:
         DataError: a split is missing or does not fit; or ``val`` is to choose and has fewer than two samples.
-        ConfigError: the dataset's factory can't be found, or ``sink`` or ``workers`` does not fit this host.
+        ConfigError: the dataset's factory can't be found, or ``sink`` does not fit this host.
     """
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
     if not is_own and not data.is_dir():
@@ -62,13 +62,18 @@ def build_splits(
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
     if not is_own:
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)
-        _check_size_of_images(config.data, size_of_an_image(split_folder(data, splits[0])))
     for part in images.values():
+        if isinstance(part, ImageFolder):
+            _check_images(config.data, part)
         if isinstance(part, OwnDataset) and None in (config.loss, config.metric):
             part.check_classes(n_classes)
             part.n_classes = n_classes if config.loss is None else None
+    if isinstance(first := images[splits[0]], ImageFolder):
+        _warn_of_upscaling(config.data, first)
     if val_chooses:
         _check_size_of_val(images["val"].n_images)
+    if config.data.workers > (most := _most_workers()):
+        _log.info(f"data.workers is {config.data.workers}; MindSpore takes no more than this host's processors, {most}")
     return images
 
 
@@ -86,22 +91,27 @@ def _check_size_of_val(n_samples: int) -> None:
         )
 
 
-def _check_size_of_images(config: DataConfig, size: tuple[int, int] | None) -> None:
-    """Refuse images too small for a crop, or of a size that nothing changes; warn if they grow more than twofold."""
-    if size is None:
-        return
-    side = min(size)
-    if config.augmentation == "pad_crop" and config.image_size > (largest := side + 2 * PAD):
-        raise DataError(
-            f"data.image_size is {config.image_size}, but the images have {side} pixels on the shorter side, and "
-            f"data.augmentation 'pad_crop' makes them {largest} at most; --set data.image_size={side}"
+def _check_images(config: DataConfig, images: ImageFolder) -> None:
+    """Name what is passed over, and refuse images of a size that nothing changes, by one image of each class."""
+    if images.passed_over:
+        _log.warning(
+            f"{str(images.folder)!r}: {count_in_words(images.passed_over)} passed over; only images in the class "
+            f"folders themselves are read, and only {', '.join(IMAGE_SUFFIXES)}: convert or move them, if they belong "
+            "to the data"
         )
-    if not config.resize and size != (config.image_size, config.image_size):
-        raise DataError(
-            f"data.resize is false, but the images have {size[0]} x {size[1]} pixels and data.image_size is "
-            f"{config.image_size}: unless augmented, they would reach the network as they are; --set data.resize=true"
-            + (f", or data.image_size={side} if all have that size" if size == (side, side) else "")
-        )
+    for size in () if config.resize else images.sizes():
+        if size != (config.image_size, config.image_size):
+            raise DataError(
+                f"data.resize is false, but {str(images.folder)!r} has images of {size[0]} x {size[1]} pixels, and "
+                f"data.image_size is {config.image_size}: unless augmented, they would reach the network as they are; "
+                "--set data.resize=true"
+                + (f", or data.image_size={size[0]} if all have that size" if size[0] == size[1] else "")
+            )
+
+
+def _warn_of_upscaling(config: DataConfig, images: ImageFolder) -> None:
+    """Warn if images grow more than twofold, by one image."""
+    side = min(next(images.sizes(), (config.image_size,)))
     is_scaled = config.augmentation == "random_resized_crop" or config.resize
     if is_scaled and config.image_size > _MOST_UPSCALING * side:
         _log.warning(
@@ -111,28 +121,23 @@ def _check_size_of_images(config: DataConfig, size: tuple[int, int] | None) -> N
         )
 
 
-def with_workers_of_host(config: Stage) -> Stage:
-    """Limit a run's data workers to this host's processors; the host that the run was made on may have had more."""
-    workers = min(config.data.workers, os.cpu_count() or 1)
-    return config.model_copy(update={"data": config.data.model_copy(update={"workers": workers})})
+def _most_workers() -> int:
+    return os.cpu_count() or 1
 
 
 def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE, accumulation: int = 1) -> Batches:
     """Build this rank's part of one split; a training batch is a group of ``accumulation`` micro-batches.
 
+    There are no more workers than this host has processors.
+
     Raises:
-        ConfigError: ``sink`` is set on CPU, there are more workers than processors, or a factory can't be found.
+        ConfigError: ``sink`` is set on CPU, or a factory can't be found.
         DataError: the split can't be used, see ``ImageFolder`` and ``OwnDataset``.
     """
-    if config.workers > (most := os.cpu_count() or 1):
-        raise ConfigError(
-            f"data.workers is {config.workers}, but MindSpore takes no more than this host has processors, {most}; "
-            f"--set data.workers={most}"
-        )
     if config.sink and ms.get_context("device_target") != "Ascend":
         raise ConfigError("data.sink is true, but --device-target is CPU, which has no queue; --set data.sink=false")
     shared: dict[str, Any] = {"rank": ranks.rank, "group_size": ranks.group_size, "accumulation": accumulation}
-    shared |= config.model_dump(include={"batch_size", "workers", "sink"})
+    shared |= {"batch_size": config.batch_size, "workers": min(config.workers, _most_workers()), "sink": config.sink}
     if config.dataset is not None:
         return OwnDataset(load_factory(config.dataset, "data.dataset"), data, split, **shared)
     shared |= config.model_dump(include={"image_size", "mean", "std", "augmentation", "resize", "damaged"})
@@ -208,7 +213,7 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
     """Try loss and metric on the first batch of each split that they will be used on; change nothing.
 
     Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
-    ``Ranks.run_on_rank_zero``). Nothing is tried if data, loss and metric are all built in.
+    ``Ranks.run_on_rank_zero``). Nothing is tried if network, data, loss and metric are all built in.
 
     Args:
         config: names network, loss and metric in the errors.
@@ -217,10 +222,11 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
         images: the splits by name: ``train`` and the evaluation split.
 
     Raises:
-        ConfigError: network, loss or metric fails, or returns something that it must not.
+        ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs
+            is not that of the classes, which the built-in loss and metric need.
         DataError: the built-in loss or metric can't use the labels.
     """
-    if config.data.dataset is None and config.loss is None and config.metric is None:
+    if ":" not in config.model.name and config.data.dataset is config.loss is config.metric is None:
         return
     if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
         return
@@ -233,6 +239,8 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
             outputs = _called("model.name", config.model.name, where, network, *inputs)
         where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
         where += f", labels {labels.dtype} {labels.shape}"
+        if None in (config.loss, config.metric):
+            _check_outputs(config, outputs, where)
         for key, name, score in tried:
             shape = _called(key, name, where, _shape_of, score, outputs, labels)
             wrong = misfit(shape, outputs, labels)
@@ -240,6 +248,16 @@ def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: 
                 wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
             if wrong:
                 raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
+
+
+def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
+    """Refuse logits for another number of classes than ``model.n_classes``; other misfits are the scores' to name."""
+    given, wanted = [*getattr(outputs, "shape", ())], config.model.n_classes
+    if len(given) > 1 and given[1] != wanted:
+        raise ConfigError(
+            f"model.name is {config.model.name!r}, which on {where}) gives {given[1]} outputs, but model.n_classes is "
+            f"{wanted}; {CLASSES_REMEDY}, or --set model.n_classes={given[1]} if these are the classes"
+        )
 
 
 def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:

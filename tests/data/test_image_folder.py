@@ -1,18 +1,18 @@
-"""Class folders of images: order, ranks, augmentation, ImageNet's odd JPEGs, and a folder that goes missing."""
+"""Class folders of images: order, ranks, augmentation, ImageNet's odd JPEGs, and what is no image."""
 
 import io
 import os
 import shutil
 import signal
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from dimred.data.batches import Readable, read_batches
-from dimred.data.image_folder import ImageFolder, check_classes, read_image_tree, split_folder
+from dimred.data.batches import read_batches
+from dimred.data.image_folder import ImageFolder, check_classes, split_folder
+from dimred.data.image_tree import read_image_tree
 from dimred.errors import DataError
 from tests.helpers.commands import dimred_here
 from tests.helpers.imagenet_tree import write_imagenet_tree
@@ -110,7 +110,66 @@ def test_images_are_counted_and_other_files_are_not(tmp_path):
     for name in ("a/1.png", "a/2.JPEG", "b/1.jpg", "b/notes.txt", "b/" + os.fsdecode(b"\xff.png")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert read_image_tree(tmp_path) == (["a", "b"], 4, [".JPEG", ".jpg", ".png"])
+    assert read_image_tree(tmp_path)[:3] == (["a", "b"], 4, [".JPEG", ".jpg", ".png"])
+
+
+def test_what_only_looks_like_an_image_or_a_class_is_never_read(root, tmp_path):
+    """Numbers and labels stay right beside it; hidden names sort before the images, ``x.png`` among them."""
+    whole = folder(root)
+    shutil.copytree(root / "train", tmp_path / "train")
+    for name in ("10/.png", "10/._000.png", "9/.a.png", "ant/..png", "ant/._b.BMP", ".hidden/1.png", "@eaDir/1.png"):
+        (tmp_path / "train" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "train" / name).write_bytes(b"no image")
+    for name in ("10/005.png", "ant/000.png", "ant/zzz.png"):
+        (tmp_path / "train" / name).mkdir()
+    images = folder(tmp_path)
+    assert (images.classes, images.n_images) == (["10", "9", "ant"], N_IMAGES)
+    assert read(images.evaluation()) == read(whole.evaluation())
+    assert read(images.training_epoch(1, 4)) == read(whole.training_epoch(1, 4))
+    assert images.digest() == whole.digest()
+    assert checked(tmp_path, status=0) == [f"{N_IMAGES} colour"]
+
+
+def test_images_of_other_formats_are_named_where_nothing_else_is_there(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for name in ("1.webp", "2.WEBP", "3.tif", "notes.txt"):
+        (tmp_path / "train" / "a" / name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"class 'a' in .* has no images \(\.jpg.*\) but 1 \.tif, 2 \.webp; add some"):
+        read_image_tree(tmp_path / "train")
+    assert (
+        "holds no images (.jpg, .jpeg, .png, .bmp) but 1 .tif, 2 .webp"
+        in dimred_here("data", "check", tmp_path, status=2).stderr
+    )
+    Image.new("RGB", (4, 4)).save(tmp_path / "train" / "a" / "4.png")
+    said = ["1 colour", "passed over, because training reads only .jpg, .jpeg, .png, .bmp: 1 .tif, 2 .webp"]
+    assert checked(tmp_path, status=0) == said
+
+
+def test_pad_crop_sees_images_at_the_size_at_which_they_are_evaluated(tmp_path):
+    """The classes differ by where in the image they are bright, which a crop of the whole image would not show."""
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    pixels[20:44, 20:44] = 250
+    Image.fromarray(pixels).save(tmp_path / "train" / "a" / "1.png")
+    images = folder(tmp_path, image_size=16, resize=True, augmentation="pad_crop", batch_size=1)
+    ((evaluated, _),) = batches(images.evaluation())
+    bright = (evaluated > 60).sum()
+    for epoch in range(1, 9):
+        ((trained, _),) = batches(images.training_epoch(1, epoch))
+        assert trained.shape == (1, 3, 16, 16)
+        assert (trained > 60).sum() == bright  # it is moved by 2 pixels at most
+
+
+def test_an_image_smaller_than_the_crop_is_named_at_once(tmp_path):
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for number, side in enumerate((16, 8)):
+        Image.new("RGB", (side, side)).save(tmp_path / "train" / "a" / f"{number}.png")
+    images = folder(tmp_path, image_size=16, augmentation="pad_crop", batch_size=2)
+    with pytest.raises(DataError, match=r"too small for data\.augmentation 'pad_crop': set data\.resize=true"):
+        list(read_batches(lambda: images.training_epoch(1, 1), wait=lambda _: pytest.fail("reads it again")))
+    resized = folder(tmp_path, image_size=16, augmentation="pad_crop", batch_size=2, resize=True)
+    ((images, _),) = batches(resized.training_epoch(1, 1))
+    assert images.shape == (2, 3, 16, 16)
 
 
 def test_errors_name_the_folder(root, tmp_path):
@@ -199,60 +258,6 @@ def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage, 
             list(read_batches(make, wait=lambda _: pytest.fail("waits for a file that is there")))
     assert len(batches(replaced.training_epoch(1, 1))) == 3
     assert checked(jpegs, status=1)[:-1] == [str(path)]
-
-
-@pytest.fixture
-def may_go(root: Path, tmp_path: Path) -> ImageFolder:
-    """Copy the folder, so that it may be gone for a while."""
-    shutil.copytree(root / "train", tmp_path / "train")
-    return folder(tmp_path, augmentation="pad_crop")
-
-
-def reread(images: ImageFolder, **options) -> list[bytes]:
-    epoch = read_batches(lambda: images.training_epoch(5, 3), **options)
-    return [batch[0].asnumpy().tobytes() for batch in epoch]
-
-
-def test_a_folder_that_comes_back_costs_nothing_but_time(
-    may_go: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = reread(may_go)
-    away = tmp_path / "away"
-    waits = []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 2:
-            away.rename(may_go.folder)
-
-    may_go.folder.rename(away)
-    assert reread(may_go, wait=wait) == whole
-    said = caplog.messages
-    assert len(said) == len(waits) == 2
-    assert str(may_go.folder) in said[0]
-
-
-def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is gone for a moment in the middle of the epoch, and once more before the next attempt begins."""
-    whole, faults = reread(may_go), iter([3, 0])
-    iterate = Readable.create_tuple_iterator
-
-    def fail(self: Readable, **options):
-        until = next(faults, None)
-        yield from iterate(self, **options) if until is None else islice(iterate(self, **options), until)
-        if until is not None:
-            raise DataError("the folder is gone")
-
-    monkeypatch.setattr(Readable, "create_tuple_iterator", fail)
-    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0, 0.0))
-    assert reread(may_go) == whole
-    assert next(faults, None) is None
-
-
-def test_a_folder_that_stays_away_ends_it(may_go: ImageFolder) -> None:
-    shutil.rmtree(may_go.folder)
-    with pytest.raises(DataError, match="train"):
-        reread(may_go, wait=lambda seconds: None)
 
 
 def test_a_jpeg_that_kills_the_decoder_is_hinted_at(jpegs: Path, tmp_path: Path) -> None:

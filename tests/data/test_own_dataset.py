@@ -1,6 +1,6 @@
 """A user's own samples have order, batches, ranks and seeds as class folders do; wrong factories are explained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -79,10 +79,38 @@ def test_a_label_that_is_no_class_is_refused_before_it_is_trained(label: int, is
         columns(data.training_epoch(1, 1))
 
 
-def test_samples_of_different_shapes_are_refused_at_once() -> None:
-    data = made([(np.zeros(2), 0), (np.zeros(3), 0)], batch_size=2)
-    with pytest.raises(DataError, match=r"samples have different shapes.*set data\.resize=true"):
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (lambda: (np.zeros(3), 0), "samples have different shapes.*set data.resize=true"),
+        (lambda: (np.zeros(2, np.float16), 0), "samples have different types.*or give all samples one type"),
+        (lambda: (np.zeros(2), 0, 0), "'source' of 'GeneratorDataset' should return same number of NumPy arrays"),
+        (lambda: [][1], "IndexError"),
+        (lambda: (None, 0), "TypeError"),
+    ],
+)
+def test_samples_that_never_fit_are_read_once(second: Callable[[], tuple[object, ...]], said: str) -> None:
+    class Samples(list):
+        def __getitem__(self, number: int) -> object:
+            return (np.zeros(2), 0) if number == 0 else second()
+
+    data = made(Samples([0, 1]), batch_size=2)
+    with pytest.raises(DataError, match=said):
         list(read_batches(data.evaluation, wait=lambda _: pytest.fail("reads it again")))
+
+
+def test_samples_of_a_disk_that_comes_back_are_read_again() -> None:
+    class Samples(list):
+        def __getitem__(self, number: int) -> object:
+            if number == 1 and not waits:
+                raise TimeoutError("the disk is away")
+            return np.zeros(2), number
+
+    waits = []
+    data = made(Samples([0, 1]), batch_size=2)
+    ((_, labels),) = list(read_batches(data.evaluation, wait=waits.append))
+    assert labels.asnumpy().tolist() == [0, 1]
+    assert waits == [2.0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from mindspore import nn
 
 from dimred.errors import ConfigError
-from dimred.models.factory import make_cell
+from dimred.models.factory import make_cell, make_network
 
 OWN = """
 from mindspore import nn
@@ -14,6 +14,24 @@ class Holder:
     @staticmethod
     def build(n_in=3):
         return nn.Dense(n_in, 2)
+def as_mindcv(pretrained=False, num_classes=1000, in_channels=3):
+    assert pretrained is False
+    return nn.Dense(in_channels, num_classes)
+def keyword_only(*, width=2, num_labels):
+    return nn.Dense(width, num_labels)
+def first_only(n_classes, /, width=2):
+    return nn.Dense(width, n_classes)
+class Network(nn.Dense):
+    def __init__(self, width=2, class_num=4):
+        super().__init__(width, class_num)
+def fixed():
+    return nn.Dense(2, 9)
+def any_options(*sizes, **options):
+    assert not sizes and not options
+    return nn.Dense(2, 8)
+def other_name(n, width, depth=3):
+    return nn.Dense(width, n)
+partly = __import__("functools").partial(as_mindcv, in_channels=5)
 def number():
     return 3
 def broken():
@@ -34,6 +52,29 @@ def test_a_network_of_the_working_folder_is_built(folder: None) -> None:
     network = make_cell("own_networks:Holder.build", 5)
     assert isinstance(network, nn.Dense)
     assert network.in_channels == 5
+
+
+@pytest.mark.parametrize(
+    ("factory", "shape"),
+    [
+        ("as_mindcv", (10, 3)),
+        ("keyword_only", (10, 2)),
+        ("first_only", (10, 2)),
+        ("Network", (10, 2)),
+        ("partly", (10, 5)),
+        ("fixed", (9, 2)),
+        ("any_options", (8, 2)),
+    ],
+)
+def test_the_number_of_classes_goes_to_the_parameter_that_is_called_so(
+    folder: None, factory: str, shape: tuple[int, int]
+) -> None:
+    assert make_network(f"own_networks:{factory}", 10).weight.shape == shape
+
+
+def test_a_factory_that_needs_something_else_is_explained(folder: None) -> None:
+    with pytest.raises(ConfigError, match=r"other_name', which needs a value for n, width; give the number of classes"):
+        make_network("own_networks:other_name", 10)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, StageTwoConfig, config_text
-from dimred.data.image_folder import size_of_an_image
+from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DataError, DimredError
@@ -22,7 +22,6 @@ from dimred.stages.task import (
     build_scores,
     build_splits,
     check_scores,
-    with_workers_of_host,
 )
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
@@ -115,13 +114,6 @@ def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage
     assert str(refused.value).endswith(remedy)
 
 
-def test_a_run_of_a_host_with_more_processors_is_read_here() -> None:
-    config = StageOneConfig.model_validate({"data": {"workers": 1_000_000}})
-    with pytest.raises(ConfigError, match=r"data\.workers is 1000000, but MindSpore takes no more"):
-        build_data(config.data, Path(), "train")
-    assert with_workers_of_host(config).data.workers == os.cpu_count()
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     pixels = np.zeros((16, 20, 3))
@@ -141,17 +133,17 @@ def test_images_that_would_be_blown_up_are_named_and_no_others(data: Path, caplo
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"image_size": 21, "augmentation": "pad_crop"}, r"image_size is 21, but .* 'pad_crop' makes them 20 at most"),
-        ({"workers": 100_000}, r"data\.workers is 100000, but .*; --set data\.workers=\d+$"),
-    ],
-)
-def test_what_no_epoch_could_read_is_refused_before_one(data: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(DimredError, match=said) as refused:
-        build_splits(StageOneConfig.model_validate({"data": changed}), data, ["train"])
-    assert refused.value.exit_status == 2
+def test_more_workers_than_processors_are_capped_and_named(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    config = StageOneConfig.model_validate({"data": {"workers": 100_000, "image_size": 16}})
+    for path in (data / "train").glob("*/*"):
+        for number in range(3):
+            path.with_name(f"{number}.png").write_bytes(path.read_bytes())
+    images = build_splits(config, data, ["train"])["train"]
+    assert images.workers == os.cpu_count()
+    said = f"data.workers is 100000; MindSpore takes no more than this host's processors, {os.cpu_count()}"
+    assert caplog.messages == [said]
+    assert sum(len(labels) for _, labels in images.evaluation().create_tuple_iterator()) == images.n_images == 8
 
 
 def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:
@@ -169,17 +161,74 @@ def test_a_rank_for_which_no_image_is_left_measures_none(data: Path) -> None:
 
 @pytest.mark.parametrize(("width", "remedy"), [(16, ", or data.image_size=16 if all have that size"), (20, "=true")])
 def test_images_of_a_size_that_nothing_changes_are_refused(width: int, remedy: str, tmp_path: Path) -> None:
-    write_image_tree(tmp_path / "data", [("train", "cat", "one", np.zeros((16, width, 3)))])
-    for changed in ({"augmentation": "pad_crop", "image_size": 12}, {"augmentation": "none", "image_size": 32}):
-        config = StageOneConfig.model_validate({"data": {"resize": False, "workers": 1, "batch_size": 1} | changed})
-        said = rf"data\.resize is false, but the images have {width} x 16 pixels and data\.image_size is "
-        with pytest.raises(DataError, match=said) as refused:
-            build_splits(config, tmp_path / "data", ["train"])
-        assert str(refused.value).endswith(remedy)
+    for name, size in (("ant", (12, 12)), ("cat", (16, width))):  # the first class alone would not show it
+        write_image_tree(tmp_path / name, [("train", name, "one", np.zeros((*size, 3)))])
+    (tmp_path / "cat" / "train" / "cat").rename(tmp_path / "ant" / "train" / "cat")
+    config = {"resize": False, "workers": 1, "batch_size": 1, "augmentation": "pad_crop", "image_size": 12}
+    said = rf"data\.resize is false, but .* has images of {width} x 16 pixels, and data\.image_size is 12"
+    with pytest.raises(DataError, match=said) as refused:
+        build_splits(StageOneConfig.model_validate({"data": config}), tmp_path / "ant", ["train"])
+    assert str(refused.value).endswith(remedy)
+
+
+def test_what_is_passed_over_is_named_and_what_programs_leave_is_not(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cat = data / "train" / "cat"
+    for name in ("1.webp", "2.tif", "3.TIF", "4.heic", "notes.txt", "._one.png", ".hidden.png"):
+        (cat / name).write_bytes(b"something")
+    for folder in (cat / "more", cat / "x.png", data / "train" / ".ipynb_checkpoints", data / "train" / "@eaDir"):
+        folder.mkdir()
+        (folder / "one.png").write_bytes((cat / "one.png").read_bytes())
+    config = StageOneConfig.model_validate({"data": {"image_size": 16, "workers": 1}})
+    images = build_splits(config, data, ["train"])["train"]
+    assert (images.classes, images.n_images) == (["cat", "dog"], 2)
+    (said,) = caplog.messages
+    assert f"{str(data / 'train')!r}: 1 .heic, 2 .tif, 1 .webp, 1 folder passed over; only images in the class" in said
 
 
 def test_a_damaged_image_has_no_size(data: Path) -> None:
-    assert size_of_an_image(data / "train") == (20, 16)
-    for image in (data / "train").glob("*/*"):
-        image.write_bytes(b"nothing")
-    assert size_of_an_image(data / "train") is None
+    images = build_data(StageOneConfig().data, data, "train")
+    assert isinstance(images, ImageFolder)
+    assert list(images.sizes()) == 2 * [(20, 16)]
+    (data / "train" / "cat" / "one.png").write_bytes(b"nothing")
+    assert list(images.sizes()) == [(20, 16)]
+    for config in ({"image_size": 16}, {"image_size": 20, "resize": False}):
+        (data / "train" / "dog" / "one.png").write_bytes(b"nothing")
+        build_splits(StageOneConfig.model_validate({"data": config}), data, ["train"])
+
+
+def build_fixed() -> nn.Cell:
+    return tiny_task.network(5)
+
+
+@pytest.mark.parametrize("n_classes", [3, 5])
+def test_a_network_with_another_number_of_outputs_than_classes_is_refused(n_classes: int) -> None:
+    task = tiny_task.TASK | {"model": {"name": f"{__name__}:build_fixed", "n_classes": n_classes}}
+    settings = StageOneConfig.model_validate(task)
+    network = build_network(settings)
+    images = {split: build_data(settings.data, Path(), split) for split in ("train", "val")}
+    if n_classes == 5:
+        check_scores(settings, network, build_scores(settings), images)
+        return
+    with pytest.raises(ConfigError, match=r"build_fixed', which on the first batch of 'train' .* gives 5 outputs, but"):
+        check_scores(settings, network, build_scores(settings), images)
+    own = settings.model_copy(update={"loss": "mindspore.nn:MSELoss"})  # still measured by the accuracy
+    with pytest.raises(
+        ConfigError, match=r"n_classes is 3; give the number of classes to a parameter called n_classes"
+    ):
+        check_scores(own, network, build_scores(settings), images)
+
+
+def test_an_own_network_is_tried_on_images_too(data: Path) -> None:
+    task = {"model": {"name": f"{__name__}:build_for_images", "n_classes": 2}, "data": {"image_size": 4, "workers": 1}}
+    settings = StageOneConfig.model_validate(task)
+    images = {split: build_data(settings.data, data, "train") for split in ("train", "val")}
+    with pytest.raises(
+        ConfigError, match=r"outputs \(2, 7\), labels Int32 \(2,\)\) gives 7 outputs, but model\.n_classes is 2"
+    ):
+        check_scores(settings, build_network(settings), build_scores(settings), images)
+
+
+def build_for_images() -> nn.Cell:
+    return nn.SequentialCell(nn.Flatten(), nn.Dense(48, 7))

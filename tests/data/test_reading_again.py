@@ -1,0 +1,69 @@
+"""What was read of an epoch before a fault is read and passed over, and the rest is as if nothing had happened."""
+
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dimred.data.batches import Readable, read_batches
+from dimred.data.image_folder import ImageFolder
+from dimred.data.image_tree import write_image_tree
+from dimred.errors import DataError
+
+
+@pytest.fixture
+def may_go(tmp_path: Path) -> ImageFolder:
+    """Write images whose every pixel is their number, to a folder that may be gone for a while."""
+    images = [("train", "ab"[number % 2], f"{number:02d}", np.full((8, 8, 3), 10 * number)) for number in range(20)]
+    write_image_tree(tmp_path / "data", images)
+    options = {"image_size": 8, "batch_size": 5, "mean": (10.0,) * 3, "std": (2.0,) * 3, "resize": False}
+    return ImageFolder(tmp_path / "data" / "train", augmentation="pad_crop", **options)
+
+
+def reread(images: ImageFolder, **options) -> list[bytes]:
+    epoch = read_batches(lambda: images.training_epoch(5, 3), **options)
+    return [batch[0].asnumpy().tobytes() for batch in epoch]
+
+
+def test_a_folder_that_comes_back_costs_nothing_but_time(
+    may_go: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = reread(may_go)
+    away = tmp_path / "away"
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            away.rename(may_go.folder)
+
+    may_go.folder.rename(away)
+    assert reread(may_go, wait=wait) == whole
+    said = caplog.messages
+    assert len(said) == len(waits) == 2
+    assert str(may_go.folder) in said[0]
+
+
+def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is gone for a moment in the middle of the epoch, and once more before the next attempt begins."""
+    whole, faults = reread(may_go), iter([3, 0])
+    iterate = Readable.create_tuple_iterator
+
+    def fail(self: Readable, **options):
+        until = next(faults, None)
+        yield from iterate(self, **options) if until is None else islice(iterate(self, **options), until)
+        if until is not None:
+            raise DataError("the folder is gone")
+
+    monkeypatch.setattr(Readable, "create_tuple_iterator", fail)
+    monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0, 0.0))
+    assert reread(may_go) == whole
+    assert next(faults, None) is None
+
+
+def test_a_folder_that_stays_away_ends_it(may_go: ImageFolder) -> None:
+    shutil.rmtree(may_go.folder)
+    with pytest.raises(DataError, match="train"):
+        reread(may_go, wait=lambda seconds: None)
