@@ -38,6 +38,11 @@ class Task(NamedTuple):
     options: tuple[str, ...] = ()
     config: Path = DIGITS
 
+    @property
+    def has_own_recipe(self) -> bool:
+        """Return whether it has YAML files of its own, in place of those of the digits."""
+        return self.config != DIGITS
+
 
 def _noisy(out: Path, seed: int) -> Any:
     return write_digits(out, seed, label_noise=0.4)
@@ -65,10 +70,7 @@ class Runs:
     def __init__(self, out: Path, name: str, seed: int, rate: float | None) -> None:
         self._task, self._out, self._name, self._seed = TASKS[name], out, f"{name}_{seed}", seed
         self._rate = self._task.rate if rate is None else rate
-        self._data = out / "data" / self._name
-        if not self._data.exists():
-            self._data.parent.mkdir(parents=True, exist_ok=True)
-            self._task.write(self._data, seed)
+        self._data = write_data(out, name, seed)
 
     def stage_2(self, epochs: list[int]) -> None:
         """Train at the constant rate, and store the candidates of a stage 2 from each of these epochs."""
@@ -99,15 +101,25 @@ class Runs:
         one, two = (str(self._task.config).format(stage) for stage in (1, 2))
         own = [f"seed={self._seed}", f"epochs={max(missing)}", f"schedule.peak={rate}"]
         stage_1 = ["dimred.pipelines.stage_1", self._data, "--config", one, "--out", run, "--resume"]
-        _run(stage_1, [*options, *EVERYTHING, *own, *changes])
+        run_module(stage_1, [*options, *EVERYTHING, *own, *changes])
         store = ["tests.benchmarks.choice_store", self._data, run, "--config", two, *kind]
         for at, path in missing.items():
-            _run([*store, "--at", at, "--out", path], options)
+            run_module([*store, "--at", at, "--out", path], options)
         for folder in [run, *self._out.glob(f"{name}_stage_2_at_*[0-9]")]:
             shutil.rmtree(folder)
 
 
-def _run(module: list[Any], options: Any) -> None:
+def write_data(out: Path, name: str, seed: int) -> Path:
+    """Write the data of a task and seed into a folder under OUT, unless they are there, and return it."""
+    data = out / "data" / f"{name}_{seed}"
+    if not data.exists():
+        data.parent.mkdir(parents=True, exist_ok=True)
+        TASKS[name].write(data, seed)
+    return data
+
+
+def run_module(module: list[Any], options: Any) -> None:
+    """Run ``python -m`` with a module's name and arguments, and ``--set`` for each option."""
     subprocess.run([sys.executable, "-m", *map(str, module), *(f"--set={option}" for option in options)], check=True)
 
 
