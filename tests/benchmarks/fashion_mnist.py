@@ -9,7 +9,7 @@ training files, test from the test files, another draw for each seed.
 
 import argparse
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +19,25 @@ from dimred.errors import DataError
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 SPLITS = {"train": 10_000, "val": 1_000, "test": 4_000}
+ALL = {"train": 59_000, "val": 1_000, "test": 10_000}
 _UNSIGNED_BYTES = 8  # code of the type in an idx file's magic number
 
 
-def write_fashion_mnist(out: Path, seed: int = 1, folder: Path = DEBIAN) -> dict[str, int]:
+def write_fashion_mnist(
+    out: Path, seed: int = 1, folder: Path = DEBIAN, splits: Mapping[str, int] = SPLITS
+) -> dict[str, int]:
     """Write ``train/<class>/*.png``, ``val/...`` and ``test/...`` under ``out``, as ``write_digits`` does.
 
     Args:
         out: a folder that does not exist yet, or is empty.
         seed: of the draw.
         folder: with the four idx files.
+        splits: how many images of each.
 
     Raises:
         DataError: a file is missing or is no idx file; ``out`` holds something already.
     """
-    return write_image_tree(out, _images(folder, seed))
+    return write_image_tree(out, _images(folder, seed, splits))
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -56,7 +60,7 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * n_axes).reshape(shape)
 
 
-def _images(folder: Path, seed: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
+def _images(folder: Path, seed: int, counts: Mapping[str, int]) -> Iterator[tuple[str, str, str, np.ndarray]]:
     """Yield (split, class, name, pixels) of every image."""
     rng = np.random.default_rng([seed, 0])
     for prefix, splits in (("train", ("train", "val")), ("t10k", ("test",))):
@@ -64,7 +68,7 @@ def _images(folder: Path, seed: int) -> Iterator[tuple[str, str, str, np.ndarray
         labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
         order = iter(rng.permutation(len(labels)))
         for split in splits:
-            for _ in range(SPLITS[split]):
+            for _ in range(counts[split]):
                 number = next(order)
                 yield split, str(labels[number]), f"{prefix}_{number:05d}", images[number].astype(np.float64)
 

@@ -49,7 +49,11 @@ class Windows:
 
 def dataset(folder: Path, split: str, seed: int | None, epoch: int | None) -> Windows:
     """Make a split's windows as ``dimred.data.own_dataset`` asks; without an epoch, the first of the fixed order."""
-    text = text_of(folder, split)
+    return windows_of(text_of(folder, split), split, epoch)
+
+
+def windows_of(text: np.ndarray, split: str, epoch: int | None) -> Windows:
+    """Return the windows of a text, uint8, that an epoch reads."""
     order = np.random.default_rng(0).permutation((len(text) - 1) // CONTEXT)
     if split != "train":
         return Windows(text, order[:MEASURED])

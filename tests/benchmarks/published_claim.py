@@ -1,0 +1,150 @@
+"""The tables of the published claim, from what ``claim_runs.py`` stored; a second, without MindSpore.
+
+    python -m tests.benchmarks.published_claim STORE
+
+STORE holds ``TASK_SEED.npz``. Scores are test accuracy in percent, of a text minus a hundred times the loss, with
+BatchNorm re-estimated. ``val`` chooses the average by the loss that was trained. A difference is paired by seed, with
+its standard error.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+FILE = re.compile(r"(?P<task>[a-z]+)_(?P<seed>\d+)\.npz")
+_AVERAGE = re.compile(r"(uniform|linear) of \d+ snapshots.*")
+
+
+class Measured(NamedTuple):
+    """A network of one run."""
+
+    name: str
+    passes: float
+    val_loss: float
+    test: float
+    as_trained: float  # the same before BatchNorm is re-estimated
+    moved: tuple[float, float]  # inside and outside the subspace
+
+
+class Stored(NamedTuple):
+    """All networks of one task and seed."""
+
+    task: str
+    seed: int
+    networks: list[Measured]
+
+    def table_rows(self) -> dict[str, Measured]:
+        """Return what the tables show, by title."""
+        found = {one.name: one for one in self.networks}
+        ends = sorted((one for one in self.networks if one.name.startswith("plain ")), key=lambda one: one.passes)
+        last = {name: [one for one in found if one.startswith(f"{name} ")][-1] for name in ("search", "cooldown")}
+        averages = [ends[0], *(one for one in self.networks if _AVERAGE.fullmatch(one.name))]
+        rows = {f"plain training, epoch {one.passes:.0f}": one for one in ends[:1]}
+        rows["the search as published, 2 epochs"] = found[last["search"]]
+        rows["cooldown of 2 epochs"] = found[last["cooldown"]]
+        rows["best average of the snapshots"] = min(averages, key=lambda one: one.val_loss)
+        return rows | {f"plain training, epoch {one.passes:.0f}": one for one in ends[1:]}
+
+
+def read(path: Path) -> Stored:
+    """Read a file of the store."""
+    place = FILE.fullmatch(path.name)
+    assert place is not None
+    with np.load(path, allow_pickle=False) as stored:
+        if "test_losses" in stored:
+            test, sign = -100 * stored["test_losses"].astype(np.float64).mean(1), -100
+        else:
+            sign = 100
+            test = 100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)
+        columns = (stored[key].tolist() for key in ("names", "passes", "val_losses"))
+        rest = test.tolist(), (sign * stored["as_trained"]).tolist(), map(tuple, stored["moved"].tolist())
+        networks = [Measured(*values) for values in zip(*columns, *rest, strict=True)]
+    return Stored(place["task"], int(place["seed"]), networks)
+
+
+def score_table(runs: Sequence[Stored], of: str = "test") -> str:
+    """Tabulate a score of each row and task, mean ± standard deviation over the seeds, and the passes."""
+    tasks = list(dict.fromkeys(run.task for run in runs))
+    seeds = {task: [run.seed for run in runs if run.task == task] for task in tasks}
+    heads = [f"{task}, seed{'s' * (len(seeds[task]) > 1)} {', '.join(map(str, seeds[task]))}" for task in tasks]
+    lines = ["| | passes | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(tasks)]
+    rows = [run.table_rows() for run in runs]
+    for title in rows[0]:
+        passes = np.mean([found[title].passes for found in rows])
+        cells = []
+        for task in tasks:
+            values = [getattr(found[title], of) for run, found in zip(runs, rows, strict=True) if run.task == task]
+            cells.append(_text(values, np.std(values, ddof=1) if len(values) > 1 else None, "{:.2f}"))
+        lines.append(f"| {title} | {passes:.1f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def difference_table(runs: Sequence[Stored]) -> str:
+    """Tabulate by how much the search is ahead of each other row, paired, ± standard error."""
+    tasks, rows = list(dict.fromkeys(run.task for run in runs)), [run.table_rows() for run in runs]
+    ours = "the search as published, 2 epochs"
+    lines = ["| the search less | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
+    for title in (one for one in rows[0] if one != ours):
+        cells = []
+        for task in tasks:
+            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task]
+            gains = [found[ours].test - found[title].test for found in of_task]
+            error = np.std(gains, ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else None
+            cells.append(_text(gains, error, "{:+.2f}"))
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def run_table(runs: Sequence[Stored]) -> str:
+    """Tabulate each run: the search before and after BatchNorm is re-estimated, how far it moved, and the averages."""
+    lines = [
+        "| run | plain, as trained | search, as trained | moved inside, outside | kept average |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for run in runs:
+        rows = run.table_rows()
+        first, search = next(iter(rows.values())), rows["the search as published, 2 epochs"]
+        moved = ", ".join(f"{one:.3g}" for one in search.moved)
+        name = rows["best average of the snapshots"].name
+        cells = f"{first.as_trained:.2f} | {search.as_trained:.2f} | {moved} | {name}"
+        lines.append(f"| {run.task}, seed {run.seed} | {cells} |")
+    return "\n".join(lines)
+
+
+def median_table(runs: Sequence[Stored]) -> str:
+    """Tabulate the mean and the median of the same snapshots: loss on ``val``, and score on ``test``."""
+    lines = [
+        "| run | snapshots | val, mean | val, median | test, mean | test, median |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for run in runs:
+        found = {one.name: one for one in run.networks}
+        for name, median in found.items():
+            if name.startswith("median"):
+                mean = found[name.replace("median", "uniform")]
+                losses = f"{mean.val_loss:.4f} | {median.val_loss:.4f}"
+                scores = f"{mean.test:.2f} | {median.test:.2f}"
+                window = name.removeprefix("median of ").replace(" snapshots", "")
+                lines.append(f"| {run.task}, seed {run.seed} | {window} | {losses} | {scores} |")
+    return "\n".join(lines)
+
+
+def _text(values: Sequence[float], spread: float | None, form: str) -> str:
+    mean = form.format(np.mean(values))
+    return mean if spread is None else f"{mean} ± {spread:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    files = [path for path in sorted(parser.parse_args().store.glob("*.npz")) if FILE.fullmatch(path.name)]
+    runs = sorted(map(read, files), key=lambda run: (run.task, run.seed))
+    print("\n\n".join((score_table(runs), difference_table(runs), run_table(runs), median_table(runs))))
+
+
+if __name__ == "__main__":
+    main()
