@@ -14,8 +14,9 @@ a hundred times the loss. A rule is a loss of each sample and a way to break tie
   standard error of the lowest, the best metric, and of equal ones the lower loss.
 
 More tables follow: what some rules choose among few candidates, as ``measure_windows`` finds them; what is lost by
-that, and by dropping some on parts of ``val``; and what this rule chooses, beside the rivals, by run and by task. The
-folder ``choices`` beside this file is the store of the study, without the logits of ``test``.
+that, and by dropping some on parts of ``val``; what this rule chooses, beside the rivals, by run and by task; and how
+much of that is due to the training, and how much to the choice. The folder ``choices`` beside this file is the store of
+the study, without the logits of ``test``.
 """
 
 import argparse
@@ -125,6 +126,8 @@ def results(stored: list[Stored], rivals: list[Stored]) -> list[Result]:
         averages = [number for number in numbers if not re.match("epoch|mean", one.names[number])]
         average = averages[choose(part(one, averages), *RULE)]
         values = {"last": one.test[0], "average": one.test[average], "stage 2": one.test[chosen]}
+        last_epoch = max(number for number in numbers if one.names[number].startswith("epoch "))
+        values |= {"last epoch": one.test[last_epoch], "best": one.test.max()}
         passes = {}
         for rival in rivals:
             if (rival.task, rival.seed) == (one.task, one.seed) and one.at < rival.at <= 1.25 * one.at + 1:
@@ -173,6 +176,23 @@ def means_table(found: list[Result], rivals: list[str]) -> str:
     return "\n".join(lines)
 
 
+def causes_table(found: list[Result]) -> str:
+    """Tabulate whether the training or the choice is behind plain training, in Markdown; means over the seeds.
+
+    The last epoch of stage 2 less plain training is due to the training, the rest to the choice.
+    """
+    lines = [
+        "| stage 1 | task | seeds | last epoch less plain | choice less last epoch | best of all less choice |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for at, task in sorted({(one.run.at, one.run.task) for one in found if "plain" in one.values}):
+        group = [one.values for one in found if (one.run.at, one.run.task) == (at, task) and "plain" in one.values]
+        pairs = (("last epoch", "plain"), ("stage 2", "last epoch"), ("best", "stage 2"))
+        means = [np.mean([values[one] - values[other] for values in group]) for one, other in pairs]
+        lines.append(f"| {at} | {task} | {len(group)} | {means[0]:+.2f} | {means[1]:+.2f} | {means[2]:+.2f} |")
+    return "\n".join(lines)
+
+
 def keep(path: Path, out: Path) -> None:
     """Write a file of the store without logits of ``test``: a fifth of the size, and every rule can still be judged."""
     with np.load(path, allow_pickle=False) as stored:
@@ -204,7 +224,7 @@ def main() -> None:
         print(f"val of {n_val}: regret, mean and worst of {len(stored)} choices\n\n{table(regrets(stored))}\n")
     measured, names = results(stored, rivals), sorted({str(rival.rival) for rival in rivals})
     tables = few_table(of_sizes), costs(stored), results_table(measured, names), means_table(measured, names)
-    print("\n\n".join(tables))
+    print("\n\n".join((*tables, causes_table(measured))))
 
 
 if __name__ == "__main__":

@@ -190,5 +190,7 @@ def test_the_regret_of_a_rule_is_what_its_choice_lacks_on_test(tmp_path: Path) -
     assert found["error", "widest"]["task"] == pytest.approx([5])
     values = [{"last": 1.0, "average": 2.0, "stage 2": ours, "plain": 89.0} for ours in (90.0, 92.0)]
     runs = [choice_rules.Result(one, of_run, {"plain": 46}, "last") for of_run in values]
+    parts = [run._replace(values=run.values | {"last epoch": 89.5, "best": 93.0}) for run in runs]
+    assert choice_rules.causes_table(parts).splitlines()[2] == "| 40 | task | 2 | +0.50 | +1.50 | +2.00 |"
     means = "| task, 40 | 2 | 1.00 | 2.00 | 91.00 | 89.00 | +2.00 ± 1.00 |"
     assert choice_rules.means_table(runs, ["plain"]).splitlines()[2] == means
