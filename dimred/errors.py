@@ -58,6 +58,8 @@ class FaultError(DimredError):
 class DivergedError(FaultError):
     """Training diverged, and resuming from its last state would repeat that."""
 
+    exit_status = 4  # so that who starts a training can tell this from a full disk
+
 
 class StoppedError(DimredError):
     """A run was ended by SIGTERM (exit status 143), ctrl-C (130) or SIGHUP (129); ``saved`` says what is kept."""

@@ -20,8 +20,8 @@ typer_app = typer.Typer(
     in the directions that their PCA gives.
 
     Exit status: 0 done; 1 a check failed (doctor, show --checkpoint, data check), or an unforeseen error; 2
-    wrong input, nothing changed; 3 a run that had begun met a fault; 128 + n ended by signal n (130 ctrl-C, 143
-    SIGTERM). train ends with the status of the first rank that failed.
+    wrong input, nothing changed; 3 a run that had begun met a fault; 4 its training diverged; 128 + n ended by
+    signal n (130 ctrl-C, 143 SIGTERM). train ends with the status of the first rank that failed.
 
     Example: dimred train stage-1 ./imagenet, then dimred pca --ckpt-dir ..., then dimred train stage-2 ...
     """,

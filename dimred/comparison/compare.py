@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison, checkpoint_of
-from dimred.comparison.summary import collect, markdown, write_comparison_page
-from dimred.config import StageOneConfig, StageTwoConfig, config_text, load_config
+from dimred.comparison.methods import AFTER_STAGE_2, METHODS, SPLITS, Comparison
+from dimred.comparison.runs import DivergedRunError, checkpoint_of
+from dimred.comparison.summary import collect, markdown, title_of, write_comparison_page
+from dimred.config import CooldownConfig, StageOneConfig, StageTwoConfig, config_text, load_config
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, writable
 from dimred.io.run_names import (
@@ -65,7 +66,7 @@ def compare(
         DataError: a split is missing.
         ConfigError: an argument is not allowed; a run is of a different network, or has not kept what is needed.
         SeriesError: a run has no snapshots, or too few for the search.
-        FaultError: a training run failed.
+        FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out, and said.
     """
     epochs = sorted(set(at))
     if unknown := [name for name in methods or () if name not in METHODS]:
@@ -76,8 +77,12 @@ def compare(
     if not runs:
         raise ConfigError("no RUN is given; give folders of finished stage 1 runs, one for each seed")
     two, folder = load_config(StageTwoConfig, Path(config), overrides), Path(out)
-    chosen, seeds = methods or METHODS, dict[int, Path]()
-    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, chosen, seeds)]
+    if "cooldown" in (methods or ()) and two.search is None:
+        raise ConfigError(
+            "--methods has 'cooldown', which takes the place of a search, but search is null; leave it out"
+        )
+    seeds = dict[int, Path]()
+    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
     _claim_folder(folder, two)
     for job in jobs:
         job()
@@ -94,7 +99,7 @@ def _jobs(
     two: StageTwoConfig,
     epochs: Sequence[int],
     out: Path,
-    methods: Sequence[str],
+    methods: Sequence[str] | None,
     seeds: dict[int, Path],
 ) -> Iterator[Callable[[], None]]:
     """Check a stage 1, and yield a job for each epoch taken as its end, unless no row is missing for that epoch."""
@@ -114,17 +119,15 @@ def _jobs(
     for at in epochs or [ended]:
         own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
         _check_rows(place, own, run)
-        wanted = set(methods)
+        wanted = set(methods or METHODS)
         if wanted.intersection(AFTER_STAGE_2):
             wanted.add("stage_2")
-        if "stage_2" in wanted:
-            wanted.add("search")  # stage 2 then trains for as many passes as this takes
         if one.optimizer.name not in ("momentum", "sgd"):
             wanted.discard("schedule_free")  # it is SGD, and no counterpart of other optimizers
         if at >= (one.schedule.last_epoch or 0):
             wanted.discard("plain_to_the_end")
         if two.search is None:
-            wanted.discard("search")
+            wanted.discard("cooldown")
         missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
         if missing:
             _check_comparable(own, run, one, two, at, missing)
@@ -137,12 +140,19 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
     comparison = begin()
     for method in missing:
         _log.info(f"seed {seed}: {method}")
-        made = getattr(comparison, method)()
         record = {
-            "method": method, "seed": seed, "at": comparison.at, "data": str(comparison.data.resolve()),
-            "run": str(comparison.run.resolve()), "metric": comparison.two.metric_name,
-            "batch_norm": comparison.on.has_batch_norm, **made._asdict(), **comparison.measured(made.network),
+            "method": method, "title": title_of(method, comparison.two), "seed": seed, "at": comparison.at,
+            "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()),
+            "metric": comparison.two.metric_name, "batch_norm": comparison.on.has_batch_norm,
         }  # fmt: skip
+        try:
+            made = getattr(comparison, method)()
+            record |= {**made._asdict(), **comparison.measured(made.network)}
+        except DivergedRunError as fault:
+            if method == "stage_2":  # others need its result
+                raise
+            _log.warning(f"seed {seed}: {method} has no network, because its training diverged: {fault}")
+            record |= {"diverged": fault.rates, "seconds": fault.seconds}
         comparison.folder.mkdir(parents=True, exist_ok=True)
         atomic_write(comparison.folder / f"{method}.json", json.dumps(record, indent=2) + "\n")
 
@@ -165,7 +175,8 @@ def _check_comparable(
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
     check_same_task(two, checkpoint)
-    if "stage_2" in methods and (two.cooldown is None or two.cooldown.rate is None):
+    cools_down = "cooldown" in methods or ("stage_2" in methods and two.cooldown is not None)
+    if cools_down and (two.cooldown or CooldownConfig()).rate is None:
         last_rate(one, checkpoint)
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
     n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
@@ -176,7 +187,7 @@ def _check_comparable(
             f"{run} has {n_snapshots} of the {would_have} snapshots that it would have had, had it ended at "
             f"epoch {at}; later ones took their places. Train it with a larger snapshots.keep for a fair comparison"
         )
-    if "search" in methods and two.search is not None:
+    if "stage_2" in methods and two.search is not None:
         check_enough(n_snapshots, two.search.n_components, two.search.basis, folder)
 
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from dimred.errors import ConfigError
+from dimred.config import StageTwoConfig
+from dimred.errors import ConfigError, FaultError
 from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
 from dimred.report.record import duration, gain_text
 
-# Method -> its title. The order is that of the table.
+# Method -> its title; that of stage 2 is completed by what the configuration makes it. The order is that of the table.
 TITLES = {
     "last": "last weights of stage 1",
     "average": "best average of its snapshots",
-    "stage_2": "**stage 2: cooldown and choice**",
-    "search": "stage 2 with the search",
+    "stage_2": "stage 2",
+    "cooldown": "cooldown in place of the search",
     "plain_for_total": "plain training, schedule made for this total",
     "schedule_free": "schedule-free SGD for this total",
     "plain_to_the_end": "plain training to the end of its schedule",
@@ -30,48 +31,60 @@ _SCORES = ("val", "test", "val_reestimated", "test_reestimated", "val_loss", "te
 Row = dict[str, Any]
 
 
+def title_of(method: str, two: StageTwoConfig) -> str:
+    """Return the title of a method; stage 2's says what its configuration makes it."""
+    if method != "stage_2":
+        return TITLES[method]
+    parts = {"search": two.search is not None, "cooldown": two.cooldown is not None, "choice": two.keep_best}
+    *others, last = [name for name, has in parts.items() if has]
+    return f"{TITLES[method]}: {', '.join(others)}{' and ' if others else ''}{last}"
+
+
 def collect(folder: Path) -> dict[str, Any]:
     """Sum up the files ``folder/seed_S/at_EPOCH/METHOD.json``.
 
     Returns:
         ``seeds``; ``at``, the epochs at which stage 1 ends; ``metric``, its name; ``batch_norm``, whether the network
-        has any; ``rows``; and ``runs``, the files' contents. There is a row for each method and each of ``at``, with
-        the mean of ``passes`` and ``seconds`` (see ``Made``), and the ``mean`` and ``spread`` of each score over the
-        seeds. The spread is the standard deviation, None for one seed.
+        has any; ``rows``; ``runs``, the files' contents; and ``diverged``, those of the methods that left no network.
+        There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see ``Made``),
+        and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard deviation, None for one
+        seed.
 
     Raises:
         ConfigError: the folder has no such file.
+        FaultError: every method diverged.
     """
     files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed_*/at_*/*.json"))]
-    runs = [run for run in files if run.get("method") in TITLES]
-    if not runs:
+    files = [run for run in files if run.get("method") in TITLES]
+    if not files:
         raise ConfigError(f"{str(folder)!r} has no seed_S/at_EPOCH/METHOD.json; make them with dimred compare")
+    runs = [run for run in files if _SCORE in run]
+    diverged = [run for run in files if run not in runs]
+    if not runs:
+        raise FaultError(f"no method has a network, because every training diverged; see the logs in {str(folder)!r}")
     place = {method: number for number, method in enumerate(TITLES)}
     runs.sort(key=lambda run: (run["at"], place[run["method"]], run["seed"]))
     groups: dict[tuple[int, str], list[Row]] = {}
     for run in runs:
         groups.setdefault((run["at"], run["method"]), []).append(run)
     return {
-        "seeds": sorted({run["seed"] for run in runs}),
+        "seeds": sorted({run["seed"] for run in files}),
         "at": sorted({run["at"] for run in runs}),
         "metric": runs[0]["metric"],
         "batch_norm": any(run["batch_norm"] for run in runs),
         "rows": [_row(at, method, of_method) for (at, method), of_method in groups.items()],
         "runs": runs,
+        "diverged": diverged,
     }
 
 
 def _row(at: int, method: str, runs: list[Row]) -> Row:
-    row: Row = {"method": method, "at": at, "n_seeds": len(runs), "chosen": [run["chosen"] for run in runs]}
+    row: Row = {"method": method, "title": runs[0]["title"], "at": at, "n_seeds": len(runs)}
+    row["chosen"] = [run["chosen"] for run in runs]
     for name in _SCORES:
         found = [run[name] for run in runs]
         row[name] = {"mean": float(np.mean(found)), "spread": float(np.std(found, ddof=1)) if len(found) > 1 else None}
     return row | {name: float(np.mean([run[name] for run in runs])) for name in ("passes", "seconds")}
-
-
-def plain_title(method: str) -> str:
-    """Return a method's title without Markdown."""
-    return TITLES[method].replace("**", "")
 
 
 def rows_at(summary: dict[str, Any], at: int) -> list[Row]:
@@ -90,7 +103,7 @@ def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
     """Group the rows by method title, and sort each group by passes."""
     found: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
-        found.setdefault(plain_title(row["method"]), []).append(row)
+        found.setdefault(row["title"], []).append(row)
     return found
 
 
@@ -104,7 +117,8 @@ def table_rows(rows: Sequence[Row], n_seeds: int, metric: str) -> list[list[str]
     """Write the cells of each row; the best row's test score is bold (``**``), and rows of fewer seeds are marked."""
     best, lines = best_row(rows, "test", metric)["test_reestimated"]["mean"], []
     for row in rows:
-        title = TITLES[row["method"]] + ("" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)")
+        title = f"**{row['title']}**" if row["method"] == "stage_2" else row["title"]
+        title += "" if row["n_seeds"] == n_seeds else f" ({row['n_seeds']} of {n_seeds} seeds)"
         scores = [score_text(row[name], metric) for name in ("val_reestimated", "test_reestimated")]
         if row["test_reestimated"]["mean"] == best:
             scores[-1] = f"**{scores[-1]}**"
@@ -128,7 +142,18 @@ def markdown(summary: dict[str, Any]) -> str:
         body = table_rows(rows, len(summary["seeds"]), summary["metric"])
         lines = [names, ["---", *["---:"] * (len(names) - 1)], *body]
         text += f"\nStage 1 to epoch {at}:\n\n" + "".join("| " + " | ".join(line) + " |\n" for line in lines)
-    return text
+    return text + "".join(f"\n{sentence}\n" for sentence in divergences(summary))
+
+
+def divergences(summary: dict[str, Any]) -> list[str]:
+    """Write a sentence for each run in which training diverged, with a rate that was tried or altogether."""
+    ends = [(run, "") for run in summary["runs"] if run["diverged"]]
+    ends += [(run, f" and left no network in {duration(run['seconds'])}") for run in summary["diverged"]]
+    return [
+        f"{run['title']}, stage 1 to epoch {run['at']}, seed {run['seed']}: training diverged"
+        f"{run['diverged'] and ' '}{run['diverged']}{end}."
+        for run, end in ends
+    ]
 
 
 def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
@@ -142,17 +167,18 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         *(["BatchNorm is re-estimated in every row."] if summary["batch_norm"] else []),
         "The val split chooses, the test split reports.",
         "Passes are those of the training that made a network, in epochs; seconds leave out stage 1, and include "
-        "choices and rejected training runs.",
+        "choices and training runs that were not chosen or diverged.",
+        *divergences(summary),
     ]
     tables = {epochs: table(headings(metric), table_rows(rows_at(summary, epochs), n_seeds, metric)) for epochs in at}
     shown = sentences([f"Stage 1 to epoch {at[-1]}:"]) + tables.pop(at[-1])
     shown += "".join(details(f"Stage 1 to epoch {epochs}", one) for epochs, one in tables.items())
-    scores = [(plain_title(row["method"]), *row["test_reestimated"].values()) for row in last]
+    scores = [(row["title"], *row["test_reestimated"].values()) for row in last]
     best = best_row(last, "test", metric)
     pictures = [
         Picture(
             "comparison", plot_comparison(scores, metric),
-            f"Test {metric} of {len(last)} methods; the best is {plain_title(best['method'])} with "
+            f"Test {metric} of {len(last)} methods; the best is {best['title']} with "
             f"{metric_text(metric, best['test_reestimated']['mean'])}.",
             f"Test {metric} after {at[-1]} epochs of stage 1; bars are the spread over the seeds.",
         ),
@@ -163,7 +189,7 @@ def write_comparison_page(out: Path, summary: dict[str, Any]) -> Path:
         ),
     ]  # fmt: skip
     page.add("Methods", pictures, before=sentences(words) + shown)
-    rows = [[plain_title(run["method"]), str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
+    rows = [[run["title"], str(run["at"]), str(run["seed"]), run["chosen"]] for run in summary["runs"]]
     runs = sorted({f"{run['run']}, data {run['data']}" for run in summary["runs"]})
     listed = table(("method", "stage 1's epochs", "seed", "val chose"), [row for row in rows if row[-1]], kind="names")
     page.add("Runs", [], sentences([f"Stage 1: {'; '.join(runs)}."]) + details("What val chose in each", listed))
@@ -178,23 +204,20 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
     unit = " %" if metric == ACCURACY else f" ({metric})"
     seeds = f"over {n_seeds} seeds" if n_seeds > 1 else "of one seed"
     said = [
-        f"After {at} epochs of stage 1 the val split takes: {plain_title(chosen['method'])}, which has "
+        f"After {at} epochs of stage 1 the val split takes: {chosen['title']}, which has "
         f"{score_text(chosen[_SCORE], metric)}{unit} on test {seeds}"
         f"{', BatchNorm re-estimated' if summary['batch_norm'] else ''}."
     ]
-    others = [rows[name] for name in ("last", "average") if name in rows and name != chosen["method"]]
+    others = [rows[name] for name in ("last", "average", "cooldown") if name in rows and name != chosen["method"]]
     if others:
         if metric == ACCURACY:
-            gains = [f"{_paired_gain(summary, chosen, other)} {plain_title(other['method'])}" for other in others]
+            gains = [f"{_paired_gain(summary, chosen, other)} {other['title']}" for other in others]
         else:
-            gains = [f"against {score_text(one[_SCORE], metric)} for {plain_title(one['method'])}" for one in others]
-        said.append(f"That is {' and '.join(gains)}.")
+            gains = [f"against {score_text(one[_SCORE], metric)} for {one['title']}" for one in others]
+        said.append(f"That is {', '.join(gains[:-1])}{' and ' if gains[1:] else ''}{gains[-1]}.")
     said.append(f"It took {chosen['passes']:.1f} passes in all, and {duration(chosen['seconds'])} beside stage 1.")
     if best is not chosen:
-        said.append(
-            f"The best on test would have been: {plain_title(best['method'])}, "
-            f"{metric_text(metric, best[_SCORE]['mean'])}."
-        )
+        said.append(f"The best on test would have been: {best['title']}, {metric_text(metric, best[_SCORE]['mean'])}.")
     if n_seeds == 1 and metric == ACCURACY:
         said.append("With one seed, differences below half a point mean nothing.")
     return said

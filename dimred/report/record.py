@@ -1,6 +1,6 @@
 """Read the files of a run for a report, and sum up in a few sentences what the run achieved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,7 @@ class StageOneRecord:
     @property
     def seconds(self) -> float:
         """Return the seconds of training, evaluation and measuring averages."""
-        parts = ("seconds", "evaluation_seconds", "averaged_seconds")
-        return float(sum(record.get(part) or 0.0 for record in self.epochs for part in parts))
+        return seconds_of_stage_1(self.epochs)
 
     @property
     def last_epoch(self) -> int:
@@ -180,6 +179,12 @@ def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:
 def seconds_of(result: Mapping[str, Any]) -> float:
     """Return the seconds that a ``result.json`` records for the steps and all choices: start, average, and result."""
     return float(sum(result.get(f"{part}_seconds", 0.0) for part in ("start", "average", "training", "kept")))
+
+
+def seconds_of_stage_1(records: Iterable[Mapping[str, Any]]) -> float:
+    """Return the seconds that the records of stage 1's epochs hold: training, evaluation, and measuring averages."""
+    parts = ("seconds", "evaluation_seconds", "averaged_seconds")
+    return float(sum(record.get(part) or 0.0 for record in records for part in parts))
 
 
 def read_stage_1(checkpoints: Path) -> StageOneRecord:

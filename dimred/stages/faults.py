@@ -49,7 +49,7 @@ def translate_errors(states: RunStates | None, *, is_kept: bool = True) -> Itera
         remedy = _REMEDIES.get(error.errno or 0, "remove the cause")
         raise FaultError(f"{describe_os_error(error)}. {sentence()}: {remedy}, and {go_on}") from error
     except DivergedError as error:
-        raise FaultError(
+        raise DivergedError(
             f"{error}. {sentence()}, but the same steps would diverge again: train in a new folder with a lower "
             "schedule.peak (in stage 2, cooldown.factor), a longer schedule.warmup_epochs, clipping.norm, or a "
             "loss_scale that drops overflows"

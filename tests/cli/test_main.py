@@ -49,7 +49,13 @@ def test_every_command_says_what_it_does_with_an_example(words: tuple[str, ...])
 def test_the_exit_statuses_are_documented() -> None:
     text = " ".join(dimred_here("--help").stdout.replace("│", " ").split())
     assert "Exit status: 0 done; 1" in text
-    for status in ("2 wrong input", "3 a run that had begun met a fault", "130 ctrl-C", "143 SIGTERM"):
+    for status in (
+        "2 wrong input",
+        "3 a run that had begun met a fault",
+        "4 its training diverged",
+        "130 ctrl-C",
+        "143 SIGTERM",
+    ):
         assert status in text
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
+from dimred.comparison.summary import TITLES
 from dimred.io.checksums import write_checksummed
 from dimred.subspace.fit import fit_basis
 
@@ -71,7 +72,8 @@ def _candidate(name: str, effective_size: float, loss: float, behind: float) -> 
 def write_compared(folder: Path, seed: int, method: str, test: float, at: int = 70, **changes: object) -> None:
     """Write what ``dimred compare`` leaves of one method, one seed, and one length of stage 1."""
     record = {
-        "method": method, "seed": seed, "at": at, "passes": at + 2.0, "chosen": "epoch 1", "seconds": 10.0,
+        "method": method, "title": TITLES[method], "seed": seed, "at": at,
+        "passes": at + 2.0, "chosen": "epoch 1", "diverged": "", "seconds": 10.0,
         "val_loss": 0.5, "test_loss": 0.5, "metric": "accuracy", "batch_norm": True,
         "val": 0.5, "test": 0.25, "val_reestimated": 0.75,
         "test_reestimated": test, "run": "a run", "data": "data",

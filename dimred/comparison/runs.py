@@ -1,0 +1,111 @@
+"""The runs of a comparison: the stage 1 that it is about, and programs that train in folders of their own."""
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from dimred.config import DataConfig, StageOneConfig, StageTwoConfig, config_text
+from dimred.data.batches import steps_in_epoch
+from dimred.errors import ConfigError, DivergedError, FaultError
+from dimred.io.atomic import atomic_write
+from dimred.io.metrics_file import read_metrics
+from dimred.io.run_names import METRICS, STAGE_1_CHECKPOINTS, checkpoint_place, full_checkpoints
+from dimred.launch.processes import start
+from dimred.report.record import seconds_of_stage_1
+
+_log = logging.getLogger(__name__)
+
+
+class DivergedRunError(DivergedError):
+    """A run of a comparison diverged, after ``seconds``; ``rates`` says with which, if several were tried."""
+
+    def __init__(self, message: str, seconds: float, rates: str = ""):
+        super().__init__(message)
+        self.seconds, self.rates = seconds, rates
+
+
+def run_program(
+    program: str, data: Path, out: Path, settings: StageOneConfig | StageTwoConfig, options: Sequence[str], title: str
+) -> None:
+    """Run a program of ``dimred.pipelines`` in a folder, with its log beside it, or resume it there.
+
+    Args:
+        program: ``stage_1`` or ``stage_2``.
+        data: DATA of the program.
+        out: its folder; ``out.yaml`` and ``out.log`` are its configuration and its log.
+        settings: its configuration.
+        options: its other arguments.
+        title: description of the run for the log and for errors.
+
+    Raises:
+        DivergedRunError: its training diverged.
+        FaultError: the program was ended, or failed otherwise.
+    """
+    config, log = (out.parent / f"{out.name}{ending}" for ending in (".yaml", ".log"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(config, config_text(settings))
+    _log.info(f"{title}, see {log}")
+    _log.debug(title)
+    command = [sys.executable, "-m", f"dimred.pipelines.{program}", data, *options, f"--config={config}"]
+    began = time.time()
+    with ExitStack() as running:
+        status = start(running, [*command, f"--out={out}", "--resume"], log).wait()
+    message = f"{title} ended with status {status}; {log} says why"
+    if status == DivergedError.exit_status:
+        raise DivergedRunError(message, _seconds_until_now(out, began))
+    if status != 0:
+        raise FaultError(message)
+
+
+def _seconds_until_now(run: Path, began: float) -> float:
+    """Return the seconds of a stage 1 run whose last epoch has no record, because training diverged in it.
+
+    That epoch began when the record before it was written, or when the file of records was made, but not before the
+    program that trained it was started, at ``began`` (seconds since 1970).
+    """
+    metrics = run / METRICS
+    if not metrics.exists():
+        return time.time() - began
+    return seconds_of_stage_1(read_metrics(metrics)) + time.time() - max(began, metrics.stat().st_mtime)
+
+
+def checkpoint_of(run: Path, epoch: int) -> Path:
+    """Find the full checkpoint that stage 1 wrote after an epoch.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = full_checkpoints(run / STAGE_1_CHECKPOINTS)
+    if epoch not in found:
+        there = ", ".join(map(str, sorted(found))) or "none"
+        raise ConfigError(
+            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {there}); finish "
+            "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
+        )
+    return found[epoch]
+
+
+def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:
+    """Compute how many ranks trained a stage 1: the smallest number that gives its steps per epoch.
+
+    Raises:
+        ConfigError: no number gives these steps, so the run had other data.
+    """
+    place, size = checkpoint_place(checkpoint), one.data.batch_size
+    steps = place.steps_per_epoch if place else None
+    for n_ranks in range(1, n_images // size + 1):
+        if steps_in_epoch(n_images, size, n_ranks, one.accumulation) == steps:
+            return n_ranks
+    raise ConfigError(
+        f"{checkpoint} is of a run with {steps} steps an epoch, which {n_images} images in batches of "
+        f"{size} don't make on any number of devices; give the DATA that it was trained with"
+    )
+
+
+def on_one_process(stage: StageOneConfig | StageTwoConfig, n_ranks: int) -> dict[str, int | DataConfig]:
+    """Return the options that make one process take the batches of several ranks as micro-batches."""
+    sink = stage.data.sink and n_ranks == 1
+    return {"accumulation": stage.accumulation * n_ranks, "data": stage.data.model_copy(update={"sink": sink})}
