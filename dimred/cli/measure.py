@@ -111,8 +111,8 @@ def compare(
     """Compare stage 2 with averages of the same snapshots and with plain training, for the same stage 1.
 
     Rivals that must be trained are trained here. The val split chooses, the test split reports, and BatchNorm is
-    re-estimated in every row. A search in the configuration gets a row of its own, and its rivals train for as many
-    passes. The same call continues one that was cut off. It prints a table, or with --json the contents of
+    re-estimated in every row. Stage 2 is what its configuration makes it; a search gets a cooldown of as many passes
+    beside it. The same call continues one that was cut off. It prints a table, or with --json the contents of
     OUT/compare.json; OUT/compare.html is the page, with test accuracy over passes.
 
     Example: dimred compare ./digits device0_stage_1 --config digits

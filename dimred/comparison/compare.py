@@ -69,8 +69,8 @@ def compare(
         FaultError: stage 2 diverged, or a training run failed otherwise. A rival that diverges is left out, and said.
     """
     epochs = sorted(set(at))
-    if unknown := [name for name in methods or () if name not in METHODS]:
-        raise ConfigError(f"--methods has {unknown[0]!r}; allowed: {', '.join(METHODS)}")
+    if strangers := [name for name in methods or () if name not in METHODS]:
+        raise ConfigError(f"--methods has {strangers[0]!r}; allowed: {', '.join(METHODS)}")
     if epochs and epochs[0] < 1:
         raise ConfigError(f"--at has {epochs[0]}; give epochs from 1 on")
     runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
@@ -117,8 +117,8 @@ def _jobs(
         raise ConfigError(f"RUN is {str(run)!r}, of seed {one.seed}, which {str(other)!r} has too; give one run a seed")
     ended = max(full_checkpoints(run / STAGE_1_CHECKPOINTS), default=0) if one.stop else one.epochs
     for at in epochs or [ended]:
-        own, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
-        _check_rows(place, own, run)
+        images, place = Path(data.replace("{seed}", str(one.seed))), out / f"seed_{one.seed}" / f"at_{at}"
+        _check_rows(place, images, run)
         wanted = set(methods or METHODS)
         if wanted.intersection(AFTER_STAGE_2):
             wanted.add("stage_2")
@@ -130,8 +130,8 @@ def _jobs(
             wanted.discard("cooldown")
         missing = [name for name in METHODS if name in wanted and not (place / f"{name}.json").exists()]
         if missing:
-            _check_comparable(own, run, one, two, at, missing)
-            yield partial(_run, partial(Comparison, own, run, one, two, at, place), missing, one.seed)
+            _check_comparable(images, run, one, two, at, missing)
+            yield partial(_run, partial(Comparison, images, run, one, two, at, place), missing, one.seed)
 
 
 def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> None:
@@ -146,8 +146,8 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
             "metric": comparison.two.metric_name, "batch_norm": comparison.on.has_batch_norm,
         }  # fmt: skip
         try:
-            made = getattr(comparison, method)()
-            record |= {**made._asdict(), **comparison.measured(made.network)}
+            result = getattr(comparison, method)()
+            record |= {**result._asdict(), **comparison.measured(result.network)}
         except DivergedRunError as fault:
             if method == "stage_2":  # others need its result
                 raise
@@ -209,9 +209,9 @@ def _claim_folder(out: Path, two: StageTwoConfig) -> None:
 def _check_rows(place: Path, data: Path, run: Path) -> None:
     """Check that the rows of an earlier call, for one seed and epoch, are of the same stage 1 and data."""
     for row in sorted(place.glob("*.json"))[:1]:
-        found = json.loads(row.read_text(encoding="utf-8"))
-        for argument, key, typed in (("RUN", "run", run), ("DATA", "data", data)):
-            if Path(found[key]).resolve() != typed.resolve():
+        record = json.loads(row.read_text(encoding="utf-8"))
+        for argument, key, path in (("RUN", "run", run), ("DATA", "data", data)):
+            if Path(record[key]).resolve() != path.resolve():
                 raise ConfigError(
-                    f"{argument} is {str(typed)!r}, but {place} has rows of {found[key]!r}; name another --out"
+                    f"{argument} is {str(path)!r}, but {place} has rows of {record[key]!r}; name another --out"
                 )

@@ -37,7 +37,7 @@ METHODS = ("last", "average", "stage_2", "cooldown", "plain_for_total", "schedul
 AFTER_STAGE_2 = ("cooldown", "plain_for_total", "schedule_free")  # need its result
 
 
-class Made(NamedTuple):
+class MethodResult(NamedTuple):
     """The result of a method.
 
     Attributes:
@@ -96,18 +96,18 @@ class Comparison:
     def _measured(self, network: str) -> dict[str, Any]:
         """Measure on ``val`` and ``test``: the metric before BatchNorm is re-estimated, metric and loss after that."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
-        found: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
+        figures: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
         self.on.reestimate()
         for split in SPLITS[1:]:
             losses, metric = self.on.loss_and_metric(split)
-            found |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
-        return found
+            figures |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
+        return figures
 
-    def last(self) -> Made:
+    def last(self) -> MethodResult:
         """Take stage 1's last weights."""
-        return Made(str(self.checkpoint), self.spent)
+        return MethodResult(str(self.checkpoint), self.spent)
 
-    def average(self) -> Made:
+    def average(self) -> MethodResult:
         """Take the average of snapshots that ``val`` chooses, or the last weights if these are better."""
         on, network = self.on, self.network
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
@@ -120,13 +120,13 @@ class Comparison:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))
         cost = choosing_passes(selection.summary("average"), "average")
-        return Made(str(file), self.spent + cost, selection.seconds, chosen.candidate.name)
+        return MethodResult(str(file), self.spent + cost, selection.seconds, chosen.candidate.name)
 
-    def stage_2(self) -> Made:
+    def stage_2(self) -> MethodResult:
         """Run stage 2 as it is configured."""
         return self._run_stage_2("stage_2", self.two)
 
-    def cooldown(self) -> Made:
+    def cooldown(self) -> MethodResult:
         """Run stage 2 with a cooldown in place of its search, for as many training passes, in stage 1's batches."""
         searched = self._result("stage_2")
         changes: dict[str, Any] = {
@@ -139,7 +139,7 @@ class Comparison:
         changes |= {key: getattr(self.one, key) for key in parts_of(self.one) if key != "batch_size"}
         return self._run_stage_2("cooldown", self.two.model_copy(update=changes))
 
-    def plain_for_total(self) -> Made:
+    def plain_for_total(self) -> MethodResult:
         """Train from the beginning with a linear schedule made for the passes of both stages, rounded up.
 
         ``val`` chooses the peak on the first seed that is compared at this epoch; the other seeds use it too, unless
@@ -151,15 +151,15 @@ class Comparison:
         """
         total = self._total()
 
-        def train(peak: float) -> Made:
+        def train(peak: float) -> MethodResult:
             warmup = min(self.one.schedule.warmup_epochs, total - 1)
-            made = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
-            schedule = self.one.schedule.model_copy(update=made | {"milestones": ()})
+            linear = {"name": "linear", "peak": peak, "warmup_epochs": warmup, "total_epochs": total}
+            schedule = self.one.schedule.model_copy(update=linear | {"milestones": ()})
             return self._run_stage_1(f"plain_{peak:g}", {"schedule": schedule}, total)
 
         return self._best_training("plain_for_total", "plain training", self.one.schedule.peak, train)
 
-    def schedule_free(self) -> Made:
+    def schedule_free(self) -> MethodResult:
         """Train from the beginning with schedule-free SGD for the passes of both stages, rounded up.
 
         Its rate is chosen like the peak of ``plain_for_total``, around r / (1 - momentum) for stage 1's peak r: with
@@ -170,70 +170,69 @@ class Comparison:
             FaultError: training failed otherwise with one of them.
         """
 
-        def train(rate: float) -> Made:
+        def train(rate: float) -> MethodResult:
             schedule = self.one.schedule.model_copy(update={"name": "constant", "peak": rate, "milestones": ()})
             kept = self.one.optimizer.model_dump(include={"weight_decay", "no_decay"})
             optimizer = OptimizerConfig(name="schedule_free", **kept)
             changes = {"schedule": schedule, "optimizer": optimizer}
-            made = self._run_stage_1(f"schedule_free_{rate:g}", changes, self._total())
-            return made._replace(network=str(next(Path(made.network).parent.glob("*-final.ckpt"))))
+            result = self._run_stage_1(f"schedule_free_{rate:g}", changes, self._total())
+            return result._replace(network=str(next(Path(result.network).parent.glob("*-final.ckpt"))))
 
         options = self.one.optimizer
         momentum = {"momentum": 0.9, "sgd": 0.0}[options.name] if options.momentum is None else options.momentum
         return self._best_training("schedule_free", "schedule-free SGD", self.one.schedule.peak / (1 - momentum), train)
 
-    def _best_training(self, method: str, what: str, middle: float, train: Callable[[float], Made]) -> Made:
+    def _best_training(
+        self, method: str, what: str, middle: float, train: Callable[[float], MethodResult]
+    ) -> MethodResult:
         """Return the training with the rate that an earlier seed chose.
 
         Without an earlier seed, or if training diverges with its rate here, return the best on ``val`` of those with
         the rates around the middle one.
         """
-        rows = sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json"))
-        choices = {row["choice"]: row["seed"] for row in map(_read_row, reversed(rows)) if row.get("choice")}
-        earlier, around = [*choices][-1:], [factor * middle for factor in PEAK_FACTORS]
-        made, diverged, seconds = dict[float, Made](), list[str](), 0.0
-        for rates in (earlier, around) if earlier else (around,):
-            for rate in rates:
-                if rates is around and rate in earlier:
-                    continue  # it has just diverged
-                try:
-                    made[rate] = train(rate)
-                except DivergedRunError as fault:
-                    diverged.append(f"{rate:g}" + (f", which seed {choices[rate]} chose" if rates is earlier else ""))
-                    seconds += fault.seconds
-                    _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
-            if made:
+        rows = map(_read_row, sorted(self.folder.parent.parent.glob(f"seed_*/{self.folder.name}/{method}.json")))
+        earlier, seed = next(((row["choice"], row["seed"]) for row in rows if row.get("choice")), (None, None))
+        rates, diverged, seconds = [factor * middle for factor in PEAK_FACTORS], list[str](), 0.0
+        results: dict[float, MethodResult] = {}
+        for rate in rates if earlier is None else [earlier, *(rate for rate in rates if rate != earlier)]:
+            try:
+                results[rate] = train(rate)
+            except DivergedRunError as fault:
+                diverged.append(f"{rate:g}" + (f" (which seed {seed} chose)" if rate == earlier else ""))
+                seconds += fault.seconds
+                _log.info(f"{what} with the peak {rate:g} is left out: {fault}")
+            if earlier in results:
                 break
-        seconds += sum(each.seconds for each in made.values())
+        seconds += sum(result.seconds for result in results.values())
         words = f"with the peak {' and '.join(diverged)}" if diverged else ""
-        if not made:
+        if not results:
             raise DivergedRunError(f"{what} diverged {words}; see the logs in {self.folder}", seconds, words)
-        best = min(made, key=lambda rate: self.measured(made[rate].network)["val_loss"])
-        return made[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=words)
+        best = min(results, key=lambda rate: self.measured(results[rate].network)["val_loss"])
+        return results[best]._replace(seconds=seconds, chosen=f"peak {best:g}", choice=best, diverged=words)
 
     def _total(self) -> int:
         """Return the passes of both stages, choices included, rounded up."""
         passes = passes_of(self._result("stage_2"))
         return math.ceil(self.spent + passes - 1e-9)
 
-    def plain_to_the_end(self) -> Made:
+    def plain_to_the_end(self) -> MethodResult:
         """Train stage 1 itself, optimizer state included, to the end of its schedule."""
         total = self.one.schedule.last_epoch or self.at
         return self._run_stage_1("plain_to_the_end", {}, total, [f"--from={self.checkpoint}"])
 
-    def _run_stage_2(self, name: str, settings: StageTwoConfig) -> Made:
+    def _run_stage_2(self, name: str, settings: StageTwoConfig) -> MethodResult:
         self._run_program("stage_2", name, settings, [str(self.checkpoint)])
         result = self._result(name)
         network = next((self.folder / name / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"))
-        return Made(str(network), self.spent + passes_of(result), seconds_of(result), kept_in_words(result))
+        return MethodResult(str(network), self.spent + passes_of(result), seconds_of(result), kept_in_words(result))
 
-    def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> Made:
+    def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
         updates = changes | {"epochs": total, "stop": None, "evaluate_every": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_program("stage_1", name, self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS
-        return Made(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
+        return MethodResult(str(checkpoint_of(checkpoints.parent, total)), total, read_stage_1(checkpoints).seconds)
 
     def _run_program(
         self, program: str, name: str, settings: StageOneConfig | StageTwoConfig, options: Sequence[str]

@@ -78,14 +78,14 @@ def checkpoint_of(run: Path, epoch: int) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    found = full_checkpoints(run / STAGE_1_CHECKPOINTS)
-    if epoch not in found:
-        there = ", ".join(map(str, sorted(found))) or "none"
+    checkpoints = full_checkpoints(run / STAGE_1_CHECKPOINTS)
+    if epoch not in checkpoints:
+        epochs = ", ".join(map(str, sorted(checkpoints))) or "none"
         raise ConfigError(
-            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {there}); finish "
+            f"RUN is {str(run)!r}, which has no full checkpoint of epoch {epoch} (of these epochs: {epochs}); finish "
             "stage 1 first (its --resume goes on with it), or train it with a smaller checkpoints.every_epochs"
         )
-    return found[epoch]
+    return checkpoints[epoch]
 
 
 def ranks_of(one: StageOneConfig, n_images: int, checkpoint: Path) -> int:

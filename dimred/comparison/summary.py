@@ -46,9 +46,9 @@ def collect(folder: Path) -> dict[str, Any]:
     Returns:
         ``seeds``; ``at``, the epochs at which stage 1 ends; ``metric``, its name; ``batch_norm``, whether the network
         has any; ``rows``; ``runs``, the files' contents; and ``diverged``, those of the methods that left no network.
-        There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see ``Made``),
-        and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard deviation, None for one
-        seed.
+        There is a row for each method and each of ``at``, with the mean of ``passes`` and ``seconds`` (see
+        ``MethodResult``), and the ``mean`` and ``spread`` of each score over the seeds. The spread is the standard
+        deviation, None for one seed.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -82,8 +82,11 @@ def _row(at: int, method: str, runs: list[Row]) -> Row:
     row: Row = {"method": method, "title": runs[0]["title"], "at": at, "n_seeds": len(runs)}
     row["chosen"] = [run["chosen"] for run in runs]
     for name in _SCORES:
-        found = [run[name] for run in runs]
-        row[name] = {"mean": float(np.mean(found)), "spread": float(np.std(found, ddof=1)) if len(found) > 1 else None}
+        values = [run[name] for run in runs]
+        row[name] = {
+            "mean": float(np.mean(values)),
+            "spread": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        }
     return row | {name: float(np.mean([run[name] for run in runs])) for name in ("passes", "seconds")}
 
 
@@ -101,10 +104,10 @@ def best_row(rows: Iterable[Row], split: str, metric: str) -> Row:
 
 def curves(summary: dict[str, Any]) -> dict[str, list[Row]]:
     """Group the rows by method title, and sort each group by passes."""
-    found: dict[str, list[Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in sorted(summary["rows"], key=lambda row: row["passes"]):
-        found.setdefault(row["title"], []).append(row)
-    return found
+        groups.setdefault(row["title"], []).append(row)
+    return groups
 
 
 def headings(metric: str) -> list[str]:
@@ -225,11 +228,11 @@ def comparison_verdict(summary: dict[str, Any]) -> list[str]:
 
 def _paired_gain(summary: dict[str, Any], one: Row, other: Row) -> str:
     """Write how far one method is above another: mean and spread of the differences over the seeds of both."""
-    found = [
+    scores = [
         {run["seed"]: run[_SCORE] for run in summary["runs"] if all(run[key] == row[key] for key in ("method", "at"))}
         for row in (one, other)
     ]
-    both = [found[0][seed] - found[1][seed] for seed in found[0].keys() & found[1].keys()]
+    both = [scores[0][seed] - scores[1][seed] for seed in scores[0].keys() & scores[1].keys()]
     if len(both) > 1:
         return gain_text(float(np.mean(both)), float(np.std(both, ddof=1)))
     return gain_text(one[_SCORE]["mean"] - other[_SCORE]["mean"])

@@ -28,6 +28,16 @@ _TAIL_LINES = 20
 _TAIL_BYTES = 64_000
 _libc = ctypes.CDLL(None, use_errno=True)  # must be loaded before a fork
 
+# Becomes the program in its arguments, which gets SIGTERM when the process that its first argument numbers ends. Code
+# that runs between fork and exec could do that too, but might deadlock on a lock that a thread of MindSpore held.
+_ENDS_WITH = f"""
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
 
 class Child:
     """A process in a session of its own, so that ctrl-C in a terminal reaches the launcher alone.
@@ -115,6 +125,9 @@ class Child:
 def start(running: ExitStack, command: Sequence[object], log: Path | None = None) -> subprocess.Popen[bytes]:
     """Start and return a program that is not a rank, in its own session, so that ctrl-C reaches this process alone.
 
+    However this process ends, the kernel sends the program SIGTERM when the thread that started it ends, so start it
+    from the main thread.
+
     Args:
         running: the stack on whose exit the program gets SIGTERM and is waited for, so that it can save.
         command: program and arguments.
@@ -122,7 +135,8 @@ def start(running: ExitStack, command: Sequence[object], log: Path | None = None
     """
     file = None if log is None else running.enter_context(log.open("a"))
     with postponed():  # a signal between the start and the callbacks would leave the program running
-        process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, start_new_session=True)
+        bound = [sys.executable, "-I", "-S", "-c", _ENDS_WITH, str(os.getpid()), *map(str, command)]
+        process = subprocess.Popen(bound, stdout=file, stderr=file, start_new_session=True)
         running.callback(process.wait)
         running.callback(process.terminate)
     return process

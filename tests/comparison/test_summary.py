@@ -26,7 +26,7 @@ def test_the_table_has_the_methods_in_order_and_the_best_on_test_is_bold(tmp_pat
     _, _, table = markdown(collect(tmp_path)).partition("Stage 1 to epoch 70:\n\n")
     lines = table.splitlines()[2:]
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [
-        TITLES["last"], TITLES["stage_2"], TITLES["plain_to_the_end"]
+        TITLES["last"], f"**{TITLES['stage_2']}**", TITLES["plain_to_the_end"]
     ]  # fmt: skip
     assert lines[0].endswith("| 70.0 | 75.00 | 80.00 | 10 |")
     assert ["**9" in line for line in lines] == [False, False, True]
@@ -47,7 +47,7 @@ def test_the_verdict_is_what_val_takes_with_paired_gains_and_costs(tmp_path: Pat
         write_compared(tmp_path, seed, "last", 0.5, at=20)
     verdict, text = verdict_and_page(tmp_path)
     assert verdict == (
-        "After 70 epochs of stage 1 the val split takes: stage 2: cooldown and choice, which has 88.00 ± 2.83 % on "
+        "After 70 epochs of stage 1 the val split takes: stage 2, which has 88.00 ± 2.83 % on "
         "test over 2 seeds, BatchNorm re-estimated. That is 9.00 ± 1.41 points above last weights of stage 1 and 3.00 "
         "± 2.83 points below best average of its snapshots. It took 72.0 passes in all, and 10 s beside stage 1. The "
         "best on test would have been: best average of its snapshots, 91.00 %."

@@ -1,0 +1,33 @@
+"""A stage 1 of two seeds that ``dimred compare`` compares with its rivals, on a task whose epochs take milliseconds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dimred as library
+from dimred.config import StageOneConfig
+from dimred.stages.device import set_up
+from tests.comparison.runs import FEW_SNAPSHOTS, SEARCH, STAGE_ONE, STAGE_TWO
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make two stage 1 runs with different seeds, the second with few snapshots, and stage 2's configurations."""
+    folder = tmp_path_factory.mktemp("compared")
+    for seed, changed in ((3, {}), (4, FEW_SNAPSHOTS)):
+        set_up(seed)
+        settings = StageOneConfig.model_validate(TASK | STAGE_ONE | {"seed": seed} | changed)
+        stage_1_run(settings)(folder / f"run_{seed}", False)
+    for name, settings in (("two", STAGE_TWO), ("search", SEARCH)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(TASK | settings))
+    return folder
+
+
+@pytest.fixture(scope="package")
+def compared(folder: Path) -> dict[str, Any]:
+    rows = ["plain_to_the_end", "stage_2", "average", "last"]
+    return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", folder / "out", methods=rows)

@@ -1,0 +1,226 @@
+"""The methods that ``dimred compare`` compares: which network each of them makes, by which training, at which cost."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import dimred as library
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.cli.measure import compare
+from dimred.comparison import methods
+from dimred.comparison.summary import TITLES, title_of
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
+from dimred.errors import FaultError
+from dimred.io.atomic import FolderLock
+from dimred.io.checksums import read_checksummed
+from dimred.io.run_names import full_checkpoints
+from dimred.pipelines.stage_1 import stage_1
+from dimred.report.record import passes_of, read_stage_1, training_passes
+from dimred.stages.device import set_up
+from tests.comparison.runs import AT, PASSES, STAGE_ONE, copied
+from tests.helpers.run_files import write_compared
+from tests.helpers.tiny_run import stage_1_run
+from tests.helpers.tiny_task import TASK
+
+
+def test_the_passes_of_a_stop_s_measurements_count(folder: Path, tmp_path: Path) -> None:
+    run = copied(folder / "run_3", tmp_path / "run", stop={"every_epochs": 2})
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["epoch"] in (2, 4):
+            record["averaged_forward_passes"] = 4.5
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    found = library.compare("nowhere", [run], folder / "two.yaml", tmp_path / "out", methods=["last"], at=[2, 4])
+    assert [row["passes"] for row in found["rows"]] == [2 + 1.5, 4 + 3.0]
+
+
+def test_plain_training_to_the_end_is_stage_1_uninterrupted(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    set_up(3)
+    stage_1_run(StageOneConfig.model_validate(TASK | STAGE_ONE | {"epochs": 6, "seed": 3}))(tmp_path / "whole", False)
+    expected = read_checkpoint(full_checkpoints(tmp_path / "whole" / "checkpoint_stage_1")[6])
+    [found] = [read_checkpoint(Path(run["network"])) for run in compared["runs"] if run["passes"] == 6]
+    assert {name for name in expected if not np.array_equal(found[name], expected[name])} == set()
+
+
+@pytest.mark.slow
+def test_the_peak_is_chosen_on_the_first_seed_and_kept_and_is_none_that_diverges(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(methods, "PEAK_FACTORS", (1e30, 1.0, 2.0))
+    runs = [folder / f"run_{seed}" for seed in (3, 4)]
+    found = library.compare("nowhere", runs, folder / "two.yaml", tmp_path, methods=["stage_2", "plain_for_total"])[
+        "runs"
+    ]
+    found = [run for run in found if run["method"] == "plain_for_total"]
+    assert "plain training with the peak 1e+29 is left out: seed 3" in caplog.text
+    assert found[0]["diverged"] == "with the peak 1e+29"
+    assert found[0]["seconds"] > sum(
+        read_stage_1(tmp_path / "seed_3" / "at_4" / f"plain_{rate}" / "checkpoint_stage_1").seconds
+        for rate in ("0.1", "0.2")
+    )
+    assert found[0]["choice"] in (0.1, 0.2)
+    assert found[1]["choice"] == found[0]["choice"]
+    trained = [sorted((tmp_path / f"seed_{seed}").glob("at_4/plain_*.yaml")) for seed in (3, 4)]
+    assert list(map(len, trained)) == [3, 1]
+    losses = [run["val_loss"] for run in found]
+    made = load_config(StageOneConfig, trained[1][0])
+    results = [tmp_path / f"seed_{seed}" / "at_4" / "stage_2" / "result.json" for seed in (3, 4)]
+    total = math.ceil(AT + passes_of(read_checksummed(results[1])))  # what choosing costs included
+    assert total > AT + PASSES
+    assert (made.epochs, made.schedule.total_epochs, made.schedule.name) == (total, total, "linear")
+    assert found[1]["passes"] == total
+    assert np.isfinite(losses).all()
+
+
+def test_a_rate_of_another_seed_that_diverges_here_is_replaced_and_what_has_no_network_is_told(
+    folder: Path, compared: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "out", tmp_path / "out")
+    write_compared(tmp_path / "out", 8, "plain_for_total", 0.9, at=AT, choice=0.1 * 1e30)
+
+    def compared_with(factor: float, **options: Any) -> dict[str, Any]:
+        monkeypatch.setattr(methods, "PEAK_FACTORS", (factor,))
+        return library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", **options)
+
+    summary = compared_with(1e30, methods=["plain_for_total"])
+    [left_out] = summary["diverged"]
+    assert left_out["method"] == "plain_for_total"
+    assert left_out["seconds"] > 0
+    assert "val_loss" not in left_out
+    said = "plain training, schedule made for this total, stage 1 to epoch 4, seed 3: training diverged with the peak "
+    assert f"{said}1e+29 (which seed 8 chose) and left no network in " in (tmp_path / "out" / "compare.md").read_text()
+    assert {row["method"]: row["n_seeds"] for row in summary["rows"]}["plain_for_total"] == 1  # seed 8
+
+    (tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_for_total.json").unlink()
+    summary = compared_with(1.0, methods=["plain_for_total"])
+    [found] = [run for run in summary["runs"] if (run["method"], run["seed"]) == ("plain_for_total", 3)]
+    assert (found["choice"], found["diverged"]) == (0.1, "with the peak 1e+29 (which seed 8 chose)")
+    alone = read_stage_1(Path(found["network"]).parent).seconds
+    assert found["seconds"] > alone  # the run that diverged, again from its beginning
+    assert f"{said}1e+29 (which seed 8 chose)." in (tmp_path / "out" / "compare.html").read_text()
+    assert summary["diverged"] == []
+
+
+def test_a_training_that_did_not_run_is_not_left_out_of_the_choice(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "out", tmp_path / "out")
+    busy = tmp_path / "out" / "seed_3" / f"at_{AT}" / "plain_0.05"
+    with FolderLock(busy, "--out"), pytest.raises(FaultError, match=r"plain_0\.05 ended with status 2"):
+        library.compare(
+            "nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path / "out", methods=["plain_for_total"]
+        )
+
+
+def test_the_average_is_one_of_snapshots_whatever_stage_2_starts_from(
+    folder: Path, compared: dict[str, Any], tmp_path: Path
+) -> None:
+    """Stage 2's start is the best network here, and stage 1's last weights are the worst."""
+    run = copied(folder / "run_3", tmp_path / "run")
+    last = full_checkpoints(run / "checkpoint_stage_1")[AT]
+    arrays = read_checkpoint(last)
+    write_checkpoint(last, arrays | {"0.weight": -arrays["0.weight"]})
+    [best] = [made["network"] for made in compared["runs"] if made["method"] == "plain_to_the_end"]
+    summary = library.compare(
+        "nowhere",
+        [run],
+        folder / "two.yaml",
+        tmp_path / "out",
+        methods=["last", "average"],
+        overrides=[f"start={best}"],
+    )
+    rows = {row["method"]: row for row in summary["runs"]}
+    assert rows["average"]["chosen"] != "last"
+    assert rows["average"]["val_loss"] < rows["last"]["val_loss"] / 2
+    assert rows["average"]["passes"] > AT
+    average = read_checkpoint(tmp_path / "out" / "seed_3" / f"at_{AT}" / "average.ckpt")["0.weight"]
+    snapshots = CheckpointSeries.open(run / "checkpoint_stage_1" / "checkpoint_pca").paths
+    taken = np.array([read_checkpoint(path)["0.weight"] for path in snapshots])
+    assert (average <= taken.max(0) + 1e-6).all()
+    assert (average >= taken.min(0) - 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ([], "stage 2: cooldown and choice"),
+        (["keep_best=false"], "stage 2: cooldown"),
+        (["search={}", "cooldown=null"], "stage 2: search and choice"),
+        (["search={}", "cooldown=null", "keep_best=false"], "stage 2: search"),
+        (["search={}"], "stage 2: search, cooldown and choice"),
+    ],
+)
+def test_stage_2_is_called_what_its_configuration_makes_it(folder: Path, options: list[str], title: str) -> None:
+    assert title_of("stage_2", load_config(StageTwoConfig, folder / "two.yaml", options)) == title
+
+
+@pytest.mark.slow
+def test_stage_2_is_what_its_configuration_makes_it_and_a_cooldown_has_as_many_passes(
+    folder: Path, tmp_path: Path
+) -> None:
+    published = ["cooldown=null", "keep_best=false"]
+    summary = library.compare(
+        "nowhere", [folder / "run_3"], folder / "search.yaml", tmp_path, methods=["cooldown"], overrides=published
+    )
+    rows = {row["method"]: row for row in summary["rows"]}
+    assert list(rows) == ["stage_2", "cooldown"]
+    assert [row["title"] for row in rows.values()] == ["stage 2: search", "cooldown in place of the search"]
+    searched, cooled = (
+        read_checksummed(tmp_path / "seed_3" / f"at_{AT}" / name / "result.json") for name in ("stage_2", "cooldown")
+    )
+    assert (searched["cooldown"], searched["basis"]["n_components"], "kept" in searched) == (None, 2, False)
+    equal = math.ceil(training_passes(searched, searched["epochs"]))
+    assert equal >= 2  # epochs that cost as much as the search with its trials
+    assert (cooled["basis"], cooled["epochs"], cooled["start"], "kept" in cooled) == (None, equal, "best", False)
+    assert cooled["cooldown"]["factor"] == 0.5
+
+
+@pytest.mark.slow
+def test_a_stage_1_of_two_ranks_goes_on_with_its_steps(folder: Path, tmp_path: Path) -> None:
+    """The ranks' batches are micro-batches here, because config.yaml does not tell the number of ranks."""
+    settings = TASK | STAGE_ONE | {"data": TASK["data"] | {"batch_size": 3}, "accumulation": 2}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(settings))
+    stage_1(tmp_path, tmp_path / "one.yaml", tmp_path / "one")
+    copied(tmp_path / "one", tmp_path / "two", accumulation=1)
+    made = {}
+    for name, accumulation in (("one", 2), ("two", 1)):
+        runs = library.compare(
+            "nowhere", [tmp_path / name], folder / "two.yaml", tmp_path / f"out_{name}",
+            methods=["stage_2", "plain_to_the_end"],
+            overrides=["data.batch_size=3", f"accumulation={accumulation}"],
+        )["runs"]  # fmt: skip
+        made[name] = {run["method"]: Path(run["network"]).read_bytes() for run in runs}
+    assert list(made["one"]) == ["stage_2", "plain_to_the_end"]
+    assert made["one"] == made["two"]
+
+
+@pytest.mark.slow
+def test_every_method_over_two_seeds(folder: Path, tmp_path: Path) -> None:
+    compare("nowhere", folder / "search.yaml", [folder / "run_3", folder / "run_4"], tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    assert [row["method"] for row in rows] == list(TITLES)
+    assert all(row["n_seeds"] == 2 and row["test"]["spread"] is not None for row in rows)
+
+
+@pytest.mark.slow
+def test_schedule_free_training_has_a_row_for_as_many_passes(folder: Path, tmp_path: Path) -> None:
+    """Its rates lie around r / (1 - momentum), and its network is the averaged point with BatchNorm re-estimated."""
+    rows = ["stage_2", "schedule_free", "plain_for_total"]
+    found = library.compare("nowhere", [folder / "run_3"], folder / "two.yaml", tmp_path, methods=rows)["runs"]
+    runs = {run["method"]: run for run in found}
+    assert runs["schedule_free"]["passes"] == runs["plain_for_total"]["passes"] >= runs["stage_2"]["passes"]
+    assert any(runs["schedule_free"]["choice"] == pytest.approx(rate) for rate in (0.5, 1.0, 2.0))
+    network = Path(runs["schedule_free"]["network"])
+    assert network.name == "network-final.ckpt"
+    made = load_config(StageOneConfig, network.parents[1] / "config.yaml")
+    assert made.optimizer.name == "schedule_free"
+    assert made.schedule.peak == runs["schedule_free"]["choice"]
