@@ -5,15 +5,16 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
+from dimred.checkpoints.folder import read_one
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
-from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry
+from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry, weight_files
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
 from dimred.errors import CheckpointError, SeriesError
@@ -110,14 +111,17 @@ class WeightMatrix:
         """
         layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
-            with open_checkpoint(row.checkpoint.path) as file:
+            with ExitStack() as opened:
+                descriptors: dict[Path, int] = {}  # of the shards, or of the only file
                 number, done = bisect_right(layout.offsets, start) - 1, 0
                 while done < target.size:
                     skip = start + done - layout.offsets[number]
                     count = min(layout.sizes[number] - skip, target.size - done)
                     if count > 0:
                         tensor = row.checkpoint.tensors[layout.names[number]]
-                        tensor.read_part(file.fileno(), skip, target[done : done + count])
+                        if tensor.file not in descriptors:
+                            descriptors[tensor.file] = opened.enter_context(open_checkpoint(tensor.file)).fileno()
+                        tensor.read_part(descriptors[tensor.file], skip, target[done : done + count])
                         done += count
                     number += 1
 
@@ -155,11 +159,11 @@ class WeightMatrix:
 
 def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     with reading(path):
-        size = path.stat().st_size
+        size = sum(file.stat().st_size for file in weight_files(path))
     if size != entry.bytes:
         raise CheckpointError(
             f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
             "leave it out with --skip-bad."
         )
     # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
-    return open_file(path, verify=not entry.digest)
+    return open_file(path, verify=False) if entry.digest else read_one(path)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, fields
@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dimred.checkpoints.checkpoint_io import SUFFIXES, write_checkpoint
+from dimred.checkpoints.folder import checkpoints_in
 from dimred.checkpoints.layout import WeightLayout, as_weight, vector_digest
+from dimred.checkpoints.order import epochs_and_steps
+from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
 from dimred.io.atomic import remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
@@ -25,7 +28,7 @@ _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckp
 class SnapshotEntry:
     """One snapshot of a series."""
 
-    file: str  # its name inside the folder
+    file: str  # its name inside the folder; without a manifest, it may be a folder
     step: int  # applied updates when it was taken, counted from the start of training
     epoch: int  # the epoch in which it was taken
     bytes: int  # size of the file
@@ -83,23 +86,34 @@ class CheckpointSeries:
             )
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str]) -> "CheckpointSeries":
-        """Open the series in a folder for reading; without a manifest, find files ``NAME-EPOCH_STEP.ckpt``.
+    def open(
+        cls, directory: str | os.PathLike[str], order: str = "step", *, argument: str = "directory"
+    ) -> "CheckpointSeries":
+        """Open the series in a folder for reading.
+
+        Args:
+            directory: a folder with a manifest; or any with checkpoints, as ``dimred merge`` takes them: files, or
+                folders with a file or shards each.
+            order: what orders checkpoints that no manifest lists; see ``epochs_and_steps``.
+            argument: what the user calls ``directory``, for errors.
 
         Raises:
-            SeriesError: the folder is missing, or has no snapshots, snapshots of several runs, or a damaged manifest.
+            SeriesError: the folder is missing, has snapshots of several runs, or a damaged manifest.
+            ConfigError: it has no checkpoints, or their names don't tell their order.
+            CheckpointError: a checkpoint is a pickle, or can't be read.
         """
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
         if where := snapshots_below(folder):
-            raise SeriesError(f"{folder} is not a folder of snapshots{where}.")
+            raise SeriesError(f"{argument} is {str(folder)!r}, which is not a folder of snapshots{where}.")
         series = cls.__new__(cls)
         series.directory, series.keep, series.prefix, series._writable = folder, None, "", False
         if (folder / MANIFEST).exists():
             series.layout, series.entries = read_manifest(folder / MANIFEST)
         else:
-            series.layout, series.entries = None, _scan_names(folder)
+            with reading(folder):
+                series.layout, series.entries = None, _without_manifest(folder, order, argument)
         return series
 
     @property
@@ -243,40 +257,16 @@ def _entry(item: Any) -> SnapshotEntry:
     return SnapshotEntry(**item)
 
 
-def _scan_names(directory: Path) -> tuple[SnapshotEntry, ...]:
-    """List the snapshots of a folder without a manifest, ordered by the numbers in their names, never by time."""
-    matches = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
-    if not matches:
-        raise SeriesError(
-            f"{directory} has no manifest.json and no file named like 'resnet-70_625.ckpt' (name-epoch_step); give the "
-            "folder that stage 1 wrote its snapshots to."
-        )
-    prefixes = sorted({match["prefix"] for match in matches})
-    if len(prefixes) > 1:
-        raise SeriesError(
-            f"{directory} holds snapshots of several runs: {', '.join(map(repr, prefixes[:4]))}. Move each run to a "
-            "folder of its own."
-        )
-    keys = sorted((int(match["epoch"]), int(match["step"]), match.string) for match in matches)
-    for (*place, name), (*next_place, other) in pairwise(keys):
-        if place == next_place:
-            raise SeriesError(f"{directory} has {name!r} and {other!r}, of one epoch and step; move one of them away.")
-    steps = steps_since_start([(epoch, step) for epoch, step, _ in keys])
-    return tuple(
-        SnapshotEntry(name, step, epoch, (directory / name).stat().st_size)
-        for (epoch, _, name), step in zip(keys, steps, strict=True)
-    )
+def _without_manifest(directory: Path, order: str, argument: str) -> tuple[SnapshotEntry, ...]:
+    """List the checkpoints in a folder without a manifest, in the order of their names or as asked."""
+    files = {path: weight_files(path) for path in checkpoints_in(directory, argument)}
+    entries = [
+        SnapshotEntry(path.name, step, epoch, sum(file.stat().st_size for file in parts))
+        for (path, parts), (epoch, step) in zip(files.items(), epochs_and_steps(files, order), strict=True)
+    ]
+    return tuple(sorted(entries, key=lambda entry: entry.step))
 
 
-def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
-    """Compute steps since the start of training from the (epoch, step) in each file name.
-
-    MindSpore counts steps within an epoch, other frameworks from the start of training. If the steps don't increase
-    from file to file, they are taken as steps within an epoch, and the largest as an epoch's length. Epochs then count
-    from 0 if a file of epoch 0 has a step above 0, otherwise from 1.
-    """
-    steps = [step for _, step in sorted(keys)]
-    if all(before < after for before, after in pairwise(steps)):
-        return [step for _, step in keys]
-    first = 0 if any(epoch == 0 and step > 0 for epoch, step in keys) else 1
-    return [max(epoch - first, 0) * max(steps) + step for epoch, step in keys]
+def weight_files(path: Path) -> list[Path]:
+    """List the files that may hold the weights of a checkpoint, a file or a folder."""
+    return sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES) if path.is_dir() else [path]

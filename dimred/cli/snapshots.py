@@ -35,6 +35,9 @@ def pca(
         typer.Option(help="pca, or snapshots: Gram-Schmidt of the raw snapshots, for trainable averaging."),
     ] = "pca",
     last: Annotated[int | None, typer.Option(help="Take the last N snapshots only.")] = None,
+    order: Annotated[
+        str, typer.Option(help="Without a manifest: sort by step (numbers in the names), name or mtime.")
+    ] = "step",
     names_from: Annotated[
         Path | None,
         typer.Option(
@@ -59,7 +62,7 @@ def pca(
     from dimred.subspace.fit import fit_basis
     from dimred.subspace.gram_and_rows import plan_basis
 
-    series = CheckpointSeries.open(ckpt_dir).select(last)
+    series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
         n, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape

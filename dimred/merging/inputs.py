@@ -10,7 +10,7 @@ from pathlib import Path
 from dimred.averaging.mean import is_constant
 from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.checkpoints.folder import checkpoints_in, index_files, read_one
-from dimred.checkpoints.order import steps_from_names
+from dimred.checkpoints.order import check_order, epochs_and_steps
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, ConfigError, SeriesError, shown
@@ -20,7 +20,6 @@ from dimred.merging.lora import check_adapters
 _log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-ORDERS = ("step", "name", "mtime")
 _OF_FOLDERS = ("model", "adapter_model")  # names that say nothing about a file; its folder's name does
 
 
@@ -39,8 +38,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         SeriesError: there is only one checkpoint, or a manifest is damaged.
         CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.
     """
-    if order not in ORDERS:
-        raise ConfigError(f"--order is {order!r}; allowed: {', '.join(ORDERS)}")
+    check_order(order)
     given = listed(sources)
     if not given:
         raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
@@ -53,16 +51,14 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], "CHECKPOINTS")
-        found = [read_one(path) for path in dict.fromkeys(paths)]
+        found = [*{one.path: one for one in map(read_one, dict.fromkeys(paths))}.values()]
     if len(found) < 2:
         raise SeriesError(f"CHECKPOINTS is {given[0]!r}, which is one checkpoint; give two or more")
-    if order == "name":
-        found.sort(key=lambda checkpoint: str(checkpoint.path))
-    elif order == "mtime":
-        found.sort(key=lambda checkpoint: max(file.stat().st_mtime_ns for file in checkpoint.files))
-    if order != "step":
-        steps = list(range(1, len(found) + 1))
-    numbered = zip(found, steps or steps_from_names([checkpoint.path for checkpoint in found]), strict=True)
+    if steps is None or order != "step":
+        with reading(given[0]):
+            files = {checkpoint.path: checkpoint.files for checkpoint in found}
+            steps = [step for _, step in epochs_and_steps(files, order)]
+    numbered = zip(found, steps, strict=True)
     ordered = sorted((replace(checkpoint, step=step) for checkpoint, step in numbered), key=lambda one: one.step)
     check_adapters(ordered)
     for checkpoint in ordered[:-1]:

@@ -71,7 +71,7 @@ def test_checkpoints_can_be_ordered_by_name_or_time(tmp_path: Path) -> None:
 
 def test_the_decimals_of_a_loss_are_no_step(tmp_path: Path) -> None:
     write_named(tmp_path, "weights.01-0.52.safetensors", "weights.02-0.45.safetensors")
-    with pytest.raises(ConfigError, match="no number is in all names and different in each"):
+    with pytest.raises(ConfigError, match="2 numbers vary in the names"):
         open_checkpoints([tmp_path])
 
 
