@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from dimred.subspace.basis import SubspaceBasis as SubspaceBasis
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
+    from dimred.train_step.adamw import AdamW as AdamW
     from dimred.train_step.schedule_free import ScheduleFree as ScheduleFree
     from dimred.train_step.step import TrainStep as TrainStep
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdamW": "dimred.train_step.adamw",
     "CheckpointSeries": "dimred.checkpoints.series",
     "ScheduleFree": "dimred.train_step.schedule_free",
     "SnapshotCallback": "dimred.stages.snapshot_callback",

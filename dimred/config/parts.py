@@ -1,7 +1,8 @@
 """The sections of a stage's configuration: network, data, the parts of a step, schedule, search, checkpoints."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,22 +24,26 @@ from dimred.config.base import (
 N_COMPONENTS = 32  # directions to search in, unless a number is given
 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
+_OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
 _Spread = Annotated[float, Field(gt=0, le=255)]
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 _N_COMPONENTS = AliasChoices("n_components", "n_component")  # the second is the published recipe's
 
 
-def _known_or_own(name: str) -> str:
-    if name not in _NETWORKS and not re.match(OWN, name):
-        raise ValueError(f"allowed: {', '.join(_NETWORKS)}, or your own by package.module:factory")
+def _known_or_own(known: Sequence[str], name: str) -> str:
+    if name not in known and not re.match(OWN, name):
+        raise ValueError(f"allowed: {', '.join(known)}, or your own by package.module:factory")
     return name
+
+
+_network, _optimizer = partial(_known_or_own, _NETWORKS), partial(_known_or_own, _OPTIMIZERS)
 
 
 class ModelConfig(Strict):
     """The network, see ``dimred.models.resnet``."""
 
-    name: Annotated[str, AfterValidator(_known_or_own)] = "resnet50"
+    name: Annotated[str, AfterValidator(_network)] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, or your own, package.module:factory, which may take n_classes."""
     n_classes: Count = 1001
     """Number of outputs; for a classifier, at least the number of classes."""
@@ -182,8 +187,9 @@ class ScheduleConfig(Strict):
 class OptimizerConfig(Strict):
     """How gradients become updates, see ``dimred.train_step.optimizers``."""
 
-    name: Literal["momentum", "sgd", "adamw", "schedule_free"] = "momentum"
-    """The optimizer; adamw is MindSpore's AdamWeightDecay, without bias correction; schedule_free needs no stage 2."""
+    name: Annotated[str, AfterValidator(_optimizer)] = "momentum"
+    """The optimizer: momentum, sgd, adamw, schedule_free (which needs no stage 2), or your own by
+    package.module:factory, a function of the parameter groups and the learning rates."""
     momentum: Fraction | None = None
     """Momentum coefficient, for momentum (0.9 if null) and sgd (0 if null)."""
     nesterov: bool | None = None
@@ -193,7 +199,7 @@ class OptimizerConfig(Strict):
     beta2: Fraction | None = None
     """For adamw: decay of the second moment; 0.999 if null."""
     eps: Positive | None = None
-    """For adamw: number added to the root of the second moment; 0.000001 if null."""
+    """For adamw: number added to the root of the second moment; 1e-8 if null."""
     beta: OpenFraction | None = None
     """For schedule_free: share of the averaged point in the point at which gradients are taken; 0.9 if null."""
     weight_decay: Fraction = 1e-4

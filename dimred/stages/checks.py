@@ -20,6 +20,7 @@ from dimred.stages.estimates import check_search_memory, check_space, disk_of_st
 from dimred.stages.parent import Handover, check_same_task, read_handover
 from dimred.stages.run_folder import check_run_folder
 from dimred.stages.states import RunStates, read_full_checkpoint
+from dimred.stages.steps import build_optimizer
 from dimred.stages.task import build_splits
 from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import check_arrays
@@ -56,7 +57,7 @@ def check_stage_1(
     resume: bool,
     ranks: Ranks,
 ) -> tuple[dict[str, Batches], tuple[Arrays, int] | None]:
-    """Check the data, the folder, the free space, the callback, and the checkpoint to begin with.
+    """Check the data, the folder, the free space, callback and optimizer, and the checkpoint to begin with.
 
     Returns:
         Split -> this rank's part of it; and the arrays of that checkpoint with its epoch, None without one.
@@ -65,6 +66,7 @@ def check_stage_1(
         ConfigError: there is a problem; the message lists all of them.
     """
     problems, images = _problems_of_run(settings, data, out, resume, ranks, disk_of_stage_1(settings, network))
+    problems.collect(lambda: build_optimizer(settings.optimizer, network, [0.0]))
     first = None
     if go_on_from is not None:
         first = problems.collect(lambda: read_full_checkpoint(go_on_from, named_weights("--from", go_on_from)))

@@ -116,7 +116,7 @@ def read_handover(
     place = checkpoint_place(weights) if cooldown.rate is None else None
     steps = place.steps_per_epoch if place else None
     found = Handover(cooldown.factor, cooldown.schedule, optimizer, rate, 0, source, steps)
-    needed = state_parameters(build_optimizer(optimizer, network, 0.0))
+    needed = state_parameters(build_optimizer(optimizer, network, [0.0]))
     if own is not None and any(parameter.name not in arrays for parameter in needed):
         return found._replace(taken_from=f"{source}; its state begins anew")
     check_arrays(needed, arrays, typed)

@@ -24,7 +24,7 @@ from dimred.stages.records import MetricsLog
 from dimred.stages.run_folder import Session
 from dimred.stages.states import RunState
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import last_rate, weights_to_use
+from dimred.train_step.optimizers import is_rate, last_rate, weights_to_use
 from dimred.vectors.parameters import from_arrays, preserved, to_arrays
 
 _log = logging.getLogger(__name__)
@@ -242,4 +242,4 @@ def loss_text(loss: float | None) -> str:
 
 def parameters_to_save(step: nn.Cell) -> list[Parameter]:
     """Return every parameter of a step but the learning rates, which are made again from the configuration."""
-    return [parameter for parameter in step.get_parameters() if parameter.name != "learning_rate"]
+    return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

@@ -14,6 +14,7 @@ from dimred.config import (
     StageOneConfig,
 )
 from dimred.distributed.ranks import ALONE, Ranks
+from dimred.models.factory import load_factory
 from dimred.stages.task import build_loss
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
@@ -66,8 +67,14 @@ def build_rates(schedule: ScheduleConfig, steps_per_epoch: int, n_epochs: int) -
 
 
 def build_optimizer(config: OptimizerConfig, network: nn.Cell, rates: float | Sequence[float]) -> nn.Optimizer:
-    """Build the optimizer of the network's trainable weights, with its decay groups."""
-    return make_optimizer(config.name, network.trainable_params(), rates, **config.model_dump(exclude={"name"}))
+    """Build the optimizer of the network's trainable weights, with its decay groups; a user's own by its factory.
+
+    Raises:
+        ConfigError: an option does not go with the optimizer, or a user's own can't be found or used.
+    """
+    factory = load_factory(config.name, "optimizer.name") if ":" in config.name else None
+    options = config.model_dump(exclude={"name"})
+    return make_optimizer(config.name, network.trainable_params(), rates, factory=factory, **options)
 
 
 def build_train_step(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int, ranks: Ranks = ALONE) -> TrainStep:

@@ -1,14 +1,17 @@
 """Make and check optimizers, with weight-decay groups, and read their state."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, nn
 
 from dimred.errors import ConfigError, shown
+from dimred.train_step.adamw import AdamW
 from dimred.train_step.schedule_free import ScheduleFree
 
 UPDATES = "global_step"  # the count of updates in the state of every MindSpore optimizer; snapshots don't hold it
@@ -31,7 +34,7 @@ def decay_groups(parameters: Sequence[Parameter], weight_decay: float, no_decay:
 _OPTIMIZERS: dict[str, tuple[Callable[..., nn.Optimizer], dict[str, Any]]] = {
     "momentum": (nn.Momentum, {"momentum": 0.9}),  # its use_nesterov does nothing on CPU; sgd has one that works
     "sgd": (nn.SGD, {"momentum": 0.0, "nesterov": False}),
-    "adamw": (nn.AdamWeightDecay, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}),
+    "adamw": (AdamW, {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}),
     "schedule_free": (ScheduleFree, {"beta": 0.9}),
 }
 OPTIMIZER_NAMES = tuple(_OPTIMIZERS)
@@ -44,41 +47,72 @@ def make_optimizer(
     *,
     weight_decay: float = 0.0,
     no_decay: Sequence[str] = (),
+    factory: Callable[..., Any] | None = None,
     **options: float | bool | None,
 ) -> nn.Optimizer:
     """Make an optimizer over the parameters, with weight decay on those that decay.
 
     ``momentum``       v <- momentum v + g + decay w;  w <- w - rate v
     ``sgd``            the same, but momentum is 0 by default; with nesterov w <- w - rate (g + decay w + momentum v)
-    ``adamw``          MindSpore's ``nn.AdamWeightDecay``: decoupled decay, no bias correction
+    ``adamw``          ``AdamW``
     ``schedule_free``  ``ScheduleFree``
 
     Args:
-        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``.
+        name: ``momentum``, ``sgd``, ``adamw``, ``schedule_free``; or of ``factory``, for the errors.
         parameters: the trainable parameters.
         rates: the learning rate, or a sequence with one for each update.
         weight_decay: weight decay of the parameters that decay, 0 <= weight_decay < 1.
         no_decay: name patterns of the parameters that don't decay, such as ``*bias``.
+        factory: makes any other optimizer from the parameter groups and the rates; it has no options.
         options: ``momentum`` for ``momentum`` and ``sgd``; ``nesterov`` for ``sgd``; ``beta1``, ``beta2`` and ``eps``
             for ``adamw``; ``beta`` for ``schedule_free``. None stands for the default.
 
     Raises:
-        ConfigError: the optimizer does not have a given option, or ``nesterov`` is true but the momentum is 0.
+        ConfigError: the optimizer does not have a given option; ``nesterov`` is true but the momentum is 0; or
+            ``factory`` fails, or makes something that is not an optimizer of these parameters with these rates.
     """
-    cell, defaults = _OPTIMIZERS[name]
+    cell, defaults = _OPTIMIZERS[name] if factory is None else (factory, {})
     chosen = dict(defaults)
     for option, value in options.items():
         if value is None:
             continue
         if option not in defaults:
-            has = ", ".join(defaults)
-            raise ConfigError(f"optimizer.{option} is not an option of {name}; it has {has}: set it to null")
+            has = "it has " + ", ".join(defaults) if defaults else "set it in the factory"
+            raise ConfigError(f"optimizer.{option} is not an option of {name}; {has}: set it to null")
         chosen[option] = value
     if chosen.get("nesterov") and not chosen["momentum"]:
         raise ConfigError("optimizer.nesterov is true, which needs an optimizer.momentum above 0")
     groups = decay_groups(parameters, weight_decay, no_decay)
     rates = rates if isinstance(rates, float | int) else [float(rate) for rate in rates]
-    return cell(groups, rates, **chosen)
+    if factory is None:
+        return cell(groups, rates, **chosen)
+    try:
+        optimizer = factory(groups, rates)
+    except Exception as error:
+        raise ConfigError(
+            f"optimizer.name is {name!r}, which failed with {type(error).__name__}: {error}. It is called with the "
+            "parameter groups and the learning rates, a list with one for each update"
+        ) from error
+    _check_own(name, optimizer, parameters, rates)
+    return optimizer
+
+
+def _check_own(name: str, optimizer: Any, parameters: Sequence[Parameter], rates: Any) -> None:
+    """Check that a user's own optimizer has all the parameters, and the schedule of rates."""
+    start = f"optimizer.name is {name!r}, which returned "
+    if not isinstance(optimizer, nn.Optimizer):
+        raise ConfigError(f"{start}{type(optimizer).__name__}; it must return an nn.Optimizer")
+    if {id(weight) for weight in optimizer.parameters} != {id(weight) for weight in parameters}:
+        raise ConfigError(
+            f"{start}an optimizer of {len(optimizer.parameters)} parameters; it must be one of the {len(parameters)} "
+            "in the groups that it is called with"
+        )
+    n_rates = {parameter.size for parameter in optimizer.get_parameters() if is_rate(parameter)}
+    if n_rates != {np.size(rates)}:
+        raise ConfigError(
+            f"{start}an optimizer without the {np.size(rates)} learning rates that it is called with, one for each "
+            "update; give them to the nn.Optimizer as its learning_rate"
+        )
 
 
 def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> None:
@@ -108,6 +142,11 @@ def check_optimizer(optimizer: nn.Optimizer, trainable: Sequence[Parameter]) -> 
             )
 
 
+def is_rate(parameter: Parameter) -> bool:
+    """Return whether a parameter of an optimizer holds its learning rates, or those of a group with its own."""
+    return re.fullmatch("learning_rate(_group_[0-9]+)?", parameter.name) is not None
+
+
 def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[None]:
     """Put the weights to evaluate and keep into the network inside the block.
 
@@ -120,14 +159,12 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
     """Return an optimizer's state, such as momenta and the count of updates, without weights and rates."""
     weights = {id(weight) for weight in optimizer.parameters}
     return [
-        parameter
-        for parameter in optimizer.get_parameters()
-        if id(parameter) not in weights and parameter.name != "learning_rate"
+        parameter for parameter in optimizer.get_parameters() if id(parameter) not in weights and not is_rate(parameter)
     ]
 
 
 def last_rate(optimizer: nn.Optimizer) -> float:
-    """Return the rate of the latest update of an optimizer from ``make_optimizer``; before any, the first rate."""
-    rates = next(one for one in optimizer.get_parameters() if one.name == "learning_rate").asnumpy().reshape(-1)
+    """Return the rate of the latest update of an optimizer, in its first group; before any, the first rate."""
+    rates = next(filter(is_rate, optimizer.get_parameters())).asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])

@@ -42,7 +42,7 @@ class LossScaleTwin:
 class Optimizer:
     """One update rule over a list of arrays, each with its own weight decay."""
 
-    def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-6, beta=0.9):
+    def __init__(self, name, decays, rates, momentum=None, nesterov=False, beta1=0.9, beta2=0.999, eps=1e-8, beta=0.9):
         self.name, self.decays, self.rates = name, decays, rates
         self.momentum = {"momentum": 0.9, "sgd": 0.0}.get(name, 0.0) if momentum is None else momentum
         self.nesterov, self.beta1, self.beta2, self.eps, self.beta = nesterov, beta1, beta2, eps, beta
@@ -69,8 +69,9 @@ class Optimizer:
             return w - rate * (g + self.momentum * self.first[i] if self.nesterov else self.first[i])
         self.first[i] = self.beta1 * self.first[i] + (1 - self.beta1) * g
         self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
-        # Loshchilov & Hutter (2019), algorithm 2, without lines 9 and 10 (bias correction)
-        return w - rate * (self.first[i] / (np.sqrt(self.second[i]) + self.eps) + decay * w)
+        m = self.first[i] / (1 - self.beta1**self.t)  # Loshchilov & Hutter (2019), algorithm 2, lines 9, 10 and 12
+        v = self.second[i] / (1 - self.beta2**self.t)
+        return w - rate * (m / (np.sqrt(v) + self.eps) + decay * w)
 
     def _schedule_free(self, i, w, g, decay):
         """Follow Defazio et al. (2024), algorithm 1: compute z and x from all rates and gradients so far."""

@@ -24,6 +24,7 @@ OPTIONS = [
     ("sgd", {"momentum": 0.8}),
     ("adamw", {}),
     ("adamw", {"beta1": 0.5, "beta2": 0.9, "eps": 1e-3}),
+    ("adamw", {"beta1": 0.0, "beta2": 0.0, "eps": 1e-3}),
     ("schedule_free", {}),
     ("schedule_free", {"beta": 0.5}),
 ]

@@ -1,0 +1,103 @@
+"""AdamW: Adam with weight decay that is decoupled from the gradient."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from dimred.errors import check_number
+
+_each = ops.HyperMap()  # a graph compiles it much faster than a loop
+
+
+class AdamW(nn.Optimizer):
+    """AdamW (Loshchilov & Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2).
+
+    With the rate r_t of update t = 1, 2, ..., and the gradient g::
+
+        m <- beta1 m + (1 - beta1) g
+        v <- beta2 v + (1 - beta2) g^2
+        w <- w - r_t ((m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + decay w)
+
+    ``nn.AdamWeightDecay`` of MindSpore leaves the bias correction, the factors with t, out. t is one more than
+    ``global_step``, which a checkpoint of the optimizer holds.
+
+    Args:
+        params: parameters, or groups with their own ``weight_decay`` and ``lr``.
+        learning_rate: a number, or a list with one per update.
+        beta1, beta2: decays of the first and second moment, 0 <= beta < 1.
+        eps: number added to the root of the second moment, above 0.
+        weight_decay: the factor called decay above, of at least 0.
+
+    Raises:
+        ConfigError: ``beta1``, ``beta2``, ``eps`` or ``weight_decay`` is not in its range.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Any],
+        learning_rate: float | list[float] = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ):
+        check_number("beta1", beta1, at_least=0, below=1)
+        check_number("beta2", beta2, at_least=0, below=1)
+        check_number("eps", eps, above=0)
+        if not isinstance(weight_decay, nn.Cell):  # MindSpore takes a cell for a decay that changes
+            check_number("weight_decay", weight_decay, at_least=0)
+            weight_decay = float(weight_decay)
+        super().__init__(learning_rate, params, weight_decay)
+        self.beta1, self.beta2, self.eps = float(beta1), float(beta2), float(eps)
+        self.log_beta1, self.log_beta2 = _log_as_float32(beta1), _log_as_float32(beta2)
+        self.first_moments = self.parameters.clone(prefix="adamw_m", init="zeros")
+        self.second_moments = self.parameters.clone(prefix="adamw_v", init="zeros")
+        self.n_parameters = len(self.parameters)
+        self.adam = ops.Adam()
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> bool:
+        rates, decays = self.get_lr(), self.get_weight_decay()
+        if not self.is_group_lr:
+            rates = (rates,) * self.n_parameters
+        if not self.is_group:
+            decays = (decays,) * self.n_parameters
+        t = (self.global_step + 1).astype(ms.float32).reshape(())
+        # 1 - beta^t in float32 would lose four digits of 1 - 0.999.
+        root = ops.sqrt(-ops.expm1(t * self.log_beta2))
+        factor = root / -ops.expm1(t * self.log_beta1)
+        done = _each(
+            ops.partial(self._update, factor, self.eps * root), rates, decays, self.decay_flags,
+            self.parameters, self.first_moments, self.second_moments, gradients,
+        )  # fmt: skip
+        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        return ops.depend(True, done)
+
+    def _update(
+        self,
+        factor: Tensor,
+        eps: Tensor,
+        rate: Any,
+        decay: Any,
+        decays: bool,
+        weight: Parameter,
+        first_moment: Parameter,
+        second_moment: Parameter,
+        gradient: Tensor,
+    ) -> bool:
+        if decays:
+            ops.assign(weight, weight * (1.0 - rate * decay))
+        # With both powers 0 the kernel corrects nothing; rate and eps have the correction already.
+        self.adam(
+            weight, first_moment, second_moment, 0.0, 0.0, rate * factor, self.beta1, self.beta2, eps, gradient
+        )  # fmt: skip
+        return True
+
+
+def _log_as_float32(beta: float) -> float:
+    """Return log beta of the float32 number that the kernel gets; the log of 0 is -inf."""
+    rounded = float(np.float32(beta))
+    return math.log(rounded) if rounded > 0 else -math.inf
