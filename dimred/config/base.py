@@ -33,6 +33,13 @@ OWN = r"^[\w.]+:[\w.]+$"
 STARTS = ("best", "mean", "last")
 
 
+def known_or_own(known: Sequence[str], name: str) -> str:
+    """Refuse a name that is neither known nor ``package.module:factory``."""
+    if name not in known and not re.match(OWN, name):
+        raise ValueError(f"allowed: {', '.join(known)}, or your own by package.module:factory")
+    return name
+
+
 def _own(name: str) -> str:
     if not re.match(OWN, name):
         raise ValueError("name your own by package.module:factory, or null")

@@ -1,7 +1,6 @@
 """The sections of a stage's configuration: network, data, the parts of a step, schedule, search, checkpoints."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,6 @@ from pydantic import AfterValidator, AliasChoices, Field, field_validator, model
 
 from dimred.config.base import (
     NO_DECAY_PATTERNS,
-    OWN,
     Count,
     Epochs,
     Fraction,
@@ -19,6 +17,7 @@ from dimred.config.base import (
     Own,
     Positive,
     Strict,
+    known_or_own,
 )
 
 N_COMPONENTS = 32  # directions to search in, unless a number is given
@@ -31,19 +30,10 @@ _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
 _N_COMPONENTS = AliasChoices("n_components", "n_component")  # the second is the published recipe's
 
 
-def _known_or_own(known: Sequence[str], name: str) -> str:
-    if name not in known and not re.match(OWN, name):
-        raise ValueError(f"allowed: {', '.join(known)}, or your own by package.module:factory")
-    return name
-
-
-_network, _optimizer = partial(_known_or_own, _NETWORKS), partial(_known_or_own, _OPTIMIZERS)
-
-
 class ModelConfig(Strict):
     """The network, see ``dimred.models.resnet``."""
 
-    name: Annotated[str, AfterValidator(_network)] = "resnet50"
+    name: Annotated[str, AfterValidator(partial(known_or_own, _NETWORKS))] = "resnet50"
     """The network: resnet50, resnet18, resnet_small, or your own, package.module:factory, which may take n_classes."""
     n_classes: Count = 1001
     """Number of outputs; for a classifier, at least the number of classes."""
@@ -187,9 +177,8 @@ class ScheduleConfig(Strict):
 class OptimizerConfig(Strict):
     """How gradients become updates, see ``dimred.train_step.optimizers``."""
 
-    name: Annotated[str, AfterValidator(_optimizer)] = "momentum"
-    """The optimizer: momentum, sgd, adamw, schedule_free (which needs no stage 2), or your own by
-    package.module:factory, a function of the parameter groups and the learning rates."""
+    name: Annotated[str, AfterValidator(partial(known_or_own, _OPTIMIZERS))] = "momentum"
+    """momentum, sgd, adamw, schedule_free, or your own by package.module:factory, a function of groups and rates."""
     momentum: Fraction | None = None
     """Momentum coefficient, for momentum (0.9 if null) and sgd (0 if null)."""
     nesterov: bool | None = None
