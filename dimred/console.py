@@ -39,6 +39,10 @@ _UsageError: Any = typer.BadParameter.__base__  # Typer's own since 0.20, before
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="Folder with train/<class>/ and val/<class>/ images.")]
 Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", help="Stage 1's last full checkpoint.")]
 DeviceTarget = Annotated[Literal["Ascend", "CPU"], typer.Option(help="Kind of device to compute on.")]
+DeviceTargetIfGiven = Annotated[
+    Literal["Ascend", "CPU"] | None,
+    typer.Option(help="Kind of device to compute on; by default Ascend where MindSpore sees one, else CPU."),
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="key=value, in place of the configuration's.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")]
 FastDevRun = Annotated[

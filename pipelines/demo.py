@@ -21,8 +21,8 @@ from dimred.io.atomic import writable
 from dimred.io.checksums import read_checksummed
 from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS
-from dimred.launch.channel import StopSignals
 from dimred.launch.processes import start
+from dimred.launch.signals import StopSignals
 from dimred.report.page import Page, Picture, sentences, table
 from dimred.report.plots import plot_curve
 from dimred.report.record import choosing_passes, passes_of, training_passes

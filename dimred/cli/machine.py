@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from dimred import ISA_VARIABLE, __version__, has_avx512
-from dimred.console import Data, DeviceTarget, Overrides
+from dimred.console import Data, DeviceTargetIfGiven, Overrides
 from dimred.errors import ConfigError, DimredError, MissingPackageError
 from dimred.io.atomic import atomic_write, describe_os_error
 
@@ -35,8 +35,11 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    device_target: DeviceTarget = "CPU",
-    devices: Annotated[int, typer.Option(min=2, help="Number of ranks in the collective.")] = 2,
+    device_target: DeviceTargetIfGiven = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=2, help="Number of ranks in the collective; by default all Ascend devices, at least 2."),
+    ] = None,
     master_port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="Port to join the ranks through; a free one by default.")
     ] = None,
@@ -46,13 +49,16 @@ def doctor(
     If MindSpore, device, CANN and disk are fine, a training step and a collective follow, in half a minute. The
     exit status is 1 if a check failed; its line says how to fix that. The checks for Ascend were never run on a device.
 
-    Example: dimred doctor --device-target Ascend --devices 8
+    Example: dimred doctor
     """
+    from dimred.launch.devices import choose_devices
+
+    device_target, devices = choose_devices(device_target, devices)
     findings = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
     for finding in findings:
         _show(finding)
     if not any(finding.remedy for finding in findings if finding.what in _NEEDED_FOR_A_JOB):
-        for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", devices, master_port)):
+        for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", max(2, devices), master_port)):
             findings.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
             _show(findings[-1])
     n_wrong = sum(bool(finding.remedy) for finding in findings)
@@ -89,7 +95,7 @@ def _allowed(package: str) -> SpecifierSet:
 
 
 def _device(target: Literal["CPU", "Ascend"]) -> Finding:
-    from dimred.launch.job import ASCEND_DEVICE
+    from dimred.launch.devices import ASCEND_DEVICE
 
     if target == "Ascend" and not ASCEND_DEVICE.exists():
         told = f"Ascend, but {ASCEND_DEVICE} is missing"
@@ -175,8 +181,10 @@ def _last_line(
 def bench(
     data: Data,
     config: Annotated[Path, typer.Option(help="YAML file of stage 1, or a recipe such as digits.")],
-    devices: Annotated[int, typer.Option(min=1, help="Devices of this host.")] = 1,
-    device_target: DeviceTarget = "CPU",
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices of this host; by default all Ascend devices, or one CPU.")
+    ] = None,
+    device_target: DeviceTargetIfGiven = None,
     table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Markdown file: the row is added to its table, or begins one.")
     ] = None,
@@ -187,24 +195,36 @@ def bench(
     The first 10 of them warm up. A step includes the reading of its batch, but no evaluation and no snapshot. Nothing
     is kept.
 
-    Example: dimred bench ./imagenet --config imagenet --devices 8 --device-target Ascend --table bench.md
+    Example: dimred bench ./imagenet --config imagenet --table bench.md
     """
     from dimred.config import StageOneConfig, config_file, load_config
+    from dimred.launch.devices import choose_devices
 
     config = config_file(StageOneConfig, config).absolute()
     load_config(StageOneConfig, config, overrides or [])
     if not data.exists():
         raise ConfigError(f"DATA is {str(data)!r}, which is not found")
-    if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
-        raise ConfigError(f"--table is {str(table)!r}, which can't be a file; name one in a folder that exists")
+    before = [] if table is None else _lines_of_table(table)
+    device_target, devices = choose_devices(device_target, devices)
     arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
     arguments += [f"--set={override}" for override in overrides or []]
     found = json.loads(_last_line("bench", arguments, devices, device_target))
     *head, row = ("| " + " | ".join(map(str, cells)) + " |" for cells in (found, ["---"] * len(found), found.values()))
     print("\n".join([*head, row]))
     if table is not None:
-        before = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
         atomic_write(table, "\n".join(with_row(before, head, row)) + "\n")
+
+
+def _lines_of_table(table: Path) -> list[str]:
+    """Read the lines of the file for the row, none if it is new, and check that it can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=table.absolute().parent):  # the file is replaced as a whole, by another one
+            return table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    except UnicodeDecodeError:
+        raise ConfigError(f"--table is {str(table)!r}, which is not UTF-8 text; name a Markdown file") from None
+    except OSError as error:
+        why = error.strerror
+        raise ConfigError(f"--table is {str(table)!r}, which can't be written ({why}); name another file") from error
 
 
 def with_row(lines: list[str], head: list[str], row: str) -> list[str]:

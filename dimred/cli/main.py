@@ -4,9 +4,12 @@ import os
 import signal
 from types import FrameType
 
+from dimred.launch.environment import leave_cluster
+
 
 def app() -> None:
-    """Run ``dimred``; see ``run_app``."""
+    """Run ``dimred``; see ``run_app``. No command is a member of a cluster itself, whatever the environment says."""
+    leave_cluster()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, _interrupt)

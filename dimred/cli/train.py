@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dimred.console import AllowChange, Data, DeviceTarget, FastDevRun, Overrides, Resume, check_new_file
+from dimred.console import AllowChange, Data, DeviceTargetIfGiven, FastDevRun, Overrides, Resume, check_new_file
 from dimred.errors import ConfigError
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, full_checkpoint_beside, named_weights
 
@@ -39,9 +39,13 @@ def train(
     loss: Annotated[str | None, _named("Your own loss, such as mindspore.nn:MSELoss. Sets loss.")] = None,
     metric: Annotated[str | None, _named("Your own metric as package.module:factory. Sets metric.")] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices on all hosts together; by default 8, or those of the rank table.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Devices on all hosts together; by default those of the rank table, all Ascend devices, or one CPU.",
+        ),
     ] = None,
-    device_target: DeviceTarget = "Ascend",
+    device_target: DeviceTargetIfGiven = None,
     rank_table: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rank table to follow; see dimred rank-table.")
     ] = None,
@@ -74,11 +78,12 @@ def train(
     Stage 1 trains, and keeps a rolling series of weight snapshots. Stage 2 begins at WEIGHTS: it brings the rate to 0,
     searches in the subspace of the snapshots beside them, or both. It keeps the network with the lowest loss on val.
 
-    Example: dimred train stage-1 ./digits --config digits --device-target CPU --devices 1
+    Example: dimred train stage-1 ./digits --config digits
 
     Example: dimred train stage-2 ./imagenet device0_stage_1/checkpoint_stage_1/resnet50-70_625.ckpt
     """
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
+    from dimred.launch.devices import choose_devices
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
@@ -107,6 +112,10 @@ def train(
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
     if weights is not None and weights.parent.name == SNAPSHOTS:
         raise ConfigError(f"{named_weights('WEIGHTS', weights)} can't start stage 2")
+    if rank_table is None:
+        device_target, devices = choose_devices(device_target, devices, nodes=nodes)
+    else:
+        device_target = device_target or "Ascend"  # only Ascend's devices have a table
     arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]

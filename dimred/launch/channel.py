@@ -1,4 +1,4 @@
-"""A rank's reports to its launcher over a socket pair, the detection of stalls from these reports, and stop signals.
+"""A rank's reports to its launcher over a socket pair, and the detection of stalls from these reports.
 
 Each packet is a JSON list: ["at", DOING, STEP], ["alive"], ["bar", NAME, TOTAL, DONE, STATUS] or ["refused", WHY].
 """
@@ -7,17 +7,13 @@ import json
 import logging
 import math
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from dimred.console import LiveBar
-from dimred.errors import StoppedError
-from dimred.io.atomic import stop_waiting
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +44,11 @@ def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> b
     return False
 
 
+def has_launcher() -> bool:
+    """Return whether this process is a rank that a launcher started."""
+    return _launcher is not None
+
+
 def tell_refusal(why: str) -> bool:
     """Send the launcher the reason why this rank refuses to begin; the launcher prints it once for all ranks.
 
@@ -76,7 +77,7 @@ class _SignsOfLife(logging.Handler):
         tell_alive()
 
 
-if _launcher is not None:
+if has_launcher():
     logging.getLogger("dimred").addHandler(_SignsOfLife())
 
 
@@ -185,81 +186,3 @@ class StallDetector:
 
 def _named(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a run: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as by ``nohup``."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
-
-
-@contextmanager
-def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the stop signals with ``handler`` inside the block, and restore the earlier handlers afterwards."""
-    before = {number: signal.signal(number, handler) for number in stop_signals()}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-@contextmanager
-def postponed() -> Iterator[None]:
-    """Postpone the stop signals until the block ends; then the earlier handlers are called."""
-    received: list[int] = []
-    try:
-        with handled(lambda number, frame: received.append(number)):
-            yield
-    finally:
-        for number in received:
-            signal.raise_signal(number)
-
-
-class StopSignals:
-    """A context in which the stop signals raise ``StoppedError``; inside ``held`` the first one is only noted.
-
-    Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
-    passes on what this process has already received. The launcher ends a rank that takes too long.
-
-    Attributes:
-        received: number of the first signal, or None.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._held = False
-        self._handled = ExitStack()
-
-    def __enter__(self) -> "StopSignals":
-        self._handled.enter_context(handled(self._handle))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handled.close()
-        stop_waiting.clear()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self.received is not None:
-            raise StoppedError(self.received)
-
-    def reinstall(self) -> None:
-        """Install the handlers again, because MindSpore replaces that of ctrl-C when it compiles or begins an epoch."""
-        for number in stop_signals():
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        stop_waiting.set()
-        if self.received is None:
-            self.received, waits = number, self._held
-        else:
-            waits = _launcher is not None
-        if not waits:
-            raise StoppedError(number)

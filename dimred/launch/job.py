@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from dimred.errors import ConfigError, MissingPackageError
 from dimred.io.run_names import RANK_LOG, results_in
+from dimred.launch.devices import ASCEND_DEVICE, Target
 from dimred.launch.rank_table import Device, read_rank_table
 
 _LOOPBACK = "127.0.0.1"
@@ -19,7 +19,6 @@ _USUAL_PORT = 8118  # MindSpore's own launcher uses it too
 _SECONDS_TO_JOIN = 600  # hosts are started by hand, one after the other
 _SCHEDULER = "from mindspore import communication; communication.init()"  # returns when all ranks have ended
 OF_SCHEDULER = {"MS_ROLE": "MS_SCHED"}  # the scheduler's variables in addition to Job.environment
-ASCEND_DEVICE = Path("/dev/davinci_manager")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Job:
     node_rank: int  # number of this host
     master_addr: str  # address of host 0, where the ranks find each other
     master_port: int
-    device_target: Literal["CPU", "Ascend"]
+    device_target: Target
     rank_table: Path | None = None
     table: tuple[Device, ...] = ()  # the rank table's rows by rank; empty without one
 
@@ -147,7 +146,7 @@ def make_job(
     *,
     out: Path,
     devices: int | None,
-    device_target: Literal["CPU", "Ascend"],
+    device_target: Target,
     rank_table: Path | None = None,
     nodes: int | None = None,
     node_rank: int | None = None,
@@ -156,13 +155,12 @@ def make_job(
 ) -> Job:
     """Make a job from the options of a command (see ``Job``); None stands for an option that was not given.
 
-    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address. Without a table there
-    are by default 8 devices on one host. The default port is a free one for one host, and 8118 for several, because
-    they have to agree on it.
+    A rank table gives the devices, the hosts and, unless ``master_addr`` does, host 0's address, if that is in it.
+    The default port is a free one for one host, and 8118 for several, because they have to agree on it.
 
     Raises:
-        ConfigError: a number is out of range, the rank table is wrong or contradicts an option, or there are several
-            hosts and the address of host 0 or the number of this host is missing.
+        ConfigError: a number is out of range or missing, the rank table is wrong or contradicts an option, or there are
+            several hosts and the address of host 0 or the number of this host is missing.
     """
     table: list[Device] = []
     if rank_table is not None:
@@ -170,8 +168,10 @@ def make_job(
         servers = list(dict.fromkeys(device.server_id for device in table))  # in the order of their ranks
         if nodes not in (None, len(servers)):
             raise ConfigError(f"--nodes is {nodes}, but --rank-table has {len(servers)} servers")
-        devices, nodes, master_addr = len(table), len(servers), master_addr or servers[0]
-    devices, nodes = 8 if devices is None else devices, nodes or 1
+        devices, nodes, master_addr = len(table), len(servers), master_addr or table[0].host
+    if devices is None:
+        raise ConfigError("--devices is missing, and no --rank-table lists the devices; give one of them")
+    nodes = nodes or 1
     if devices % nodes:
         raise ConfigError(f"--devices is {devices}, all nodes together; it must be a multiple of --nodes {nodes}")
     if nodes > 1 and (node_rank is None or master_addr is None):

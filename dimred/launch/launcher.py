@@ -17,9 +17,11 @@ from typing import Any
 from dimred.console import LiveBar
 from dimred.errors import DimredError
 from dimred.io.run_names import ENVIRONMENT_LOG, RANK_LOG, SCHEDULER_LOG
-from dimred.launch.channel import StallDetector, handled
+from dimred.launch.channel import StallDetector
+from dimred.launch.environment import without_cluster
 from dimred.launch.job import OF_SCHEDULER, Job
 from dimred.launch.processes import Child, LogTail, make_folders, remove_folders, show
+from dimred.launch.signals import handled
 
 _WAIT_SECONDS = 0.1
 _SECONDS_TO_SAVE = 60.0  # between SIGTERM and SIGKILL
@@ -109,7 +111,7 @@ class _Watch:
         return 0
 
     def _start(self) -> None:
-        job, every = self._job, os.environ | self._job.environment()
+        job, every = self._job, without_cluster(os.environ) | self._job.environment()
         if job.has_scheduler:
             # Slurm and systemd send signals to every process of a job; the ranks need the scheduler while they save.
             command, log = job.scheduler_command(), self._scheduler_log.path

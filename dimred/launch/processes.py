@@ -17,8 +17,10 @@ from typing import Any, TextIO
 from dimred.errors import ConfigError
 from dimred.io.atomic import remove, writable
 from dimred.io.run_names import NOT_RESULTS
-from dimred.launch.channel import LAUNCHER, postponed, stop_signals
+from dimred.launch.channel import LAUNCHER
+from dimred.launch.environment import without_cluster
 from dimred.launch.job import Job
+from dimred.launch.signals import postponed, stop_signals
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_MESSAGE = 65_536  # bytes
@@ -133,10 +135,10 @@ def start(running: ExitStack, command: Sequence[object], log: Path | None = None
         command: program and arguments.
         log: file to append its output to; None for the output of this process.
     """
-    file = None if log is None else running.enter_context(log.open("a"))
+    file, environment = None if log is None else running.enter_context(log.open("a")), without_cluster(os.environ)
     with postponed():  # a signal between the start and the callbacks would leave the program running
         bound = [sys.executable, "-I", "-S", "-c", _ENDS_WITH, str(os.getpid()), *map(str, command)]
-        process = subprocess.Popen(bound, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(bound, env=environment, stdout=file, stderr=file, start_new_session=True)
         running.callback(process.wait)
         running.callback(process.terminate)
     return process

@@ -1,5 +1,10 @@
-"""Rank tables, from which Ascend's collective library learns which device of which server each rank runs on."""
+"""Rank tables, from which Ascend's collective library learns which device of which server each rank runs on.
 
+The format is that of Huawei's HCCL user guide, "Rank Table Configuration": version 1.0, and version 1.2 for Atlas A3,
+whose servers are joined to super pods.
+"""
+
+import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,23 +17,42 @@ from dimred.errors import ConfigError, shown
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a table has about 100 for each device
 _Number = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
+_Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class _DeviceRow(BaseModel, coerce_numbers_to_str=True):
     device_id: _Number
     device_ip: IPvAnyAddress
     rank_id: _Number
+    super_device_id: Annotated[str, Field(pattern="^[0-9]{1,20}$")] | None = None  # its number in the super pod
 
 
-class _ServerRow(BaseModel):
-    server_id: IPvAnyAddress
+class _ServerRow(BaseModel, coerce_numbers_to_str=True):
+    server_id: _Name
+    host_ip: IPvAnyAddress | None = None
     device: Annotated[list[_DeviceRow], Field(min_length=1)]
+
+    @property
+    def host(self) -> str | None:
+        """Return the server's address, which may be its name too; None if the table does not have it."""
+        address = str(self.host_ip or self.server_id)
+        return address if _is_address(address) else None
+
+
+class _ServerOfPod(BaseModel, coerce_numbers_to_str=True):
+    server_id: _Name
+
+
+class _SuperPod(BaseModel, coerce_numbers_to_str=True):
+    super_pod_id: _Name
+    server_list: Annotated[list[_ServerOfPod], Field(min_length=1)]
 
 
 class _Table(BaseModel, coerce_numbers_to_str=True):
-    version: Literal["1.0"]
+    version: Literal["1.0", "1.2"]
     server_count: _Number
     server_list: Annotated[list[_ServerRow], Field(min_length=1)]
+    super_pod_list: list[_SuperPod] = []
     status: Literal["completed"]
 
 
@@ -36,13 +60,14 @@ class Device(NamedTuple):
     """A device of a rank table."""
 
     rank: int  # over all servers, from 0
-    server_id: str  # address of its server
+    server_id: str  # name of its server, often the address
     device_id: int  # its number on the server
     device_ip: str  # address of its own network card
+    host: str | None  # address of its server; None if the table does not have it
 
 
 def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[str, Any]:
-    """Make a table, to be written as JSON, from the addresses of the servers and of all their devices.
+    """Make a table of version 1.0, to be written as JSON, from the addresses of the servers and of all their devices.
 
     Ranks are numbered server by server, in the order of ``device_ips``; each server's devices are numbered from 0.
 
@@ -59,6 +84,9 @@ def make_rank_table(servers: Sequence[str], device_ips: Sequence[str]) -> dict[s
         {"device_id": str(rank % n), "device_ip": address, "rank_id": str(rank)}
         for rank, address in enumerate(device_ips)
     ]
+    for server in servers:
+        if not _is_address(server):
+            raise ConfigError(f"--servers has {shown(server)}, which is not an IPv4 or IPv6 address")
     in_list = [
         {"server_id": server, "device": ranks[number * n : (number + 1) * n], "host_nic_ip": "reserve"}
         for number, server in enumerate(servers)
@@ -94,15 +122,24 @@ def _devices(content: Any, refusal: str, n_devices: int | None = None) -> list[D
     try:
         table = _Table.model_validate(content)
         problems = list(_disagreements(table.server_list, int(table.server_count), n_devices))
+        problems += _disagreements_of_pods(table) if table.version == "1.2" else []
     except ValidationError as error:
         problems = [_in_words(problem) for problem in error.errors(include_url=False, include_context=False)]
     if problems:
         raise ConfigError(f"{refusal}:\n" + "\n".join(problems))
     return sorted(
-        Device(int(row.rank_id), str(server.server_id), int(row.device_id), str(row.device_ip))
+        Device(int(row.rank_id), server.server_id, int(row.device_id), str(row.device_ip), server.host)
         for server in table.server_list
         for row in server.device
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _in_words(problem: Any) -> str:
@@ -132,6 +169,31 @@ def _disagreements(servers: Sequence[_ServerRow], server_count: int, n_devices: 
                 f"{where} has the ranks {', '.join(map(str, ranks))}; it must have {first} to "
                 f"{first + per_server - 1}, because all servers have equally many, numbered server by server"
             )
+
+
+def _disagreements_of_pods(table: _Table) -> Iterator[str]:
+    """Yield what is wrong with the super pods of a table of version 1.2: each server is in one of them."""
+    if not table.super_pod_list:
+        yield "the field 'super_pod_list' is missing, which version 1.2 needs"
+        return
+    yield from _doubles("super_pod_id", [pod.super_pod_id for pod in table.super_pod_list])
+    servers = {server.server_id: server for server in table.server_list}
+    placed = [server.server_id for pod in table.super_pod_list for server in pod.server_list]
+    yield from _doubles("super_pod_list: server_id", placed)
+    for name in dict.fromkeys(placed):
+        if name not in servers:
+            yield f"super_pod_list has the server {shown(name)}, which server_list has not"
+    for name in servers:
+        if name not in placed:
+            yield f"the server {shown(name)} is in no super pod"
+    for number, server in enumerate(table.server_list):
+        for place, row in enumerate(server.device):
+            if row.super_device_id is None:
+                yield f"the field 'server_list[{number}].device[{place}].super_device_id' is missing"
+    for pod in table.super_pod_list:
+        rows = [row for one in pod.server_list if one.server_id in servers for row in servers[one.server_id].device]
+        numbers = [row.super_device_id for row in rows if row.super_device_id is not None]
+        yield from _doubles(f"super pod {shown(pod.super_pod_id)}: super_device_id", numbers)
 
 
 def _doubles(what: str, values: Sequence[Any]) -> Iterator[str]:

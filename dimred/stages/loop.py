@@ -12,7 +12,8 @@ from mindspore import nn
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
-from dimred.launch.channel import COMPUTING, READING, StageBar, StopSignals, tell_alive, tell_position
+from dimred.launch.channel import COMPUTING, READING, StageBar, tell_alive, tell_position
+from dimred.launch.signals import StopSignals
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from dimred.io.run_names import (
     VERSIONS,
     results_in,
 )
-from dimred.launch.channel import StopSignals
+from dimred.launch.signals import StopSignals
 from dimred.models.factory import call_factory
 from dimred.stages.device import StepProfiler, redirect_native_stderr
 from dimred.stages.faults import translate_errors

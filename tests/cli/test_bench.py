@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from dimred.cli.machine import with_row
-from tests.helpers.commands import REPOSITORY, TWO_RANKS, run
+from tests.helpers.commands import REPOSITORY, TWO_RANKS, dimred_here, run
 from tests.helpers.tiny_task import TASK
 
 
@@ -35,6 +35,26 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
     assert float(found["reads a step"]) <= 10
     assert int(found["peak memory of rank 0, MB"]) > 50
     assert {path.name for path in tmp_path.iterdir()} == {"one.yaml", "bench.md"}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("nowhere/bench.md", "which can't be written (No such file or directory); name another file"),
+        (".", "which can't be written (Is a directory"),
+        ("latin.md", "which is not UTF-8 text"),
+        ("one.yaml/bench.md", "which can't be written (Not a directory"),
+    ],
+)
+def test_a_table_that_can_not_be_written_is_refused_before_the_measurement(
+    tmp_path: Path, table: str, said: str
+) -> None:
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(TASK))
+    (tmp_path / "latin.md").write_bytes(b"\xe9\xe9")
+    done = dimred_here("bench", ".", "--config", "one.yaml", "--table", table, cwd=tmp_path, status=2)
+    assert f"--table is {table!r}, {said}" in done.stderr
+    assert "device: " not in done.stderr  # not even the device was looked for
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latin.md", "one.yaml"]
 
 
 def test_a_row_goes_to_the_end_of_its_table_wherever_that_stands() -> None:

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 from dimred.data.batches import DamagedError
 from dimred.distributed.ranks import Ranks
 from dimred.errors import DataError, DivergedError, StoppedError
-from dimred.launch.channel import StopSignals
+from dimred.launch.signals import StopSignals
 from dimred.stages.device import watched_reads
 from dimred.stages.faults import DivergenceDetector
 from dimred.stages.loop import EpochLoop, Observer, Place

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dimred.errors import StoppedError
-from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector, StopSignals, postponed
+from dimred.launch.channel import COMPUTING, READING, Stall, StallDetector
+from dimred.launch.signals import StopSignals, postponed
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -48,7 +49,7 @@ def test_the_first_waits_while_it_is_held_and_the_second_does_not(number: int) -
 
 def test_under_a_launcher_the_second_waits_too(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher passes on what a scheduler has sent to every process, and that must not interrupt a save."""
-    monkeypatch.setattr("dimred.launch.channel._launcher", object())
+    monkeypatch.setattr("dimred.launch.signals.has_launcher", lambda: True)
     saved = []
     with StopSignals() as signals:
         with pytest.raises(StoppedError) as stopped, signals.held():

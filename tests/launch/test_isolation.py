@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from dimred.errors import StoppedError
-from dimred.launch.channel import StopSignals
 from dimred.launch.launcher import launch
 from dimred.launch.processes import start
+from dimred.launch.signals import StopSignals
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import Launcher, job
 

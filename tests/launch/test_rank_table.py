@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,11 @@ def test_ranks_follow_the_servers_whose_addresses_may_be_of_both_kinds(tmp_path:
     ("old", "new", "problem"),
     [
         ('"version": "1.0", ', "", "the field 'version' is missing"),
-        ('"1.0"', '"2.0"', "version is '2.0': Input should be '1.0'"),
+        ('"1.0"', '"2.0"', "version is '2.0': Input should be '1.0' or '1.2'"),
         ('"server_count": "2"', '"server_count": "3"', "server_count is 3, but server_list has 2"),
         ('"device":', '"devices":', "'server_list[0].device' is missing"),
         ("10.0.0.1", "::2", "server_id ::2 appears 2 times"),
-        ("10.0.0.1", "node", ".server_id is 'node': value is not a valid IPv4"),
+        ("10.0.0.1", "", "server_list[0].server_id is ''"),
         ("fe80::2", "192.168.0.0", "device_ip 192.168.0.0 appears 2 times"),
         ('"rank_id": "2"', '"rank_id": "-1"', "rank_id is '-1': String should match"),
         ('"rank_id": "2"', '"rank_id": "7"', "server_list[1] has the ranks 3, 7; it must have 2 to 3, because"),
@@ -77,6 +78,84 @@ def test_devices_that_can_not_be_divided_are_refused() -> None:
         make_rank_table(["10.0.0.1", "10.0.0.2"], ["192.168.0.1", "192.168.0.2", "192.168.0.3"])
     with pytest.raises(ConfigError, match=r"device_ip 192\.168\.0\.1 appears 2 times"):
         make_rank_table(["10.0.0.1"], ["192.168.0.1", "192.168.0.1"])
+
+
+def super_pods() -> dict[str, Any]:
+    """Return a table as HCCL's user guide shows it: two super pods of two servers with names, two devices each."""
+    servers = [
+        {
+            "server_id": f"node_{server}",
+            "host_ip": f"172.16.0.{100 + server}",
+            "device": [
+                {
+                    "device_id": str(number), "super_device_id": str(2 * (server % 2) + number),
+                    "device_ip": f"192.168.{server}.{number}", "device_port": "16666",
+                    "rank_id": str(2 * server + number),
+                }
+                for number in range(2)
+            ],
+        }
+        for server in range(4)
+    ]  # fmt: skip
+    pods = [
+        {"super_pod_id": f"pod_{pod}", "server_list": [{"server_id": f"node_{2 * pod + n}"} for n in range(2)]}
+        for pod in range(2)
+    ]
+    return {
+        "status": "completed", "version": "1.2", "server_count": "4", "server_list": servers, "super_pod_list": pods
+    }  # fmt: skip
+
+
+def test_super_pods_of_version_1_2(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(super_pods()))
+    devices = read_rank_table(path, 8)
+    assert [(one.rank, one.server_id, one.device_id, one.host) for one in devices[2:4]] == [
+        (2, "node_1", 0, "172.16.0.101"), (3, "node_1", 1, "172.16.0.101")
+    ]  # fmt: skip
+    job = make_job("p", "s", [], out=tmp_path, devices=None, device_target="Ascend", rank_table=path, node_rank=1)
+    assert (job.devices, job.nodes, job.master_addr, list(job.local_ranks)) == (8, 4, "172.16.0.100", [2, 3])
+
+
+def change(table: Any, path: str, value: object) -> Any:
+    """Set the place that a path such as ``server_list.0.device`` names; None removes it."""
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    place = table
+    for parent in parents:
+        place = place[parent]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("super_pod_list", None, "the field 'super_pod_list' is missing, which version 1.2 needs"),
+        ("super_pod_list.0.super_pod_id", None, "the field 'super_pod_list[0].super_pod_id' is missing"),
+        ("super_pod_list.1.super_pod_id", "pod_0", "super_pod_id pod_0 appears 2 times"),
+        ("super_pod_list.1.server_list.0.server_id", "node_0", "server_id node_0 appears 2 times"),
+        ("super_pod_list.1.server_list.0.server_id", "node_9", "the server 'node_9', which server_list has not"),
+        ("super_pod_list.1.server_list.1", None, "the server 'node_3' is in no super pod"),
+        ("server_list.1.device.0.super_device_id", None, "'server_list[1].device[0].super_device_id' is missing"),
+        ("server_list.1.device.0.super_device_id", "1", "super pod 'pod_0': super_device_id 1 appears 2 times"),
+        ("server_list.1.device.0.super_device_id", "x", "super_device_id is 'x': String should match"),
+    ],
+)
+def test_each_problem_of_super_pods_is_found(tmp_path: Path, path: str, value: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        read_rank_table(written(tmp_path, json.dumps(change(super_pods(), path, value))))
+
+
+def test_servers_that_have_names_need_the_address_of_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path, TWO_SERVERS.replace("10.0.0.1", "node_0").replace('"::2"', '"node_1"'))
+    options = {"out": tmp_path, "devices": None, "device_target": "Ascend", "rank_table": path, "node_rank": 1}
+    with pytest.raises(ConfigError, match="--master-addr is missing: with 2 nodes"):
+        make_job("p", "s", [], **options)  # type: ignore[arg-type]
+    assert make_job("p", "s", [], master_addr="10.0.0.7", **options).master_addr == "10.0.0.7"  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"--servers has 'node_0', which is not an IPv4 or IPv6 address"):
+        make_rank_table(["node_0"], ["192.168.0.1"])
 
 
 def test_the_launch_follows_the_table(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dimred.errors import FaultError, RunError, StoppedError
 from dimred.io.atomic import retry
-from dimred.launch.channel import StopSignals
+from dimred.launch.signals import StopSignals
 from dimred.stages.faults import translate_errors
 from dimred.stages.states import RunStates
 

@@ -1,0 +1,55 @@
+"""The kind and the number of devices of a job, where the user does not give them."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from dimred.launch.environment import without_cluster
+
+_log = logging.getLogger(__name__)
+
+ASCEND_DEVICE = Path("/dev/davinci_manager")
+_COUNT = """
+from mindspore.device_context import ascend
+print(ascend.device_count() if ascend.is_available() else 0)
+"""
+_USUAL_DEVICES = 8  # of a host with Ascend devices, for a dry run on a host without any
+
+Target = Literal["Ascend", "CPU"]
+
+
+def ascend_devices() -> int:
+    """Return how many Ascend devices MindSpore sees on this host; 0 if it can't use any, for whatever reason.
+
+    MindSpore is asked in a process of its own, because it is slow to load and does not always survive a driver's fault.
+    """
+    if not ASCEND_DEVICE.exists():
+        return 0
+    command = [sys.executable, "-c", _COUNT]
+    done = subprocess.run(command, env=without_cluster(os.environ), capture_output=True, text=True, check=False)
+    words = done.stdout.split()
+    return int(words[-1]) if done.returncode == 0 and words and words[-1].isdecimal() else 0
+
+
+def choose_devices(target: Target | None, devices: int | None, *, nodes: int | None = None) -> tuple[Target, int]:
+    """Choose what was not given, and log it: Ascend and all its devices where MindSpore sees them, else CPU and one.
+
+    Args:
+        target: ``--device-target``, or None.
+        devices: ``--devices``, all hosts together, or None.
+        nodes: number of hosts, which are taken to be alike; None for one.
+    """
+    if target is not None and devices is not None:
+        return target, devices
+    n_seen = 0 if target == "CPU" else ascend_devices()
+    chosen: Target = target or ("Ascend" if n_seen else "CPU")
+    if devices is None:
+        devices = (nodes or 1) * ((n_seen or _USUAL_DEVICES) if chosen == "Ascend" else 1)
+    seen = f"MindSpore sees {n_seen or 'no'} Ascend device{'s'[: n_seen > 1]} here; " if target != "CPU" else ""
+    _log.info(
+        f"device: {chosen}, {devices} rank{'s'[: devices > 1]} ({seen}--device-target and --devices choose otherwise)"
+    )
+    return chosen, devices

@@ -1,0 +1,27 @@
+"""The variables by which MindSpore makes a process a member of a cluster.
+
+A shell inside a cluster's job has them, and so has what is started there. MindSpore obeys them in every program, so a
+process that is alone would wait for the others. Only ``Job`` gives them to a process, and ``msrun`` to a program that
+it starts itself, such as ``msrun ... -m dimred.pipelines.stage_1``.
+"""
+
+import os
+from collections.abc import Mapping
+
+# Of msrun (mindspore/parallel/cluster/process_entity), of MindSpore's dynamic cluster, of rank tables, and of mpirun.
+# Preferences that change nothing for a process that is alone are not among them, such as MS_TOPO_TIMEOUT, MS_WORKER_IP.
+_OF_A_CLUSTER = (
+    "MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SERVER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_ENABLE_RECOVERY",
+    "MS_HCCL_CM_INIT", "RANK_ID", "RANK_SIZE", "RANK_TABLE_FILE", "OMPI_COMMAND", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
+)  # fmt: skip
+
+
+def without_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that make a process a member of a cluster."""
+    return {name: value for name, value in environment.items() if name not in _OF_A_CLUSTER}
+
+
+def leave_cluster() -> None:
+    """Remove those variables from the environment of this process, before MindSpore is imported."""
+    for name in _OF_A_CLUSTER:
+        os.environ.pop(name, None)

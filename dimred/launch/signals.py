@@ -1,0 +1,88 @@
+"""The signals that stop a run: who handles them, when they raise, and what postpones them."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+from dimred.errors import StoppedError
+from dimred.io.atomic import stop_waiting
+from dimred.launch.channel import has_launcher
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a run: SIGTERM, SIGINT, and SIGHUP unless it is ignored, as by ``nohup``."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if is_ignored else [signal.SIGHUP])]
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the stop signals with ``handler`` inside the block, and restore the earlier handlers afterwards."""
+    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Postpone the stop signals until the block ends; then the earlier handlers are called."""
+    received: list[int] = []
+    try:
+        with handled(lambda number, frame: received.append(number)):
+            yield
+    finally:
+        for number in received:
+            signal.raise_signal(number)
+
+
+class StopSignals:
+    """A context in which the stop signals raise ``StoppedError``; inside ``held`` the first one is only noted.
+
+    Under a launcher, further signals change nothing: if Slurm or systemd signals every process of a job, the launcher
+    passes on what this process has already received. The launcher ends a rank that takes too long.
+
+    Attributes:
+        received: number of the first signal, or None.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._held = False
+        self._handled = ExitStack()
+
+    def __enter__(self) -> "StopSignals":
+        self._handled.enter_context(handled(self._handle))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handled.close()
+        stop_waiting.clear()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the first signal back and raise for it at the end; without a launcher, a second one raises at once."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self.received is not None:
+            raise StoppedError(self.received)
+
+    def reinstall(self) -> None:
+        """Install the handlers again, because MindSpore replaces that of ctrl-C when it compiles or begins an epoch."""
+        for number in stop_signals():
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        stop_waiting.set()
+        if self.received is None:
+            self.received, waits = number, self._held
+        else:
+            waits = has_launcher()
+        if not waits:
+            raise StoppedError(number)
