@@ -62,7 +62,7 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
         basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
             plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
-    return write_report(out, run, settings.data.eval_split, last, plane)
+    return write_report(out, run, settings, last, plane)
 
 
 def _measure_last(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> float | None:

@@ -16,14 +16,8 @@ from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
-from dimred.report.record import (
-    choosing_passes,
-    kept_in_words,
-    passes_of,
-    read_stage_1,
-    seconds_of,
-    training_passes,
-)
+from dimred.report.record import choosing_passes, passes_of, read_stage_1, seconds_of, training_passes
+from dimred.report.words import kept_in_words
 from dimred.stages.checks import snapshots_if_any
 from dimred.stages.task import build_data, build_network, build_scores
 from dimred.vectors.parameters import from_arrays, to_arrays

@@ -12,7 +12,7 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.metrics_file import ACCURACY, metric_axis, metric_text
 from dimred.report.page import Page, Picture, details, sentences, table
 from dimred.report.plots import plot_comparison, plot_curve
-from dimred.report.record import duration, gain_text
+from dimred.report.words import duration, gain_text
 
 # Method -> its title; that of stage 2 is completed by what the configuration makes it. The order is that of the table.
 TITLES = {

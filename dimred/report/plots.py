@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dimred.io.atomic import atomic_write
 from dimred.io.metrics_file import ACCURACY, metric_axis
+from dimred.report.trend import draw_trend, mean_width, thinned
 
 # Okabe and Ito's colours can be told apart with every common kind of colour blindness; markers differ too.
 PLAIN, STAGE_2, AVERAGE, LIGHT, REJECTED = "#000000", "#D55E00", "#0072B2", "#56B4E9", "#CC79A7"
@@ -29,13 +30,6 @@ _DARK_STYLE = "".join(
 
 Size = tuple[float, float]
 NARROW: Size = (4.8, 3.6)  # inches; letters stay readable at the width of a telephone
-
-# Outcome of a step -> marker, colour, label.
-_OUTCOMES = {
-    "accepted": ("o", STAGE_2, "accepted"),
-    "no_decrease": ("x", PLAIN, "rejected: no trial accepted"),
-    "non_finite_gradient": ("^", REJECTED, "skipped: not finite"),
-}
 
 
 def new_figure(size: Size = NARROW, ratios: Sequence[float] = (1,)) -> tuple[Figure, Any]:
@@ -115,16 +109,28 @@ def plot_metric(
     return figure
 
 
-def plot_line(label: str, values: np.ndarray, axis: str, numbers: np.ndarray, *, mean: bool = False) -> Figure:
-    """Draw values (n,) over epochs or steps (n,); with ``mean``, begin the axis at 0 and add a line at the mean."""
+def plot_losses(stage_1: tuple[np.ndarray, np.ndarray], stage_2: tuple[np.ndarray, np.ndarray]) -> Figure:
+    """Draw the training loss over epochs: that of stage 1, and from the epoch at which it began, that of stage 2.
+
+    Args:
+        stage_1: epochs (n,) and losses (n,); may be empty.
+        stage_2: the same; an epoch may be a fraction, after one of many steps.
+    """
     figure, axes = new_figure()
-    axes.plot(numbers, values, color=PLAIN, lw=1)
-    if mean and np.isfinite(values).any():
-        axes.axhline(float(np.nanmean(values)), color=STAGE_2, ls="--", lw=1, label="mean")
-        axes.set(ylim=(0, None))
-        legend_below(figure, axes)
-    axes.set(xlabel=axis, ylabel=label)
+    axes.plot(*stage_1, "o-", color=PLAIN, lw=1, ms=2, label="stage 1, last step of each epoch")
+    epochs, losses = stage_2
+    if len(losses) and np.equal(epochs, np.round(epochs)).all():
+        axes.plot(epochs, losses, "o-", color=STAGE_2, lw=1.6, ms=3, label="stage 2, last step of each epoch")
+    elif len(losses):
+        draw_trend(axes, epochs, losses, STAGE_2, f"stage 2, mean of {mean_width(len(losses))} steps")
+    # The first epochs would flatten the rest of the curve.
+    late = np.concatenate([stage_1[1][len(stage_1[1]) // 4 :], losses])
+    if np.isfinite(late).any():
+        low, high = np.nanmin(late), np.nanmax(late)
+        axes.set(ylim=(low - 0.05 * (high - low) - 1e-9, high + 0.1 * (high - low) + 1e-9))
+    axes.set(xlabel="epoch", ylabel="training loss of a batch")
     whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 1)
     return figure
 
 
@@ -137,24 +143,6 @@ def plot_spectrum(shares: np.ndarray) -> Figure:
     axes.set(xlabel="principal direction", ylabel="share of the variance, %", ylim=(0, 102))
     whole_numbers(axes.xaxis)
     legend_below(figure, axes)
-    return figure
-
-
-def plot_steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the loss of each step of stage 2's search, accepted or rejected, and its number of trials."""
-    figure, (upper, lower) = new_figure((4.8, 4.6), ratios=(2.2, 1))
-    numbers = np.array([step["step"] for step in steps])
-    upper.plot(numbers, column(steps, "loss"), color=LIGHT, lw=1, label="before the step, same batch")
-    for outcome, (marker, colour, label) in _OUTCOMES.items():
-        chosen = np.array([step["outcome"] == outcome for step in steps])
-        if chosen.any():
-            after = column(steps, "loss_after")[chosen]
-            upper.plot(numbers[chosen], after, marker, color=colour, ms=4, label=label)
-    lower.bar(numbers, column(steps, "n_trials"), color=AVERAGE)
-    upper.set(ylabel="loss of the batch")
-    lower.set(xlabel="step of stage 2", ylabel="trials")
-    whole_numbers(lower.xaxis, lower.yaxis)
-    legend_below(figure, upper)
     return figure
 
 
@@ -191,7 +179,7 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     loss = np.where(np.isfinite(surface.loss), surface.loss, np.nan)
     lowest, highest = float(np.nanmin(loss)), max(float(np.nanmax(loss) - np.nanmin(loss)), 1e-9)
     power = 0 if highest >= 0.1 else 3 * int(np.floor(np.log10(highest) / 3))  # of ten, for short labels that differ
-    unit = "" if power == 0 else f", in units of $10^{{{power}}}$"
+    unit = {0: "", -3: ", in thousandths", -6: ", in millionths", -9: ", in billionths"}[power]
     # Levels are closer together near the lowest loss.
     levels = highest / 10**power * np.linspace(0, 1, 12) ** 2
     grid = (surface.first, surface.second, (loss - lowest) / 10**power)
@@ -202,7 +190,7 @@ def plot_plane(surface: Surface, view: PlaneView) -> Figure:
     axes.plot(*snapshots.T, "o-", color=PLAIN, lw=0.8, ms=2.5, label="stage 1's snapshots, projected")
     axes.plot(*snapshots[-1], "s", color=PLAIN, ms=7, label="the last of them")
     axes.plot(0, 0, "P", color=AVERAGE, ms=9, mec="white", label="their mean")
-    axes.plot(*view.search.T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
+    axes.plot(*view.search[thinned(len(view.search))].T, "-", color=STAGE_2, lw=1.5, label="stage 2, each step")
     axes.plot(*stops.T, "D", color=STAGE_2, mec="white", ms=6, label="its start and epochs")
     axes.set(xlim=surface.first[[0, -1]], ylim=surface.second[[0, -1]])
     axes.set(xlabel="along the first direction", ylabel="along the second direction")
@@ -247,8 +235,3 @@ def plot_curve(
     axes.set(xlabel="passes, in epochs of ordinary training", ylabel=f"test {label}")
     legend_below(figure, axes, 1 if size == NARROW else 2)
     return figure
-
-
-def column(steps: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return the values of one key in records of metrics, float64 (n,), with NaN for None."""
-    return np.array([np.nan if step[key] is None else step[key] for step in steps], np.float64)

@@ -1,4 +1,4 @@
-"""Read the files of a run for a report, and sum up in a few sentences what the run achieved."""
+"""Read the files of a run for a report, and compute what the run cost."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import ConfigError
 from dimred.io.checksums import read_checksummed
-from dimred.io.metrics_file import ACCURACY, metric_text, read_metrics
+from dimred.io.metrics_file import read_metrics
 from dimred.io.run_names import METRICS, RESULT, SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, checkpoint_place
+from dimred.report.trend import column
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.gram_and_rows import gram_pass
 from dimred.subspace.spectrum import centre_gram
@@ -126,6 +127,15 @@ class StageTwoRecord:
         folder = self.folder / STAGE_2_CHECKPOINTS
         return next(folder.glob("*-final.ckpt"), folder)
 
+    def losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the epochs, which continue stage 1's, and the training losses of the records, each (n,).
+
+        A step of a search lies within its epoch, and has the loss before it.
+        """
+        per_epoch = self.result["steps"] / self.result["epochs"] if self.result["basis"] else 1
+        key = "step" if self.result["basis"] else "epoch"
+        return self.stage_1_epochs + column(self.steps, key) / per_epoch, column(self.steps, "loss")
+
     def coordinates(self) -> np.ndarray:
         """Return the subspace coordinates at the start and after each step, relative to the start, (n_steps + 1, k)."""
         moves = np.array([step["subspace_step"] for step in self.steps], np.float64)
@@ -231,64 +241,3 @@ def read_stage_2(folder: Path) -> StageTwoRecord:
     has_stage_1 = (checkpoints.parent / METRICS).is_file() and checkpoints.name == STAGE_1_CHECKPOINTS
     basis = load_basis(sources["basis"]) if result["basis"] and "basis" not in gone else None
     return StageTwoRecord(folder, result, steps, basis, read_stage_1(checkpoints) if has_stage_1 else None, gone)
-
-
-def in_words(point: str) -> str:
-    """Name one of stage 2's points in words: its start, an epoch, or an average."""
-    words = {
-        "start": "its start", "average": "the best average of the snapshots",
-        "last": "the last weights of stage 1", "mean": "the mean of the snapshots",
-    }  # fmt: skip
-    return f"epoch {point}" if point.isdecimal() else words.get(point, point)
-
-
-def start_in_words(result: Mapping[str, Any]) -> str:
-    """Name the weights that stage 2 began with."""
-    return in_words(result.get("started_from", result["start"]))
-
-
-def kept_in_words(result: Mapping[str, Any]) -> str:
-    """Name the weights that stage 2 kept."""
-    return in_words(result.get("kept", "its end"))
-
-
-def run_verdict(run: StageTwoRecord, split: str, last: float | None) -> list[str]:
-    """Write which network to use, its metric, its gains over others, and its cost; arguments as in ``write_report``."""
-    result, ours, metric = run.result, run.kept_metric, run.metric
-    statistics = ", BatchNorm re-estimated" if f"{metric}_reestimated" in result else ""
-    others = {"the last weights of stage 1 (": last}
-    if result["start_effective_size"] > 1:
-        others[f"the average that it started from ({start_in_words(result)}, "] = run.start_metric
-    if f"{metric}_average" in result:
-        others[f"the best average of the snapshots ({result['average_of']}, "] = result[f"{metric}_average"]
-    gains = [
-        f"{gain_text(ours - other) if metric == ACCURACY else 'against'} {what}{metric_text(metric, other)})"
-        for what, other in others.items()
-        if other is not None
-    ]
-    named = "" if metric == ACCURACY else f"{metric} "
-    said = [f"Use {run.final_weights}: {named}{metric_text(metric, ours)} on {split}{statistics}."]
-    if gains:
-        said.append(f"That is {' and '.join(gains)}.")
-    of_stage_1 = f" after the {run.stage_1_epochs} of stage 1" if run.stage_1_epochs else ""
-    said.append(f"Stage 2 cost {passes_of(result):.1f} passes{of_stage_1}, and {duration(seconds_of(result))}.")
-    if result.get("kept") in ("start", "average"):
-        kept = kept_in_words(result)
-        said.append(f"The val split preferred {kept} to every epoch of stage 2, so no epoch of stage 2 is used.")
-    return said
-
-
-def duration(seconds: float) -> str:
-    """Format a number of seconds as seconds, minutes, or hours and minutes."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def gain_text(difference: float, spread: float | None = None) -> str:
-    """Format the difference of two accuracies (fractions) in points, with a spread if there is one."""
-    if abs(difference) < 0.00005:  # they are shown equal
-        return "level with"
-    error = "" if spread is None else f" ± {100 * spread:.2f}"
-    return f"{100 * abs(difference):.2f}{error} points {'above' if difference > 0 else 'below'}"

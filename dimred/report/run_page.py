@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dimred.config import StageOneConfig
+from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.io.atomic import atomic_write, remove_leftovers, writable
 from dimred.io.metrics_file import metric_text
@@ -17,18 +17,10 @@ from dimred.io.run_names import CONFIG, METRICS, RESULT, VERSIONS
 from dimred.report import plots
 from dimred.report.page import Page, Picture, details, key_figures, sentences, table
 from dimred.report.plots import PlaneView, plot_plane
-from dimred.report.record import (
-    StageOneRecord,
-    StageTwoRecord,
-    duration,
-    in_words,
-    kept_in_words,
-    on_equal_terms,
-    passes_of,
-    run_verdict,
-    seconds_of,
-    start_in_words,
-)
+from dimred.report.record import StageOneRecord, StageTwoRecord, on_equal_terms, passes_of, seconds_of
+from dimred.report.search_page import add_search, search_options
+from dimred.report.trend import column, trend_in_words
+from dimred.report.words import duration, in_words, kept_in_words, run_verdict, start_in_words
 
 PAGE = "report.html"
 _SHOWN = 6  # candidates of a choice that are not folded away
@@ -52,14 +44,14 @@ def make_report_folder(out: Path) -> None:
 
 
 def write_report(
-    out: Path, run: StageTwoRecord, split: str, last: float | None = None, plane: PlaneView | None = None
+    out: Path, run: StageTwoRecord, settings: StageTwoConfig, last: float | None = None, plane: PlaneView | None = None
 ) -> Path:
     """Write ``report.html`` of a finished stage 2, and each picture as PNG and SVG.
 
     Args:
         out: folder made by ``make_report_folder``; files of an earlier report are replaced one by one.
         run: contents of the run's files.
-        split: name of the split that the metric is reported on.
+        settings: the run's configuration.
         last: metric of stage 1's last weights, with the same kind of BatchNorm statistics as the kept network's; None
             to leave it out.
         plane: data for the pictures of the loss surface; None to leave them out.
@@ -69,19 +61,18 @@ def write_report(
     """
     page, result, stage_1 = Page(out, PAGE), run.result, run.stage_1
     _add_choices(page, result)
-    if stage_1 is not None:
-        _add_curves(page, stage_1, run.metric, run)
+    _add_curves(page, stage_1, run.metric, run)
     if run.basis is not None:
         _add_spectrum(page, run.basis.explained_variance_ratio)
     elif stage_1 is not None:
         _add_spectrum(page, stage_1.variance_shares())
     if plane is not None:
         _add_plane(page, plane)
-    _add_search(page, run)
+    add_search(page, run)
     sources = {name: source for name, source in result["sources"].items() if source}
     folders = {"stage 2": run.folder} if stage_1 is None else {"stage 1": stage_1.folder, "stage 2": run.folder}
     _add_configuration(page, sources, folders)
-    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, split, last))
+    return page.write(f"Two-stage training: {run.folder.name}", _summary(run, settings, last))
 
 
 def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfig) -> Path:
@@ -108,8 +99,8 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     return page.write(f"Stage 1: {run.folder.name}", sentences(said, "verdict") + _named(where) + key_figures(facts))
 
 
-def _summary(run: StageTwoRecord, split: str, last: float | None) -> str:
-    result, metric = run.result, run.metric
+def _summary(run: StageTwoRecord, settings: StageTwoConfig, last: float | None) -> str:
+    result, metric, split = run.result, run.metric, settings.data.eval_split
     ours = metric_text(metric, run.kept_metric)
     facts = [(ours, f"{metric} on {split} of the network to use: {kept_in_words(result)}")]
     if last is not None:
@@ -136,7 +127,9 @@ def _summary(run: StageTwoRecord, split: str, last: float | None) -> str:
     if run.stage_1 is not None:
         took = f"stage 1 {duration(run.stage_1.seconds)}, {took}"
     where = {"run": str(run.folder.resolve()), "data": result["sources"]["data"], "ended": _when(run.folder / RESULT)}
-    opening = sentences(run_verdict(run, split, last), "verdict") + _named(where | {"took": took})
+    opening = sentences(run_verdict(run, split, last), "verdict") + _named(
+        where | {"took": took} | search_options(settings, result)
+    )
     return opening + key_figures(facts) + sentences(words)
 
 
@@ -170,7 +163,7 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         ]  # fmt: skip
         always = ("**", in_words("last"))
         shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0].startswith(always)]
-        headings = (heading, "averages", "loss on val", f"{metric} on val", "behind the lowest")
+        headings = (heading, "effective number", "loss on val", f"{metric} on val", "behind the lowest")
         cost, seconds = result[f"{what}_cost"], result[f"{what}_seconds"]
         worth = f"{cost['forward_passes']:.1f} forward passes over the training split"
         said = f"{cost['measured']} networks were measured: {worth}, {duration(seconds)}."
@@ -178,34 +171,53 @@ def _add_choices(page: Page, result: Mapping[str, Any]) -> None:
         if len(rows) > len(shown):
             parts.append(details(f"All {len(rows)}", table(headings, rows)))
     if parts:
-        rule = "The val split chooses the lowest value of the loss that was trained. The chosen row is bold."
-        page.add("What was compared", [], sentences([rule]) + "".join(parts))
+        rules = [
+            "The val split chooses the lowest value of the loss that was trained. The chosen row is bold.",
+            "The effective number says how many networks with equal weights would average out as much noise.",
+        ]
+        page.add("What was compared", [], sentences(rules) + "".join(parts))
 
 
-def _add_curves(page: Page, run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> None:
-    """Add the curves of both stages' metric and of stage 1's loss."""
+def _add_curves(page: Page, run: StageOneRecord | None, metric: str, stage_2: StageTwoRecord | None) -> None:
+    """Add the curves of both stages' metric and training loss; a stage that is not there is left out."""
+    pictures = [] if run is None else _metric_picture(run, metric, stage_2)
+    begins, ends = (
+        (column(run.epochs, "epoch"), column(run.epochs, "loss")) if run else (np.empty(0), np.empty(0)),
+        stage_2.losses() if stage_2 else (np.empty(0), np.empty(0)),
+    )
+    courses = [
+        f"{stage} from {losses[0]:.3g} to {losses[-1]:.3g}"
+        for stage, (_, losses) in (("stage 1", begins), ("stage 2", ends))
+        if len(losses)
+    ]
+    caption = "Training loss of single batches."
+    if stage_2 is not None and stage_2.result["basis"]:
+        caption += f" Stage 2's is that before each step. {trend_in_words(len(ends[1]))}"
+    says = f"Training loss over epochs: {'; '.join(courses)}."
+    pictures.append(Picture("loss", plots.plot_losses(begins, ends), says, caption))
+    page.add("Curves", pictures, after="" if run is None else _averaged(run))
 
-    def told(value: float) -> str:
+
+def _metric_picture(run: StageOneRecord, metric: str, stage_2: StageTwoRecord | None) -> list[Picture]:
+    """Draw the curve of both stages' metric; return no picture if stage 1 has not measured it."""
+
+    def text(value: float) -> str:
         return metric_text(metric, value)
 
-    pictures: list[Picture] = []
-    plain, searched, statistics = on_equal_terms(run, stage_2, metric)
+    plain, later, statistics = on_equal_terms(run, stage_2, metric)
+    if not plain:
+        return []
     snapshot_epochs = run.snapshot_epochs(None if stage_2 is None else stage_2.basis)
-    if plain:
-        says = f"{metric.capitalize()} over epochs, {statistics}. Stage 1 ends at {told(list(plain.values())[-1])}"
-        if searched:
-            values = list(searched.values())
-            says += f"; stage 2 starts at {told(values[0])} and ends at {told(values[-1])}"
-        taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
-        if taken:
-            says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
-        drawn = plots.plot_metric(metric, plain, searched, taken, statistics)
-        caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
-        pictures.append(Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses."))
-    losses, epochs = (plots.column(run.epochs, key) for key in ("loss", "epoch"))
-    drawn = plots.plot_line("training loss, last step", losses, "epoch", epochs)
-    says = f"Training loss of stage 1, from {losses[0]:.3g} to {losses[-1]:.3g}."
-    page.add("Curves", [*pictures, Picture("loss", drawn, says, "Stage 1's training loss.")], after=_averaged(run))
+    says = f"{metric.capitalize()} over epochs, {statistics}. Stage 1 ends at {text(list(plain.values())[-1])}"
+    if later:
+        values = list(later.values())
+        says += f"; stage 2 starts at {text(values[0])} and ends at {text(values[-1])}"
+    taken = (snapshot_epochs[0], snapshot_epochs[-1]) if snapshot_epochs else None
+    if taken:
+        says += f"; snapshots were taken in epochs {taken[0]} to {taken[1]}"
+    drawn = plots.plot_metric(metric, plain, later, taken, statistics)
+    caption = f"{metric.capitalize()} over epochs, {statistics} in every point. "
+    return [Picture("metric", drawn, f"{says}.", caption + "The axis leaves out single collapses.")]
 
 
 def _averaged(run: StageOneRecord) -> str:
@@ -249,27 +261,6 @@ def _add_plane(page: Page, plane: PlaneView) -> None:
             "plane-near", plot_plane(plane.near, plane),
             f"The part of the plane around stage 2. Its loss goes from {np.nanmin(near):.4g} to {np.nanmax(near):.4g}.",
             "The part of the same plane around stage 2; here too losses are differences from the lowest one shown.",
-        ),
-    ])  # fmt: skip
-
-
-def _add_search(page: Page, run: StageTwoRecord) -> None:
-    result = run.result
-    if not result["basis"]:
-        return
-    numbers, shares = plots.column(run.steps, "step"), 100 * plots.column(run.steps, "captured_share")
-    mean = f"{np.nanmean(shares):.2g} %" if np.isfinite(shares).any() else "unknown"
-    captured = plots.plot_line("gradient inside, %", shares, "step of stage 2", numbers, mean=True)
-    page.add("The search, step by step", [
-        Picture(
-            "steps", plots.plot_steps(run.steps),
-            f"Loss of each step's batch; {result['accepted_steps']} of {result['steps']} steps were accepted, with "
-            f"{result['trials']} trials.",
-            "Each step's batch before and after the step, and the trials it took.",
-        ),
-        Picture(
-            "captured", captured, f"Share of the gradient inside the subspace, {mean} on average.",
-            "Share of the gradient's squared length that lies inside the subspace.",
         ),
     ])  # fmt: skip
 

@@ -14,7 +14,9 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.report.record import read_stage_2
 from tests.helpers.commands import STAGE_2, TwoStages, dimred_here, run
 
-PICTURES = {"metric", "loss", "spectrum", "plane", "plane-near", "steps", "captured"}
+PICTURES = {
+    "metric", "loss", "spectrum", "plane", "plane-near", "gains", "movement", "coordinates", "captured"
+}  # fmt: skip
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dimred.report.plots import plot_comparison, plot_curve, plot_metric, plot_spectrum, plot_steps, save_figure
+from dimred.report.plots import plot_comparison, plot_curve, plot_losses, plot_metric, plot_spectrum, save_figure
 
 
 def test_an_accuracy_is_drawn_in_percent_and_another_metric_as_it_is() -> None:
@@ -27,20 +27,17 @@ def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
     assert text.count("<svg") == 1
 
 
-def step(number: int, outcome: str, **changes: object) -> dict[str, object]:
-    return {
-        "step": number, "outcome": outcome, "loss": 1.0, "loss_after": 0.9, "n_trials": 2, "captured_share": 0.02
-    } | changes  # fmt: skip
-
-
-def test_accepted_and_rejected_steps_are_told_apart() -> None:
-    steps = [step(1, "accepted"), step(2, "no_decrease", loss_after=1.0), step(3, "accepted", loss_after=0.5)]
-    upper, lower = plot_steps(steps).axes
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in upper.get_lines()}
-    assert drawn["accepted"] == [0.9, 0.5]
-    assert drawn["rejected: no trial accepted"] == [1.0]
-    assert "skipped: not finite" not in drawn
-    assert [bar.get_height() for bar in lower.patches] == [2, 2, 2]
+def test_the_loss_of_both_stages_is_one_picture_and_a_search_has_a_point_for_each_step() -> None:
+    stage_1 = (np.arange(1, 5), np.array([2.0, 1.0, 0.8, 0.7]))
+    for epochs, label in ((np.array([5, 6]), "last step of each epoch"), (np.array([4.5, 5]), "mean of 5 steps")):
+        axes = plot_losses(stage_1, (epochs, np.array([0.6, 0.5]))).axes[0]
+        first, *_, last = axes.lines
+        assert first.get_label() == "stage 1, last step of each epoch"
+        np.testing.assert_array_equal(first.get_xydata().T, stage_1)
+        assert last.get_label() == f"stage 2, {label}"
+        np.testing.assert_array_equal(axes.lines[1].get_xydata().T, [epochs, [0.6, 0.5]])
+    alone = plot_losses((np.empty(0), np.empty(0)), (np.array([4.5, 5]), np.array([0.6, 0.5]))).axes[0]
+    assert alone.get_ylim()[0] < 0.5 < 0.6 < alone.get_ylim()[1]
 
 
 def test_each_method_stands_at_its_accuracy_the_first_above() -> None:

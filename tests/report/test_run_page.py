@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dimred.config import StageOneConfig, load_config
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.errors import ConfigError
 from dimred.report.page import Page, details, figure, table
 from dimred.report.record import on_equal_terms, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
+from dimred.report.search_page import search_options
 from tests.helpers.planted import write_series
 from tests.helpers.run_files import RunFiles, write_run
 
@@ -33,7 +34,8 @@ def stage_2_page(run: RunFiles, out: Path, last: float | None = 0.55, **changed:
     """Write the page of a stage 2 in whose result some values are changed."""
     record = read_stage_2(run.stage_2)
     make_report_folder(out)
-    return write_report(out, replace(record, result=record.result | changed), "test", last)
+    settings = load_config(StageTwoConfig, run.stage_2 / "config.yaml")
+    return write_report(out, replace(record, result=record.result | changed), settings, last)
 
 
 def described(page: Path) -> list[str]:
@@ -138,6 +140,8 @@ def test_the_page_says_what_to_use_why_and_at_which_cost(run: RunFiles, tmp_path
         "<b>epoch 1</b>",
     ):
         assert f"<td>{row}</td>" in page
+    assert '<th scope="col">effective number</th>' in page
+    assert "The effective number says how many networks with equal weights would average out as much noise." in page
     assert "2 networks were measured: 0.9 forward passes over the training split, 1 s." in page
     assert "snapshots were taken in epochs 21 to 50" in described(path)[0]
 
@@ -178,7 +182,60 @@ def test_what_is_not_there_any_more_is_left_out_and_said(run: RunFiles, tmp_path
     assert "Parts that need the weights and the basis are left out," in text
     assert "70.00 % on test, BatchNorm re-estimated. That is 10.00 points above the average" in text
     assert "the last weights of stage 1 (" not in text
-    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "captured"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {
+        "loss",
+        "gains",
+        "movement",
+        "coordinates",
+        "captured",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (
+            "cooldown: null\nsearch: {n_components: 2, rho: 0.25, sigma: 0.1, max_trials: 7, gamma: 0.5, alpha: 0.1}",
+            [
+                ("search", "rule bfgs, k = 2 of 6 dimensions (n_components), on batches of &#x27;train&#x27;"),
+                ("line search", "rho 0.25, sigma 0.1, max_trials 7"),
+                ("outside", "gamma 0.5, alpha 0.1"),
+            ],
+        ),
+        (
+            "search: {rule: sgd, momentum: 0.5}",
+            [("rate", "learning_rate 0.1, linear; momentum 0.5"), ("outside", "cooldown")],
+        ),
+    ],
+)
+def test_the_first_table_has_the_options_of_the_search(
+    run: RunFiles, tmp_path: Path, options: str, rows: list[tuple[str, str]]
+) -> None:
+    (run.stage_2 / "config.yaml").write_text(options)
+    text = stage_2_page(run, tmp_path / "out").read_text()
+    first = text[: text.index("</table>")]
+    for name, value in rows:
+        assert f"<td>{name}</td><td>{value}</td>" in first
+    assert search_options(StageTwoConfig(), {"basis": None}) == {}
+
+
+def test_the_pictures_of_a_search_say_what_it_did(run: RunFiles, tmp_path: Path) -> None:
+    page = stage_2_page(run, tmp_path / "out")
+    says = " ".join(described(page))
+    assert (
+        "Gain of each step, 0.1 on average at first and 0.1 at last; 2 of 2 steps were accepted, with 4 trials." in says
+    )
+    assert "0.447 in all inside the subspace, which led 0.447 away from the start, and 0.002 outside it." in says
+    assert "Movement along each of the 2 directions; the farthest is direction 2, 0.4." in says
+    assert "Training loss over epochs: stage 1 from 2 to 0.04; stage 2 from 1 to 1." in says
+
+
+def test_the_losses_of_both_stages_lie_on_one_axis_of_epochs(run: RunFiles) -> None:
+    record = read_stage_2(run.stage_2)
+    assert [list(values) for values in record.losses()] == [[50.5, 51.0], [1.0, 1.0]]
+    epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
+    cooled = replace(record, steps=epochs, result=record.result | {"basis": None, "epochs": 2, "steps": 8})
+    assert [list(values) for values in cooled.losses()] == [[51, 52], [0.5, 0.25]]
 
 
 SVG = '<?xml version="1.0"?>\n<svg width="1"><defs><path id="a"/></defs><use href="#a"/><g clip-path="url(#a)"/></svg>'

@@ -1,0 +1,77 @@
+"""The part of a page that is about a search: its options, and its steps one by one."""
+
+from typing import Any
+
+import numpy as np
+
+from dimred.config import StageTwoConfig
+from dimred.report import search_plots
+from dimred.report.page import Page, Picture
+from dimred.report.record import StageTwoRecord
+from dimred.report.trend import column, mean_width, running_mean, trend_in_words
+
+
+def search_options(settings: StageTwoConfig, result: dict[str, Any]) -> dict[str, str]:
+    """Return the options of a search, by the names of the configuration, for the first table; {} without a search."""
+    search, basis = settings.search, result["basis"]
+    if search is None or basis is None:
+        return {}
+    size = f"k = {basis['n_components']} of {basis['n_weights']:,} dimensions (n_components)"
+    rows = {"search": f"rule {search.rule}, {size}, on batches of {search.split!r}"}
+    if search.rule == "bfgs":
+        rows["line search"] = f"rho {search.rho:g}, sigma {search.sigma:g}, max_trials {search.max_trials}"
+    else:
+        rate = f"learning_rate {search.learning_rate:g}, {search.learning_rate_schedule}"
+        rows["rate"] = f"{rate}; momentum {search.momentum:g}"
+    has_cooldown = settings.cooldown is not None
+    rows["outside"] = "cooldown" if has_cooldown else f"gamma {search.gamma:g}, alpha {search.alpha:g}"
+    return rows
+
+
+def add_search(page: Page, run: StageTwoRecord) -> None:
+    """Add the pictures of the steps, if stage 2 searched."""
+    result, steps = run.result, run.steps
+    if not result["basis"]:
+        return
+    coordinates, words = run.coordinates(), trend_in_words(len(steps))
+    gain, shares = search_plots.gains(steps), 100 * column(steps, "captured_share")
+    failures = {
+        "found no trial that lowers the loss enough": sum(step["outcome"] == "no_decrease" for step in steps),
+        "skipped, because loss or gradient was not finite": sum(
+            step["outcome"] == "non_finite_gradient" for step in steps
+        ),
+    }
+    outcome = f"{result['accepted_steps']} of {result['steps']} steps were accepted"
+    outcome += "".join(f"; {count} {words_of}" for words_of, count in failures.items() if count)
+    share = f"{np.nanmean(shares):.2g} %" if np.isfinite(shares).any() else "unknown"
+    first, last = (running_mean(gain, mean_width(len(gain)))[place] for place in (0, -1))
+    inside, outside = (np.nansum(column(steps, key)) for key in ("moved_inside", "moved_outside"))
+    away = float(np.linalg.norm(coordinates[-1]))
+    farthest = int(np.abs(coordinates[-1]).argmax())
+    page.add("The search, step by step", [
+        Picture(
+            "gains", search_plots.plot_gains(steps),
+            f"Gain of each step, {first:.3g} on average at first and {last:.3g} at last; {outcome}, with "
+            f"{result['trials']} trials.",
+            f"What each step inside the subspace gained on its own batch, the accepted t, and the trials it took. "
+            f"{outcome[0].upper()}{outcome[1:]}. {words}",
+        ),
+        Picture(
+            "movement", search_plots.plot_movement(steps, coordinates),
+            f"Distances that the steps moved: {inside:.3g} in all inside the subspace, which led {away:.3g} away from "
+            f"the start, and {outside:.3g} outside it.",
+            f"Distance that each step moved, and path so far. {words}",
+        ),
+        Picture(
+            "coordinates", search_plots.plot_coordinates(coordinates),
+            f"Movement along each of the {coordinates.shape[1]} directions; the farthest is direction {farthest + 1}, "
+            f"{coordinates[-1, farthest]:.3g}.",
+            f"The {coordinates.shape[1]} coordinates, relative to the start. Directions are numbered by their share of "
+            "the snapshots' variance.",
+        ),
+        Picture(
+            "captured", search_plots.plot_captured(steps),
+            f"Part of the gradient inside the subspace, {share} on average.",
+            f"Part of the gradient's squared length that lies inside the subspace. {words}",
+        ),
+    ])  # fmt: skip

@@ -1,0 +1,109 @@
+"""Draw the pictures of a search: what each step gained, how far it moved, and where it is in the subspace."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dimred.report.plots import AVERAGE, LIGHT, PLAIN, REJECTED, STAGE_2, legend_below, new_figure, whole_numbers
+from dimred.report.trend import MOST_POINTS, column, draw_trend, thinned
+
+Steps = Sequence[Mapping[str, Any]]
+
+# Outcome of a step without an accepted trial -> marker, colour, label.
+_FAILURES = {
+    "no_decrease": ("x", PLAIN, "no trial accepted"),
+    "non_finite_gradient": ("^", REJECTED, "skipped: not finite"),
+}
+_FARTHEST = (STAGE_2, AVERAGE, "#009E73", REJECTED)  # colours of the directions that are named
+_STEP = "step of stage 2"
+
+
+def gains(steps: Steps) -> np.ndarray:
+    """Return f(w) - f(w + t d) of each step on its own batch, (n,); 0 if no trial was accepted."""
+    return column(steps, "loss") - column(steps, "loss_after")
+
+
+def plot_gains(steps: Steps) -> Figure:
+    """Draw the gain of each step, the accepted t, and the number of trials; failed steps are marked at t = 0."""
+    figure, (upper, middle, lower) = new_figure((4.8, 5.6), ratios=(1.6, 1.2, 1))
+    numbers, sizes = column(steps, "step"), column(steps, "step_size")
+    draw_trend(upper, numbers, gains(steps), STAGE_2)
+    draw_trend(middle, numbers, sizes, STAGE_2)
+    draw_trend(lower, numbers, column(steps, "n_trials"), AVERAGE)
+    for outcome, (marker, colour, label) in _FAILURES.items():
+        is_failure = np.array([step["outcome"] == outcome for step in steps])
+        if 0 < is_failure.sum() <= MOST_POINTS:
+            middle.plot(numbers[is_failure], 0 * numbers[is_failure], marker, color=colour, ms=4, label=label)
+    upper.axhline(0, color="#666666", lw=0.6)
+    upper.set(ylabel="gain, f(w) - f(w + t d)")
+    middle.set(ylabel="accepted t", ylim=(-0.06 * np.nanmax([1e-9, *sizes]), None))
+    lower.set(xlabel=_STEP, ylabel="trials", ylim=(0, None))
+    whole_numbers(lower.xaxis, lower.yaxis)
+    if middle.get_legend_handles_labels()[1]:
+        legend_below(figure, middle)
+    return figure
+
+
+def plot_movement(steps: Steps, coordinates: np.ndarray) -> Figure:
+    """Draw how far each step moves inside and outside the subspace, and how far all of them have.
+
+    Args:
+        steps: records of the steps, n of them.
+        coordinates: points of the search relative to its start, (n + 1, k).
+    """
+    figure, (upper, lower) = new_figure((4.8, 4.8), ratios=(1, 1.2))
+    numbers, places = column(steps, "step"), thinned(len(steps))
+    away = np.linalg.norm(coordinates[1:], axis=1)
+    lines = [(away, "--", STAGE_2, "distance from the start, inside")]
+    for key, colour, label in (("moved_inside", STAGE_2, "inside"), ("moved_outside", AVERAGE, "outside")):
+        moved = column(steps, key)
+        draw_trend(upper, numbers, _positive(moved), colour)
+        lines.append((np.nancumsum(moved), "-", colour, f"path {label} the subspace"))
+    for values, style, colour, label in lines:
+        if (values > 0).any():  # not for the path outside with alpha = 0
+            lower.plot(numbers[places], _positive(values)[places], style, color=colour, lw=1.6, label=label)
+    for axes in (upper, lower):
+        if any(np.isfinite(line.get_ydata()).any() for line in axes.lines):
+            axes.set(yscale="log")
+    upper.set(ylabel="moved in a step")
+    lower.set(xlabel=_STEP, ylabel="moved so far")
+    whole_numbers(lower.xaxis)
+    legend_below(figure, lower, 1)
+    return figure
+
+
+def _positive(values: np.ndarray) -> np.ndarray:
+    """Return the values with NaN in place of those that a logarithmic axis can't show."""
+    return np.where(values > 0, values, np.nan)
+
+
+def plot_coordinates(coordinates: np.ndarray) -> Figure:
+    """Draw how far the search has moved along each direction; the directions along which it ends farthest are named.
+
+    Args:
+        coordinates: points of the search relative to its start, (n + 1, k).
+    """
+    figure, axes = new_figure()
+    places = thinned(len(coordinates))
+    farthest = np.argsort(-np.abs(coordinates[-1]), kind="stable")[: len(_FARTHEST)]
+    others = np.delete(coordinates, farthest, axis=1)[places]
+    for number, line in enumerate(others.T):
+        axes.plot(places, line, color=LIGHT, lw=0.6, label=f"the other {others.shape[1]}" if number == 0 else "")
+    for direction, colour in zip(farthest, _FARTHEST, strict=False):
+        axes.plot(places, coordinates[places, direction], color=colour, lw=1.5, label=f"direction {direction + 1}")
+    axes.axhline(0, color="#666666", lw=0.6)
+    axes.set(xlabel=_STEP, ylabel="moved along the direction")
+    whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 3)
+    return figure
+
+
+def plot_captured(steps: Steps) -> Figure:
+    """Draw the percentage of the gradient's squared length that lies inside the subspace, for each step."""
+    figure, axes = new_figure()
+    draw_trend(axes, column(steps, "step"), 100 * column(steps, "captured_share"), STAGE_2)
+    axes.set(xlabel=_STEP, ylabel="gradient inside, %", ylim=(0, None))
+    whole_numbers(axes.xaxis)
+    return figure
