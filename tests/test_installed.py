@@ -67,7 +67,8 @@ def test_an_installed_dimred_runs_its_commands(wheel: Path, tmp_path: Path) -> N
     assert where.stdout.strip() == str(site / "dimred" / "__init__.py")
     command = (sys.executable, site / "bin" / "dimred")
     assert "Exit status" in run(*command, "--help", cwd=tmp_path, environment=environment).stdout
-    dry = run(*command, "train", "stage-1", "data", "--dry-run", cwd=tmp_path, environment=environment, status=0)
+    words = ("train", "stage-1", "data", "--dry-run", "--device-target", "Ascend")
+    dry = run(*command, *words, cwd=tmp_path, environment=environment, status=0)
     assert dry.stdout.count(f"--config {site}{os.sep}dimred/pipelines/configs/imagenet_stage_1.yaml") >= 8
     assert dry.stdout.count("-m dimred.pipelines.stage_1 ") == 8
 
@@ -134,7 +135,20 @@ def check_commands(command: list[object], snapshots: Path, missing_for_images: s
     before = set(folder.iterdir())
     for package, *arguments in (
         (missing_for_images, "data", "digits", folder / "digits"),
-        ("mindspore", "train", "stage-1", folder, "--config", "digits", "--device-target", "CPU", "--out", "runs"),
+        (
+            "mindspore",
+            "train",
+            "stage-1",
+            folder,
+            "--config",
+            "digits",
+            "--device-target",
+            "CPU",
+            "--devices",
+            "1",
+            "--out",
+            "runs",
+        ),
         ("mindspore", "summary", "resnet_small"),
     ):
         refused = run(*command, *arguments, cwd=folder, status=2)
