@@ -194,7 +194,7 @@ def run_app(
 def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
     """Run the commands, log any error, and return the exit status."""
     try:
-        status = app(standalone_mode=False)
+        status = _without_types_of_flags(typer.main.get_command(app))(standalone_mode=False)
         return status if isinstance(status, int) else 0
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # it prints the help
@@ -214,6 +214,16 @@ def _status(app: typer.Typer, tell_refusal: Callable[[str], bool]) -> int:
         if found.exit_status != DimredError.exit_status or not tell_refusal(str(found)):
             _log.error(str(found))
         return found.exit_status
+
+
+def _without_types_of_flags(command: Any) -> Any:
+    """Make the help of a command and its subcommands show flags as they are typed, without Typer's ``<bool>``."""
+    for one in command.get_params(command.context_class(command)):  # --help among them
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _without_types_of_flags(subcommand)
+    return command
 
 
 def _in_our_words(error: Any) -> str:

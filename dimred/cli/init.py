@@ -5,7 +5,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,10 @@ _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 
 def init(
-    stage: Annotated[int, typer.Argument(metavar="STAGE", min=1, max=2, help="The stage to configure, 1 or 2.")],
+    stage: Annotated[
+        Literal["stage-1", "stage-2", "1", "2"],
+        typer.Argument(metavar="STAGE", help="stage-1 or stage-2; the number alone will do."),
+    ],
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="The YAML file to write; must not exist.", callback=check_new_file)
     ],
@@ -37,23 +40,37 @@ def init(
     An editor that knows the schema completes keys and marks mistakes. For the YAML language server, begin the
     YAML file with: # yaml-language-server: $schema=stage_1.json
 
-    Example: dimred init 1 stage_1.yaml --config imagenet
+    Example: dimred init stage-1 stage_1.yaml --config imagenet
 
-    Example: dimred init 1 stage_1.json --schema
+    Example: dimred init stage-1 stage_1.json --schema
     """
     from dimred.config import StageOneConfig, StageTwoConfig, config_file, load_config
     from dimred.io.atomic import atomic_write
 
-    model = StageOneConfig if stage == 1 else StageTwoConfig
+    number = int(stage[-1])
+    model = StageOneConfig if number == 1 else StageTwoConfig
     if schema:
         if config is not None:
             raise ConfigError("--schema and --config exclude each other: the schema is the same for every recipe")
-        atomic_write(out, json.dumps(model.model_json_schema(), indent=2) + "\n")
-        print(f"{out}: the JSON Schema of stage {stage}'s configuration")
+        atomic_write(out, json.dumps(configuration_schema(model), indent=2) + "\n")
+        print(f"{out}: the JSON Schema of stage {number}'s configuration")
         return
     values = load_config(model, config_file(model, config)) if config else model()
-    atomic_write(out, commented_configuration(values, stage))
-    print(f"{out}: every key of stage {stage} with its meaning; use it with --config {out}")
+    atomic_write(out, commented_configuration(values, number))
+    print(f"{out}: every key of stage {number} with its meaning; use it with --config {out}")
+
+
+def configuration_schema(model: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what a configuration file may have, other names of keys included."""
+    from dimred.config import N_COMPONENTS_NAMES
+
+    schema: dict[str, Any] = model.model_json_schema()
+    name, other_name = N_COMPONENTS_NAMES
+    for section in schema["$defs"].values():
+        if name in (keys := section.get("properties", {})):
+            keys[other_name] = keys[name] | {"description": f"The same as {name}."}
+            section["not"] = {"required": [name, other_name]}
+    return schema
 
 
 def commented_configuration(config: Any, stage: int) -> str:

@@ -9,7 +9,7 @@ import typer
 from dimred.console import AsJson, Overrides, check_new_file, print_table
 from dimred.errors import ConfigError, StoppedError
 from dimred.io.metrics_file import metric_text
-from dimred.io.run_names import CONFIG, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, named_weights
+from dimred.io.run_names import CONFIG, named_weights, network_of_run, run_of
 
 
 def evaluate(
@@ -19,10 +19,18 @@ def evaluate(
     weights: Annotated[
         Path,
         typer.Argument(
-            metavar="WEIGHTS", help="A checkpoint of stage 1 or 2, or an average.", exists=True, dir_okay=False
+            metavar="WEIGHTS",
+            help="A checkpoint of stage 1 or 2, an average, or a run's folder for the network it ended with.",
+            exists=True,
         ),
     ],
-    config: Annotated[Path, typer.Option(help="A stage's YAML file, or a recipe; data.eval_split names the split.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A stage's YAML file, or a recipe, whose data.eval_split names the split; by default the file of the "
+            "run that WEIGHTS are of."
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Save the network with re-estimated statistics to this new file.", callback=check_new_file),
@@ -37,9 +45,21 @@ def evaluate(
     made choices in the run that WEIGHTS come from.
 
     Example: dimred eval ./digits average.ckpt --config digits
+
+    Example: dimred eval ./digits device0_stage_2
     """
     from dimred.config import load_any_config
 
+    run = run_of(weights)
+    if weights.is_dir():
+        weights = network_of_run(weights, run)
+    if run is not None:
+        config = config or run / CONFIG
+    if config is None:
+        raise ConfigError(
+            f"--config is missing, and WEIGHTS {str(weights)!r} are of no run whose {CONFIG} could be taken; give the "
+            "YAML file, or the recipe, that they were trained with"
+        )
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
@@ -63,10 +83,8 @@ def evaluate(
     check_scores(settings, network, scores, images)
     on = OnSplits(network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches)
     found: dict[str, Any] = {"split": split}
-    told, folder = list[str](), weights.absolute().parent
-    run = folder.parent / CONFIG
-    is_of_run = folder.name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS) and run.is_file()
-    if is_of_run and (warning := load_any_config(run, [f"data.eval_split={split}"]).eval_split_warning):
+    told = list[str]()
+    if run and (warning := load_any_config(run / CONFIG, [f"data.eval_split={split}"]).eval_split_warning):
         found["warning"] = warning
     if not absent:
         found |= {name: on.metric(split)}

@@ -8,6 +8,7 @@ from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
 from dimred.config.files import options_of_stage_2 as options_of_stage_2
 from dimred.config.parts import N_COMPONENTS as N_COMPONENTS
+from dimred.config.parts import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig

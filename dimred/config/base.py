@@ -80,7 +80,13 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Turn YAML's ``off`` or ``yes`` into text unless the key is boolean; as a number it would count as 0 or 1."""
+        """Turn YAML's ``off`` or ``yes`` into text unless the key is boolean; as a number it would count as 0 or 1.
+
+        Raises:
+            ValueError: one is in a list; no list of a configuration has any.
+        """
+        if isinstance(value, list | tuple) and any(isinstance(part, bool) for part in value):
+            raise ValueError("true and false are no entries of this list; give numbers, or put quotes around a text")
         kind = cls.model_fields[str(info.field_name)].annotation
         return str(value) if isinstance(value, bool) and bool not in (kind, *get_args(kind)) else value
 
@@ -115,8 +121,7 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
         typed = ".".join(str(part) for part in problem["loc"])
-        new = getattr(model, "NEW_KEYS", {}).get(typed)
-        return (f"{typed} has a new place: {new}" if new else unknown_key(typed, keys)), []
+        return "\n".join(_lines_of_unknown(typed, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
     # The location may go on below the key, for example to an element of a list.
     place = [str(part) for part in problem["loc"]]
     key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")
@@ -135,21 +140,38 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
     return f"{start}it must be ", [message.removeprefix("Input should be ")]
 
 
+def _lines_of_unknown(typed: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line about an unknown key, or about each key in a section that no known one resembles."""
+    if typed in new_keys:
+        yield f"{typed} has a new place: {new_keys[typed]}"
+    elif isinstance(value, Mapping) and value and not _similar_keys(typed, keys):
+        for name, inner in value.items():
+            yield from _lines_of_unknown(f"{typed}.{name}", inner, keys, new_keys)
+    else:
+        yield unknown_key(typed, keys)
+
+
 def unknown_key(typed: str, keys: Sequence[str]) -> str:
     """Suggest a similar key, here or in another section, in place of an unknown one, or else list the allowed keys."""
+    if near := _similar_keys(typed, keys):
+        return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
+    section = typed[:80].rpartition(".")[0]
+    beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
+    where = f" in {section}" if section and beside else ""
+    return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
+
+
+def _similar_keys(typed: str, keys: Sequence[str]) -> list[str]:
+    """Return the key of the same section that is most like an unknown one, or else those of other sections."""
     section, _, last = typed[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:
         places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])
     beside = [name for name, sections in places.items() if section in sections]
-    near = [f"{section}.{name}".lstrip(".") for name in difflib.get_close_matches(last, beside, n=1)]
-    if not near:
-        elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
-        near = [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
-    if near:
-        return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
-    where = f" in {section}" if section and beside else ""
-    return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
+    if near := difflib.get_close_matches(last, beside, n=1):
+        return [f"{section}.{near[0]}".lstrip(".")]
+    elsewhere = difflib.get_close_matches(last, places, n=1, cutoff=0.75)
+    return [f"{place}.{name}".lstrip(".") for name in elsewhere for place in places[name]]
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

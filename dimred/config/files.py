@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from dimred.config.parts import N_COMPONENTS_NAMES
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 
@@ -25,7 +26,7 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
         path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``.
-        overrides: such as ``rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
+        overrides: such as ``search.rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
 
     Raises:
         ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
@@ -49,6 +50,7 @@ def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
 
 
 def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[str]) -> Stage:
+    overrides = _with_the_name_of(values, overrides)
     for override in overrides:
         key = override.partition("=")[0].partition(".")[0]
         if others := [number for other, number in _STAGES.items() if key in _OWN_KEYS[other] and other is not stage]:
@@ -57,6 +59,23 @@ def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[
             raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; {instead}")
         _apply(values, override)
     return stage.checked(values)
+
+
+def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with that one of the names of ``search.n_components`` that the file has.
+
+    Raises:
+        ConfigError: the overrides have both names.
+    """
+    keys = [f"search.{name}" for name in N_COMPONENTS_NAMES]
+    typed = [override for override in overrides if override.partition("=")[0] in keys]
+    if len({override.partition("=")[0] for override in typed}) == 2:
+        raise ConfigError(f"--set is {typed[0]!r} and {typed[1]!r}, but the two are one key; leave one out")
+    search = values.get("search")
+    in_file = [key for key, name in zip(keys, N_COMPONENTS_NAMES, strict=True) if name in (search or ())]
+    if len(in_file) != 1:
+        return list(overrides)
+    return [f"{in_file[0]}={one.partition('=')[2]}" if one in typed else one for one in overrides]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -27,7 +27,8 @@ _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
 _Spread = Annotated[float, Field(gt=0, le=255)]
 _Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
-_N_COMPONENTS = AliasChoices("n_components", "n_component")  # the second is the published recipe's
+N_COMPONENTS_NAMES = ("n_components", "n_component")  # the second is the published recipe's
+_N_COMPONENTS = AliasChoices(*N_COMPONENTS_NAMES)
 
 
 class ModelConfig(Strict):

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -131,7 +131,7 @@ class StageOneConfig(StageConfig):
     stop: StopConfig | None = None
     """End stage 1 before epochs if its averaged weights stop improving: averaged, or a section; null for never."""
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=StopConfig | Literal["averaged"] | None)
     @classmethod
     def _name_alone(cls, value: Any) -> Any:
         """Convert ``stop: averaged`` to a section with that name."""
@@ -179,6 +179,7 @@ class StageTwoConfig(StageConfig):
         "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
         "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
         "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer", "search_split": "search.split",
+        "dim_reduce.pca_mat_path": "the argument PCA_MAT", "dim_reduce.weight_load_dir": "dimred pca --ckpt-dir",
     }  # fmt: skip
 
     epochs: NumberOrShare = "10%"

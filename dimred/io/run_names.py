@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from dimred.errors import ConfigError
 from dimred.io.atomic import LOCK, is_temporary
 
 # Of every run.
@@ -64,6 +65,35 @@ def checkpoint_place(path: Path) -> CheckpointPlace | None:
 def full_checkpoints(folder: Path) -> dict[int, Path]:
     """Find the full checkpoints in stage 1's folder of checkpoints: epoch -> path."""
     return {place.epoch: path for path in folder.glob("*.ckpt") if (place := checkpoint_place(path))}
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a file or folder is in, or is itself; None if it is in none."""
+    for folder in (path.absolute(), *path.absolute().parents[:3]):
+        is_run = any((folder / name).is_dir() for name in (STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS))
+        if is_run and (folder / CONFIG).is_file():
+            return folder
+    return None
+
+
+def network_of_run(folder: Path, run: Path | None) -> Path:
+    """Return the network that a run ended with: stage 2's, or stage 1's last full checkpoint.
+
+    Args:
+        folder: what the user gave as WEIGHTS.
+        run: the run's folder, see ``run_of``; None for none.
+
+    Raises:
+        ConfigError: there is no run, or no network in it yet.
+    """
+    if run is not None:
+        stage_1 = run / STAGE_1_CHECKPOINTS
+        final = [*(run / STAGE_2_CHECKPOINTS).glob("*-final.ckpt"), *stage_1.glob("*-final.ckpt")]
+        full = full_checkpoints(stage_1)
+        if final or full:
+            return final[0] if final else full[max(full)]
+    missing = "no run's folder" if run is None else "a run that has not saved the network it ends with"
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {missing}; give a checkpoint, or finish the run")
 
 
 def named_weights(argument: str, path: Path) -> str:

@@ -59,6 +59,11 @@ def build_splits(
     is_own, n_classes = config.data.dataset is not None, config.model.n_classes
     if not is_own and not data.is_dir():
         raise DataError(f"DATA is {str(data)!r}, which is not a folder; name the folder that holds {', '.join(splits)}")
+    if not is_own and "test" in splits and not (data / "test").exists() and split_folder(data, "val").is_dir():
+        raise DataError(
+            f"data.eval_split is test, but there is no folder {str(data / 'test')!r}, only "
+            f"{str(split_folder(data, 'val'))!r}; make it, or report on that one: --set data.eval_split=val"
+        )
     images = {split: build_data(config.data, data, split, ranks, config.accumulation) for split in splits}
     if not is_own:
         check_classes(data, {split: part.classes for split, part in images.items()}, n_classes)

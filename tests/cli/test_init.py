@@ -3,14 +3,17 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from dimred.cli.init import commented_configuration
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, load_config
-from tests.helpers.commands import dimred_here
+from dimred.cli.init import commented_configuration, configuration_schema
+from dimred.config import StageConfig, StageOneConfig, StageTwoConfig, config_file, config_text, load_config
+from dimred.errors import ConfigError
+from tests.helpers.commands import CONFIGS, dimred_here
 
-STAGES = pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("2", StageTwoConfig)])
+STAGES = pytest.mark.parametrize(("stage", "model"), [("1", StageOneConfig), ("stage-2", StageTwoConfig)])
 
 
 @STAGES
@@ -22,8 +25,8 @@ def test_it_reads_back_to_the_defaults_or_to_a_recipe_and_names_other_defaults(
     dimred_here("init", stage, file, *(["--config", recipe] if recipe else []), status=0)
     assert load_config(model, file) == (load_config(model, config_file(model, Path(recipe))) if recipe else model())
     if recipe:
-        named = {"1": "# (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
-        assert named[stage] in file.read_text()
+        named = {"1": "# [averaged, null] (default: null)\nstop:\n\n  # ", "2": "(default: 50)\nreestimate_batches: 18\n"}
+        assert named[stage[-1]] in file.read_text()
         assert file.read_text().count("(default: ") < 20
 
 
@@ -41,6 +44,54 @@ def test_values_and_ranges_allowed_are_named() -> None:
     assert re.search(r"# .*\[linear, sqrt\]\n  schedule: linear\n", text)
     assert re.search(r"# .*\[>= 0 and < 1\]\nlabel_smoothing: 0.1\n", text)
     assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
+
+
+def in_schema(values: Any, model: type[StageConfig]) -> bool:
+    """Return whether the schema allows what YAML files and ``--set`` made of these values."""
+    jsonschema = pytest.importorskip("jsonschema")
+    plain = json.loads(json.dumps(values))
+    return jsonschema.Draft202012Validator(configuration_schema(model)).is_valid(plain)
+
+
+def test_an_editor_marks_no_shipped_recipe() -> None:
+    recipes = sorted(CONFIGS.glob("*.yaml"))
+    assert len(recipes) == 8
+    for recipe in recipes:
+        model = StageOneConfig if recipe.stem.endswith("_1") else StageTwoConfig
+        assert in_schema(yaml.safe_load(recipe.read_text()), model), recipe.name
+        assert in_schema(yaml.safe_load(config_text(load_config(model, recipe))), model), recipe.name
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (StageOneConfig, {"stop": "averaged"}),
+        (StageOneConfig, {"stop": None}),
+        (StageOneConfig, {"stop": {"patience": 2}}),
+        (StageTwoConfig, {"search": {"n_component": 8}}),
+        (StageTwoConfig, {"search": None, "cooldown": {"factor": 1}}),
+        (StageTwoConfig, {"epochs": "10%"}),
+        (StageTwoConfig, {"epochs": 2, "start": "other.ckpt"}),
+    ],
+)
+def test_an_editor_accepts_what_dimred_accepts(model: type[StageConfig], values: dict[str, Any]) -> None:
+    model.checked(values)
+    assert in_schema(values, model)
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (StageOneConfig, {"stop": "val"}),
+        (StageOneConfig, {"epoch": 3}),
+        (StageTwoConfig, {"search": {"n_component": 0}}),
+        (StageTwoConfig, {"search": {"n_component": 8, "n_components": 8}}),
+    ],
+)
+def test_an_editor_marks_what_dimred_refuses(model: type[StageConfig], values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        model.checked(values)
+    assert not in_schema(values, model)
 
 
 @STAGES

@@ -72,6 +72,15 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("ema.decay=off", "ema.decay is False; it must be a valid number"),
         ("tensorboard=perhaps", "tensorboard is 'perhaps'; it must be a valid boolean"),
         ("search.learning_rate=[0.1]", "search.learning_rate is [0.1]; it must be a valid number"),
+        ("data.mean=[true, 1, 2]", "data.mean is [True, 1, 2]; true and false are no entries of this list"),
+        ("all_reduce_split=[on]", "all_reduce_split is [True]; true and false are no entries"),
+        ("cooldown.optimizer.no_decay=[off]", "cooldown.optimizer.no_decay is [False]; true and false are no entr"),
+        ("dim_reduce.rho=0.5", "unknown key 'dim_reduce.rho'; did you mean 'search.rho'?"),
+        ("dim_reduce={n_component: 8}", "unknown key 'dim_reduce.n_component'; did you mean 'search.n_components'?"),
+        ("boost.dim_reduce.sigma=0.4", "unknown key 'boost.dim_reduce.sigma'; did you mean 'search.sigma'?"),
+        ("dim_reduce.pca_mat_path=a.npy", "dim_reduce.pca_mat_path has a new place: the argument PCA_MAT"),
+        ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
+        ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),
         ("all_reduce_split=[0]", "all_reduce_split is [0]; it must be greater than or equal to 1"),
         (
@@ -118,10 +127,27 @@ def test_every_problem_is_named_at_once() -> None:
 
 def test_the_name_that_boost_users_know_is_accepted() -> None:
     assert SearchConfig.model_validate({"n_component": 7}).n_components == 7
-    said = refusal("digits_stage_2", "search.n_component=5")  # the recipe has n_components
-    assert "key 'search.n_component'; did you mean 'search.n_components'" in said
+    recipe = CONFIGS / "digits_stage_2.yaml"  # which has n_components
+    for overrides in (["search.n_component=5"], ["search.n_components=9", "search.n_components=5"]):
+        search = load_config(StageTwoConfig, recipe, overrides).search
+        assert search is not None
+        assert search.n_components == 5
+    said = refusal("digits_stage_2", "search.n_component=5", "search.n_components=8")
+    assert said == "--set is 'search.n_component=5' and 'search.n_components=8', but the two are one key; leave one out"
     with pytest.raises(ConfigError, match=r"search\.n_components is -1; it must be greater than or equal to 1"):
         StageTwoConfig.checked({"search": {"n_component": -1}})
+
+
+@pytest.mark.parametrize("in_file", ["n_component", "n_components"])
+@pytest.mark.parametrize("typed", ["n_component", "n_components"])
+def test_an_override_reaches_the_key_by_whichever_name_the_file_has(in_file: str, typed: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(f"search: {{{in_file}: 32, rho: 0.5}}")
+    search = load_config(StageTwoConfig, tmp_path / "own.yaml", [f"search.{typed}=4", "search.sigma=0.3"]).search
+    assert search is not None
+    assert (search.n_components, search.rho, search.sigma) == (4, 0.5, 0.3)
+    (tmp_path / "both.yaml").write_text("search: {n_component: 32, n_components: 32}")
+    with pytest.raises(ConfigError, match=r"unknown key 'search\.n_component'; did you mean 'search\.n_components'"):
+        load_config(StageTwoConfig, tmp_path / "both.yaml")
 
 
 def test_every_key_of_a_wrong_type_has_one_line() -> None:

@@ -1,6 +1,34 @@
 from pathlib import Path
 
-from dimred.io.run_names import full_checkpoint_beside, named_weights, snapshots_below
+import pytest
+
+from dimred.errors import ConfigError
+from dimred.io.run_names import full_checkpoint_beside, named_weights, network_of_run, run_of, snapshots_below
+
+
+def test_a_run_is_found_from_what_is_in_it_and_its_last_network_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()  # of something else
+    stage_1, stage_2 = tmp_path / "device0_stage_1", tmp_path / "device0_stage_2"
+    files = [
+        stage_1 / "checkpoint_stage_1" / "net-2_74.ckpt",
+        stage_1 / "checkpoint_stage_1" / "net-10_74.ckpt",
+        stage_1 / "checkpoint_stage_1" / "checkpoint_pca" / "net-10_12.ckpt",
+        stage_2 / "checkpoint_stage_2" / "net-start.ckpt",
+    ]
+    for path in (*files, stage_1 / "config.yaml", stage_2 / "config.yaml"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [run_of(path) for path in files] == [stage_1, stage_1, stage_1, stage_2]
+    assert [run_of(path) for path in (stage_1, stage_1 / "checkpoint_stage_1", stage_2)] == [stage_1, stage_1, stage_2]
+    assert run_of(tmp_path) is run_of(tmp_path / "average.ckpt") is None
+    assert network_of_run(stage_1, stage_1) == files[1]  # epoch 10, not the last one of the alphabet
+    with pytest.raises(ConfigError, match=r"device0_stage_2', which is a run that has not saved the network it ends"):
+        network_of_run(stage_2, stage_2)
+    with pytest.raises(ConfigError, match=r"which is no run's folder; give a checkpoint"):
+        network_of_run(tmp_path, None)
+    for run, name in ((stage_2, "checkpoint_stage_2"), (stage_1, "checkpoint_stage_1")):
+        (run / name / "net-final.ckpt").touch()
+        assert network_of_run(run, run) == run / name / "net-final.ckpt"
 
 
 def test_a_snapshot_is_named_with_the_full_checkpoint_that_is_rather_meant(tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ def test_the_number_of_classes_goes_to_the_parameter_that_is_called_so(
     assert make_network(f"own_networks:{factory}", 10).weight.shape == shape
 
 
+def test_mindcv_s_factories_are_taken_as_they_are() -> None:
+    """Their first parameter is ``pretrained``."""
+    network = make_network("mindcv.models:resnet18", 10)
+    assert [parameter.shape for parameter in network.trainable_params()][-2:] == [(10, 512), (10,)]
+
+
 def test_a_factory_that_needs_something_else_is_explained(folder: None) -> None:
     with pytest.raises(ConfigError, match=r"other_name', which needs a value for n, width; give the number of classes"):
         make_network("own_networks:other_name", 10)

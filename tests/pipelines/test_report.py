@@ -78,6 +78,8 @@ def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
 ) -> None:
     done = dimred_here("eval", two_stages.data, two_stages.weights, "--config", STAGE_2, "--json", cwd=tmp_path)
     last = json.loads(done.stdout)
+    by_run = dimred_here("eval", two_stages.data, two_stages.stage_1, "--json", cwd=tmp_path, status=0)
+    assert json.loads(by_run.stdout)["accuracy"] == last["accuracy"]
     assert last["split"] == "test"
     text = f"<b>{100 * last['accuracy_reestimated']:.2f} %</b><span>stage 1&#x27;s last weights, epoch 3</span>"
     assert text in page.read_text()
