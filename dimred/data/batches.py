@@ -4,10 +4,12 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ _LASTING = re.compile(
 )
 _MISTAKE = re.compile(r"(Type|Value|Index|Key|Attribute|Name|ZeroDivision|Assertion|NotImplemented)Error\b")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
+_DUMPS = ("abnormal_image.*", "unsupported_image.*")
 _OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
 
 
@@ -166,14 +169,15 @@ class Readable:
             batches = self._from_the_device()
         else:
             batches = self._batches.create_tuple_iterator(num_epochs=num_epochs, output_numpy=output_numpy)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                raise _as_data_error(str(error)) from None
-            yield batch
+        with _without_dumps():
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except RuntimeError as error:
+                    raise _as_data_error(str(error)) from None
+                yield batch
 
     def _from_the_device(self) -> Iterator[Any]:
         take = data_sink(lambda *columns: columns, self._batches)
@@ -184,6 +188,18 @@ class Readable:
             queue = self._batches.__transfer_dataset__
             queue.stop_send()
             queue.release()
+
+
+@contextmanager
+def _without_dumps() -> Iterator[None]:
+    """Remove the copies of images that MindSpore could not decode, which it leaves in the working folder."""
+    folder = Path.cwd()
+    before = {path for pattern in _DUMPS for path in folder.glob(pattern)}
+    try:
+        yield
+    finally:
+        for path in {path for pattern in _DUMPS for path in folder.glob(pattern)} - before:
+            path.unlink(missing_ok=True)
 
 
 def _as_data_error(text: str) -> DataError:

@@ -248,7 +248,9 @@ def test_gifs_which_mindspore_cannot_decode_are_no_images(jpegs: Path, tmp_path:
     "damage", [lambda data: data[: len(data) // 2], lambda data: data[:9], lambda data: b"", lambda data: b"junk" * 99]
 )
 def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage, monkeypatch, tmp_path_factory) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("here"))  # where MindSpore leaves its abnormal_image.jpg
+    here = tmp_path_factory.mktemp("here")  # where MindSpore leaves a copy of what it can't decode
+    (here / "abnormal_image.bmp").write_text("my own")
+    monkeypatch.chdir(here)
     path = jpegs / "train" / "n00000001" / "n00000001_2.JPEG"
     path.write_bytes(damage(path.read_bytes()))
     options = {"augmentation": "random_resized_crop", "resize": True, "batch_size": 3}
@@ -257,6 +259,7 @@ def test_damaged_images_stop_or_are_replaced_and_are_named(jpegs: Path, damage, 
         with pytest.raises(DataError, match=r"n00000001_2\.JPEG can't be read as an image; restore it"):
             list(read_batches(make, wait=lambda _: pytest.fail("waits for a file that is there")))
     assert len(batches(replaced.training_epoch(1, 1))) == 3
+    assert [path.name for path in here.iterdir()] == ["abnormal_image.bmp"]
     assert checked(jpegs, status=1)[:-1] == [str(path)]
 
 
