@@ -222,26 +222,35 @@ def _as_data_error(text: str) -> DataError:
     return kind(f"{file[1]} can't be read as an image; restore it, or replace it ({why})")
 
 
-def read_batches(make: Callable[[], Readable], wait: Callable[[float], None] = time.sleep) -> Iterator[Any]:
-    """Yield the batches of an epoch or an evaluation.
+def read_batches(
+    make: Callable[[], Readable],
+    skip: int = 0,
+    *,
+    at_skipped: Callable[[], object] = lambda: None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[Any]:
+    """Yield the batches of an epoch or an evaluation after the first ``skip``.
 
     If a file can't be opened, as on a network disk that is gone for a moment, the epoch is made and read once more.
-    Batches that were yielded already are read and skipped, so that the rest is augmented as if nothing had happened.
+    Then, too, the batches that are done are read and skipped, so that the rest is augmented as if nothing had happened.
 
     Args:
         make: makes the same epoch each time.
+        skip: number of batches that are done, as in a run that was resumed.
+        at_skipped: called for each batch that is read and skipped.
         wait: sleeps for a number of seconds.
 
     Raises:
         DataError: an image can't be decoded, or reading still fails after three pauses; names the file.
     """
-    done = 0
     for pause in (*_WAITS_SECONDS, None):
         try:
             for number, batch in enumerate(make().create_tuple_iterator(num_epochs=1), start=1):
-                if number > done:
+                if number <= skip:
+                    at_skipped()
+                else:
                     yield batch
-                    done = number
+                    skip = number
             return
         except DataError as error:
             if pause is None or isinstance(error, DamagedError):

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 from mindspore import nn
@@ -130,7 +131,8 @@ class EpochLoop:
 
     def _finish_epoch(self, place: Place, observer: Observer, bar: StageBar) -> None:
         per_epoch, order = self.images.steps_per_epoch, self.first_order + place.epoch
-        batches = _batches_after(place.done, read_batches(lambda: self.images.training_epoch(self.seed, order)))
+        make = partial(self.images.training_epoch, self.seed, order)
+        batches = read_batches(make, place.done, at_skipped=tell_alive)
         batch: Any = ()
         fault, launched = None, list[Any]()  # what the steps returned that are not read yet
         started = time.perf_counter() - place.seconds
@@ -213,11 +215,3 @@ def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, D
         return last, DataError(f"epoch {place.epoch} has fewer batches than before: the data changed during the run")
     except DataError as error:
         return last, error
-
-
-def _batches_after(done: int, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the rest of an epoch; batches that are done are read again, so that the rest is augmented as before."""
-    for _ in range(done):
-        next(batches, None)
-        tell_alive()
-    yield from batches

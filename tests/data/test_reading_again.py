@@ -63,6 +63,26 @@ def test_what_is_left_of_an_epoch_is_augmented_as_before(may_go: ImageFolder, mo
     assert next(faults, None) is None
 
 
+@pytest.mark.parametrize("done", [0, 1, 3, 4, 9])
+def test_a_run_that_goes_on_reads_what_is_done_and_skips_it(may_go: ImageFolder, done: int) -> None:
+    whole, skipped = reread(may_go), []
+    assert len(whole) == 4
+    assert reread(may_go, skip=done, at_skipped=lambda: skipped.append(1)) == whole[done:]
+    assert len(skipped) == min(done, 4)
+
+
+def test_a_fault_while_a_run_that_goes_on_skips_costs_nothing_but_time(may_go: ImageFolder, tmp_path: Path) -> None:
+    whole, away, waits = reread(may_go), tmp_path / "away", []
+
+    def come_back(seconds: float) -> None:
+        waits.append(seconds)
+        away.rename(may_go.folder)
+
+    may_go.folder.rename(away)
+    assert reread(may_go, skip=2, wait=come_back) == whole[2:]
+    assert waits == [2.0]
+
+
 def test_a_folder_that_stays_away_ends_it(may_go: ImageFolder) -> None:
     shutil.rmtree(may_go.folder)
     with pytest.raises(DataError, match="train"):
