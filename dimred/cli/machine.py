@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     """The result of one check: its name, what it found, and a remedy if something is wrong."""
 
     what: str
-    found: str
+    text: str
     remedy: str = ""
 
 
@@ -67,24 +67,24 @@ def doctor(
 
 
 def _show(finding: Finding) -> None:
-    what, found, remedy = finding
-    print(f"{'WRONG' if remedy else 'ok':5}  {what:28}  {found}" + (f"; {remedy}" if remedy else ""), flush=True)
+    what, text, remedy = finding
+    print(f"{'WRONG' if remedy else 'ok':5}  {what:28}  {text}" + (f"; {remedy}" if remedy else ""), flush=True)
 
 
 def _versions() -> list[Finding]:
-    found = {"python": platform.python_version(), "dimred": __version__}
+    versions = {"python": platform.python_version(), "dimred": __version__}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    findings = [Finding("versions", ", ".join(f"{name} {version}" for name, version in found.items()))]
-    if "mindspore" not in found:
+    findings = [Finding("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))]
+    if "mindspore" not in versions:
         return [*findings, Finding("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1])]
     for name in ("mindspore", "numpy"):
-        if found[name] not in (allowed := _allowed(name)):
+        if versions[name] not in (allowed := _allowed(name)):
             remedy = f"training needs another version: python -m pip install '{name}{allowed}'"
-            findings.append(Finding(name, found[name], remedy))
+            findings.append(Finding(name, versions[name], remedy))
     return findings
 
 
@@ -98,8 +98,8 @@ def _device(target: Literal["CPU", "Ascend"]) -> Finding:
     from dimred.launch.devices import ASCEND_DEVICE
 
     if target == "Ascend" and not ASCEND_DEVICE.exists():
-        told = f"Ascend, but {ASCEND_DEVICE} is missing"
-        return Finding("device", told, "install the driver, or give --device-target CPU")
+        text = f"Ascend, but {ASCEND_DEVICE} is missing"
+        return Finding("device", text, "install the driver, or give --device-target CPU")
     n_cores = len(os.sched_getaffinity(0))
     return Finding("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
 
@@ -109,8 +109,8 @@ def _cann(target: Literal["CPU", "Ascend"]) -> Finding:
     if home is None and target == "CPU":
         return Finding("CANN", "none")
     if home is None:
-        told = f"none: neither {' nor '.join(_CANN)} is set"
-        return Finding("CANN", told, "install CANN, and source its set_env.sh")
+        text = f"none: neither {' nor '.join(_CANN)} is set"
+        return Finding("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
         return Finding("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
     lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
@@ -120,33 +120,33 @@ def _cann(target: Literal["CPU", "Ascend"]) -> Finding:
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
-    told = f"{memory.available / 1e9:.1f} GB of {memory.total / 1e9:.1f} GB are free"
+    text = f"{memory.available / 1e9:.1f} GB of {memory.total / 1e9:.1f} GB are free"
     remedy = "end other programs, or use fewer ranks on this host"
-    return Finding("memory", told, remedy if memory.available < _LEAST_MEMORY else "")
+    return Finding("memory", text, remedy if memory.available < _LEAST_MEMORY else "")
 
 
 def _disk() -> Finding:
     here = Path.cwd()
     free = psutil.disk_usage(str(here)).free
-    told = f"{free / 1e9:.1f} GB are free in {here}"
+    text = f"{free / 1e9:.1f} GB are free in {here}"
     try:
         with tempfile.TemporaryFile(dir=here) as file:
             file.write(bytes(1 << 20))
             file.flush()
     except OSError as error:
-        told += f", where nothing can be written ({describe_os_error(error)})"
-        return Finding("disk", told, "make room, or work in another folder")
+        text += f", where nothing can be written ({describe_os_error(error)})"
+        return Finding("disk", text, "make room, or work in another folder")
     remedy = "make room, or work on another disk: a run keeps snapshots"
-    return Finding("disk", told, remedy if free < _LEAST_DISK else "")
+    return Finding("disk", text, remedy if free < _LEAST_DISK else "")
 
 
 def _instruction_set() -> Finding:
-    told = os.environ.get(ISA_VARIABLE) or os.environ.get("DNNL_MAX_CPU_ISA")
+    cap = os.environ.get(ISA_VARIABLE) or os.environ.get("DNNL_MAX_CPU_ISA")
     if not has_avx512():
-        return Finding("oneDNN", f"no AVX-512 here, so no cap is needed ({told or 'none'})")
-    is_capped = (told or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
+        return Finding("oneDNN", f"no AVX-512 here, so no cap is needed ({cap or 'none'})")
+    is_capped = (cap or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
     remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without it"
-    return Finding("oneDNN", f"instruction set capped at {told}", "" if is_capped else remedy)
+    return Finding("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
 
 
 def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> Finding:
@@ -208,8 +208,10 @@ def bench(
     device_target, devices = choose_devices(device_target, devices)
     arguments = [str(data.absolute()), "--config", str(config), "--device-target", device_target]
     arguments += [f"--set={override}" for override in overrides or []]
-    found = json.loads(_last_line("bench", arguments, devices, device_target))
-    *head, row = ("| " + " | ".join(map(str, cells)) + " |" for cells in (found, ["---"] * len(found), found.values()))
+    measures = json.loads(_last_line("bench", arguments, devices, device_target))
+    *head, row = (
+        "| " + " | ".join(map(str, cells)) + " |" for cells in (measures, ["---"] * len(measures), measures.values())
+    )
     print("\n".join([*head, row]))
     if table is not None:
         atomic_write(table, "\n".join(with_row(before, head, row)) + "\n")

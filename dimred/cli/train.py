@@ -100,8 +100,8 @@ def train(
     named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value)]
     load_config(settings, config, overrides)
-    typed = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
-    paths = {argument: path for argument, path in typed.items() if path is not None}
+    all_paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
+    paths = {argument: path for argument, path in all_paths.items() if path is not None}
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
     read_here = [argument for argument in paths if argument == "DATA" or not (node_rank or resume)]
     missing = [argument for argument in read_here if not paths[argument].exists()]

@@ -108,20 +108,20 @@ class Strict(BaseModel):
             keys = [*_keys(cls), *other_keys]
             lines: dict[str, list[str]] = {}  # what is wrong -> what is allowed; a union has one entry for each type
             for problem in error.errors():
-                line, allowed = _told(cls, keys, values, problem)
+                line, allowed = _in_words(cls, keys, values, problem)
                 lines[line] = list(dict.fromkeys([*lines.get(line, []), *allowed]))
             raise ConfigError("\n".join(line + " or ".join(allowed) for line, allowed in lines.items())) from error
 
 
-def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
+def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any) -> tuple[str, list[str]]:
     """Return the beginning of a problem's line, and what is allowed unless the line already says so.
 
     Where pydantic's message names its own types, ours replaces it.
     """
     kind, message = problem["type"], problem["msg"]
     if kind == "extra_forbidden":
-        typed = ".".join(str(part) for part in problem["loc"])
-        return "\n".join(_lines_of_unknown(typed, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
+        unknown = ".".join(str(part) for part in problem["loc"])
+        return "\n".join(_lines_of_unknown(unknown, problem["input"], keys, getattr(model, "NEW_KEYS", {}))), []
     # The location may go on below the key, for example to an element of a list.
     place = [str(part) for part in problem["loc"]]
     key = next((key for n in range(len(place), 0, -1) if (key := ".".join(place[:n])) in keys), "")
@@ -140,30 +140,30 @@ def _told(model: type[BaseModel], keys: Sequence[str], values: Any, problem: Any
     return f"{start}it must be ", [message.removeprefix("Input should be ")]
 
 
-def _lines_of_unknown(typed: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
+def _lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
     """Yield a line about an unknown key, or about each key in a section that no known one resembles."""
-    if typed in new_keys:
-        yield f"{typed} has a new place: {new_keys[typed]}"
-    elif isinstance(value, Mapping) and value and not _similar_keys(typed, keys):
+    if unknown in new_keys:
+        yield f"{unknown} has a new place: {new_keys[unknown]}"
+    elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():
-            yield from _lines_of_unknown(f"{typed}.{name}", inner, keys, new_keys)
+            yield from _lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)
     else:
-        yield unknown_key(typed, keys)
+        yield unknown_key(unknown, keys)
 
 
-def unknown_key(typed: str, keys: Sequence[str]) -> str:
+def unknown_key(unknown: str, keys: Sequence[str]) -> str:
     """Suggest a similar key, here or in another section, in place of an unknown one, or else list the allowed keys."""
-    if near := _similar_keys(typed, keys):
-        return f"unknown key {shown(typed)}; did you mean {' or '.join(map(repr, near))}?"
-    section = typed[:80].rpartition(".")[0]
+    if near := _similar_keys(unknown, keys):
+        return f"unknown key {shown(unknown)}; did you mean {' or '.join(map(repr, near))}?"
+    section = unknown[:80].rpartition(".")[0]
     beside = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == section]
     where = f" in {section}" if section and beside else ""
-    return f"unknown key {shown(typed)}; allowed{where}: {', '.join(beside or keys)}"
+    return f"unknown key {shown(unknown)}; allowed{where}: {', '.join(beside or keys)}"
 
 
-def _similar_keys(typed: str, keys: Sequence[str]) -> list[str]:
+def _similar_keys(unknown: str, keys: Sequence[str]) -> list[str]:
     """Return the key of the same section that is most like an unknown one, or else those of other sections."""
-    section, _, last = typed[:80].rpartition(".")
+    section, _, last = unknown[:80].rpartition(".")
     places: dict[str, list[str]] = {}  # the last part of a key -> the sections that have it
     for key in keys:
         places.setdefault(key.rpartition(".")[2], []).append(key.rpartition(".")[0])

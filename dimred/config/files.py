@@ -34,11 +34,10 @@ def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -
     """
     path = config_file(stage, path)
     values = _read(path)
-    found = _stage_of(values)
-    if found is not None and found is not stage:
-        raise ConfigError(
-            f"--config is {str(path)!r}, a configuration of stage {_STAGES[found]}; give one of stage {_STAGES[stage]}"
-        )
+    stage_of_file = _stage_of(values)
+    if stage_of_file is not None and stage_of_file is not stage:
+        other = f"a configuration of stage {_STAGES[stage_of_file]}"
+        raise ConfigError(f"--config is {str(path)!r}, {other}; give one of stage {_STAGES[stage]}")
     return _overridden(stage, values, overrides)
 
 
@@ -68,14 +67,14 @@ def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> li
         ConfigError: the overrides have both names.
     """
     keys = [f"search.{name}" for name in N_COMPONENTS_NAMES]
-    typed = [override for override in overrides if override.partition("=")[0] in keys]
-    if len({override.partition("=")[0] for override in typed}) == 2:
-        raise ConfigError(f"--set is {typed[0]!r} and {typed[1]!r}, but the two are one key; leave one out")
+    of_the_key = [override for override in overrides if override.partition("=")[0] in keys]
+    if len({override.partition("=")[0] for override in of_the_key}) == 2:
+        raise ConfigError(f"--set is {of_the_key[0]!r} and {of_the_key[1]!r}, but the two are one key; leave one out")
     search = values.get("search")
     in_file = [key for key, name in zip(keys, N_COMPONENTS_NAMES, strict=True) if name in (search or ())]
     if len(in_file) != 1:
         return list(overrides)
-    return [f"{in_file[0]}={one.partition('=')[2]}" if one in typed else one for one in overrides]
+    return [f"{in_file[0]}={one.partition('=')[2]}" if one in of_the_key else one for one in overrides]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -98,8 +97,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _stage_of(values: Mapping[str, Any]) -> type[StageConfig] | None:
     """Return the stage that these keys belong to; None if no key decides it, or there are keys of both."""
-    found = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
-    return found[0] if len(found) == 1 else None
+    stages = [stage for stage in _STAGES if _OWN_KEYS[stage] & values.keys()]
+    return stages[0] if len(stages) == 1 else None
 
 
 def config_file(stage: type[StageConfig], path: Path) -> Path:

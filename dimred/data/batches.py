@@ -40,7 +40,7 @@ _LASTING = re.compile(
 _MISTAKE = re.compile(r"(Type|Value|Index|Key|Attribute|Name|ZeroDivision|Assertion|NotImplemented)Error\b")
 _REASON = re.compile(r"\[ERROR\] *(.*)")
 _DUMPS = ("abnormal_image.*", "unsupported_image.*")
-_OWN_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
+_PYTHON_ERROR = re.compile(r"- Python Call Stack:.*?\n(\S[^\n]*)\n\s*\n---", re.DOTALL)  # the last line of a traceback
 
 
 class DamagedError(DataError):
@@ -204,10 +204,10 @@ def _without_dumps() -> Iterator[None]:
 
 def _as_data_error(text: str) -> DataError:
     """Return the error for what MindSpore says of a batch that can't be read; a DamagedError if that will not pass."""
-    own, file = _OWN_ERROR.search(text), _FILE.search(text)
-    if own and "DataError: " in own[1]:  # one of ours, raised in MindSpore's thread
-        return DamagedError(own[1].partition("DataError: ")[2])
-    reason = own or _REASON.search(text)
+    of_python, file = _PYTHON_ERROR.search(text), _FILE.search(text)
+    if of_python and "DataError: " in of_python[1]:  # one of ours, raised in MindSpore's thread
+        return DamagedError(of_python[1].partition("DataError: ")[2])
+    reason = of_python or _REASON.search(text)
     why = shown(reason[1] if reason else text, 300)
     if differing := re.search("Cannot batch tensors with different (shapes|types)", text):
         remedy = f"of images set data.resize=true, or give all samples one {differing[1][:-1]}"
@@ -215,7 +215,7 @@ def _as_data_error(text: str) -> DataError:
     if "[RandomCrop] failed" in text:
         remedy = "set data.resize=true, or give all images data.image_size"
         return DamagedError(f"an image is too small for data.augmentation 'pad_crop': {remedy} ({why})")
-    is_lasting = _LASTING.search(text) or (own and _MISTAKE.match(own[1]))
+    is_lasting = _LASTING.search(text) or (of_python and _MISTAKE.match(of_python[1]))
     kind = DamagedError if is_lasting else DataError
     if file is None:
         return kind(f"the data can't be read: {why}")

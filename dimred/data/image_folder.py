@@ -80,11 +80,11 @@ class ImageFolder(Batches):
 
     def digest(self) -> str:
         """Return a digest of every image's class, name and size in bytes, in hexadecimal."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in self.classes:
             images = sorted((entry.name, entry.stat().st_size) for entry in images_in(self.folder / name))
-            found.update(os.fsencode("".join(f"{name}/{image}\0{size}\n" for image, size in images)))
-        return found.hexdigest()
+            digest.update(os.fsencode("".join(f"{name}/{image}\0{size}\n" for image, size in images)))
+        return digest.hexdigest()
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Yield width and height in pixels of one image of each class; images that can't be read are left out."""
@@ -96,8 +96,8 @@ class ImageFolder(Batches):
                 continue
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        own = [self.rank] if self.rank else []
-        ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *own]).integers(2**31)))
+        of_rank = [self.rank] if self.rank else []
+        ds.config.set_seed(int(np.random.default_rng([seed, epoch, 1, *of_rank]).integers(2**31)))
         return self._read(order, self._augmented)
 
     def _evaluation_samples(self, order: np.ndarray) -> ds.Dataset:

@@ -48,8 +48,8 @@ class OwnDataset(Batches):
         self._factory, self._data, self._split = factory, data, split
         self.n_classes: int | None = None
         self._evaluated = self._make(None, None)
-        given = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is not a sequence of samples"
-        with _told(f"{given} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
+        problem = f"gave {type(self._evaluated).__name__} for the split {split!r}, which is not a sequence of samples"
+        with _as_data_error(f"{problem} (input, label) or (input, ..., label)", "it needs __len__ and __getitem__"):
             self.n_images = len(self._evaluated)
             first = tuple(self._evaluated[0])
             _, *_, label = first
@@ -80,23 +80,25 @@ class OwnDataset(Batches):
         Raises:
             DataError: the last sample can't be read.
         """
-        found = hashlib.sha256(str(self.n_images).encode())
+        digest = hashlib.sha256(str(self.n_images).encode())
         last = self.n_images - 1
         for number in (0, last):
             what = f"failed to give sample {number} of the split {self._split!r}"
-            with _told(what, f"each number from 0 to {last} needs a sample"):
+            with _as_data_error(what, f"each number from 0 to {last} needs a sample"):
                 for part in map(np.asarray, self._evaluated[number]):
-                    found.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
-        return found.hexdigest()
+                    digest.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
+        return digest.hexdigest()
 
     def _make(self, seed: int | None, epoch: int | None) -> Source:
-        with _told(f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "fix the function"):
-            told = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
-            return self._factory(self._data, self._split, seed, **told)
+        with _as_data_error(
+            f"failed for DATA {str(self._data)!r}, split {self._split!r}, seed {seed}", "fix the function"
+        ):
+            options = {"epoch": epoch} if "epoch" in inspect.signature(self._factory).parameters else {}
+            return self._factory(self._data, self._split, seed, **options)
 
     def _training_samples(self, order: np.ndarray, seed: int, epoch: int) -> ds.Dataset:
-        own_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
-        source = self._make(own_seed, None if is_spare(epoch) else epoch)
+        epoch_seed = int(np.random.default_rng([seed, epoch, 1]).integers(2**31))
+        source = self._make(epoch_seed, None if is_spare(epoch) else epoch)
         if len(source) != (n_given := len(self._evaluated)):
             raise ConfigError(f"data.dataset gave {n_given} samples without a seed, and {len(source)} with one")
         return self._read(source, order)
@@ -106,7 +108,7 @@ class OwnDataset(Batches):
 
     def _read(self, source: Source, order: np.ndarray) -> ds.Dataset:
         return ds.GeneratorDataset(
-            _Typed(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32, self.n_classes),
+            _Samples(source, np.float32 if self._first_label.dtype.kind == "f" else np.int32, self.n_classes),
             self._columns,
             sampler=GivenOrder(order),
             num_parallel_workers=self.workers,
@@ -115,7 +117,7 @@ class OwnDataset(Batches):
 
 
 @contextmanager
-def _told(what: str, remedy: str) -> Iterator[None]:
+def _as_data_error(what: str, remedy: str) -> Iterator[None]:
     """Turn any error that the user's code raises inside the block into a DataError."""
     try:
         yield
@@ -123,7 +125,7 @@ def _told(what: str, remedy: str) -> Iterator[None]:
         raise DataError(f"data.dataset {what} ({type(error).__name__}: {error}); {remedy}") from error
 
 
-class _Typed:
+class _Samples:
     """Samples as arrays that MindSpore takes, with labels of one type."""
 
     def __init__(self, source: Source, label_type: type[np.number], n_classes: int | None):

@@ -33,12 +33,12 @@ def _connect() -> socket.socket | None:
 
 
 _launcher = _connect()  # None in a process that is no rank of a launcher
-_told: set[str] = set()  # kinds of messages that this process has tried to send
+_sent_kinds: set[str] = set()  # kinds of messages that this process has tried to send
 
 
 def _tell(kind: str, *content: str | int, flags: int = socket.MSG_DONTWAIT) -> bool:
     """Send a message, by default without waiting; return whether it was sent."""
-    _told.add(kind)
+    _sent_kinds.add(kind)
     with suppress(OSError):  # if the launcher is gone, this rank is about to end
         return _launcher is not None and _launcher.send(json.dumps([kind, *content]).encode(), flags) > 0
     return False
@@ -55,7 +55,7 @@ def tell_refusal(why: str) -> bool:
     Returns:
         Whether it was sent. It is not if there is no launcher or the rank has begun; then the caller must print it.
     """
-    return not _told and _tell("refused", why, flags=0)
+    return not _sent_kinds and _tell("refused", why, flags=0)
 
 
 def tell_position(doing: str, step: int) -> None:
@@ -65,7 +65,7 @@ def tell_position(doing: str, step: int) -> None:
 
 def tell_alive() -> None:
     """Report activity without a completed step, as in a pass over ``val``."""
-    if "at" in _told:  # the launcher watches for stalls only after the first position
+    if "at" in _sent_kinds:  # the launcher watches for stalls only after the first position
         _tell("alive")
 
 

@@ -68,25 +68,25 @@ class Job:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that every process of the job gets in addition to the launcher's environment."""
-        given = os.environ
-        path = f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}"
-        mine = {"PATH": path, "PYTHONUNBUFFERED": "1", "GLOG_v": given.get("GLOG_v", "3")}
+        outer = os.environ
+        path = f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"
+        mine = {"PATH": path, "PYTHONUNBUFFERED": "1", "GLOG_v": outer.get("GLOG_v", "3")}
         if self.device_target == "CPU" and len(self.local_ranks) > 1:
             threads = max(1, (os.cpu_count() or 1) // len(self.local_ranks))
-            mine["OMP_NUM_THREADS"] = given.get("OMP_NUM_THREADS", str(threads))
+            mine["OMP_NUM_THREADS"] = outer.get("OMP_NUM_THREADS", str(threads))
             # By default MindSpore's ranks look for each other every 3 to 5 s; with 1 s, two ranks start 5 s sooner.
             for bound in ("MS_RETRY_INTERVAL_LOWER", "MS_RETRY_INTERVAL_UPPER"):
-                mine[bound] = given.get(bound, "1")
+                mine[bound] = outer.get(bound, "1")
         if self.joins_ranks:
             mine |= {
                 "MS_WORKER_NUM": str(self.devices),
                 "MS_SCHED_HOST": self.master_addr,
                 "MS_SCHED_PORT": str(self.master_port),
-                "MS_TOPO_TIMEOUT": given.get("MS_TOPO_TIMEOUT", str(_SECONDS_TO_JOIN)),
+                "MS_TOPO_TIMEOUT": outer.get("MS_TOPO_TIMEOUT", str(_SECONDS_TO_JOIN)),
             }
             if self.device_target == "Ascend":
                 # Ranks that list a large image folder reach the first collective minutes apart; HCCL waits 120 s.
-                mine["HCCL_CONNECT_TIMEOUT"] = given.get("HCCL_CONNECT_TIMEOUT", "600")
+                mine["HCCL_CONNECT_TIMEOUT"] = outer.get("HCCL_CONNECT_TIMEOUT", "600")
         if self.rank_table is not None:
             mine["RANK_TABLE_FILE"] = str(self.rank_table)
         return mine

@@ -104,8 +104,8 @@ class _Watch:
                 self._end()
         self._logs[self._first].show(to_the_end=True)
         if self._stopped_by is not None:
-            own = set(self._statuses.values()) - {128 + signal.SIGTERM}  # ranks always get SIGTERM
-            return own.pop() if len(own) == 1 and min(own) > 0 else 128 + self._stopped_by
+            statuses = set(self._statuses.values()) - {128 + signal.SIGTERM}  # ranks always get SIGTERM
+            return statuses.pop() if len(statuses) == 1 and min(statuses) > 0 else 128 + self._stopped_by
         if self._failure is not None:
             raise self._failure
         return 0

@@ -29,22 +29,22 @@ def load_factory(name: str, key: str = "model") -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.import_module(module_name)
+        factory = importlib.import_module(module_name)
     except Exception as error:
         if module_name.endswith(".py"):
-            typed = f"{module_name.removesuffix('.py')}:{attribute}"
-            raise ConfigError(f"{key} is {name!r}; name the module without its ending: {typed}") from None
+            without_ending = f"{module_name.removesuffix('.py')}:{attribute}"
+            raise ConfigError(f"{key} is {name!r}; name the module without its ending: {without_ending}") from None
         raise ConfigError(
             f"{key} is {name!r}, but {module_name!r} can't be imported ({type(error).__name__}: {error}); run from the "
             "folder that holds it, or put that folder on PYTHONPATH"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(factory, part):
             raise ConfigError(f"{key} is {name!r}, but {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(found)}")
-    return found
+        factory = getattr(factory, part)
+    if not callable(factory):
+        raise ConfigError(f"{key} is {name!r}, which is not a function: it is {shown(factory)}")
+    return factory
 
 
 def call_factory(name: str, *arguments: Any, key: str = "model", **options: Any) -> Any:
@@ -88,8 +88,8 @@ def make_network(name: str, n_classes: int) -> nn.Cell:
     if parameters and parameters[0].name in _CLASSES and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY:
         return make_cell(name, n_classes)
     by_name = [one for one in parameters if one.kind in _BY_NAME]
-    taken: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
-    missing = [one.name for one in by_name if one.default is one.empty and one.name not in taken]
+    classes: dict[str, Any] = {one.name: n_classes for one in by_name if one.name in _CLASSES}
+    missing = [one.name for one in by_name if one.default is one.empty and one.name not in classes]
     if missing:
         raise ConfigError(f"model is {name!r}, which needs a value for {', '.join(missing)}; {CLASSES_REMEDY}")
-    return make_cell(name, **taken)
+    return make_cell(name, **classes)

@@ -76,10 +76,11 @@ def _recorder(name: str, layers: list[Layer], counted: set[int]) -> Callable[...
     """Return a forward hook that appends a layer to ``layers``, without the parameters whose ids ``counted`` holds."""
 
     def hook(cell: nn.Cell, inputs: tuple[Any, ...], output: Any) -> None:
-        own = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
-        counted.update(id(parameter) for parameter in own)
-        taken, given = _shape(inputs), _shape(output)
-        layers.append(Layer(name, type(cell).__name__, taken, given, *_sizes(own), _flops(cell, taken, given)))
+        parameters = [parameter for parameter in cell.get_parameters() if id(parameter) not in counted]
+        counted.update(id(parameter) for parameter in parameters)
+        input_shape, output_shape = _shape(inputs), _shape(output)
+        flops = _flops(cell, input_shape, output_shape)
+        layers.append(Layer(name, type(cell).__name__, input_shape, output_shape, *_sizes(parameters), flops))
 
     return hook
 
@@ -97,21 +98,21 @@ def _shape(values: Any) -> Shape:
     return tuple(values.shape) if isinstance(values, Tensor) else ()
 
 
-def _flops(cell: nn.Cell, taken: Shape, given: Shape) -> int:
+def _flops(cell: nn.Cell, input_shape: Shape, output_shape: Shape) -> int:
     """Count the multiplications and additions of one call; 0 for kinds of cells that are not known here."""
-    n_taken, n_given = math.prod(taken), math.prod(given)
+    n_inputs, n_outputs = math.prod(input_shape), math.prod(output_shape)
     if isinstance(cell, _CONVOLUTIONS):  # every output number is a sum over one kernel
-        return n_given * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_given)
+        return n_outputs * (2 * cell.weight.size // cell.out_channels) + _bias(cell, n_outputs)
     if isinstance(cell, _TRANSPOSED):  # every input number is spread over one kernel
-        return n_taken * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_given)
+        return n_inputs * (2 * cell.weight.size // cell.in_channels) + _bias(cell, n_outputs)
     if isinstance(cell, nn.Dense):
-        return n_given * 2 * cell.in_channels + _bias(cell, n_given)
+        return n_outputs * 2 * cell.in_channels + _bias(cell, n_outputs)
     if isinstance(cell, nn.LayerNorm | nn.GroupNorm) or hasattr(cell, "moving_mean"):  # of every BatchNorm
-        return 2 * n_given  # scale and shift
+        return 2 * n_outputs  # scale and shift
     if isinstance(cell, nn.AvgPool1d | nn.AvgPool2d):
-        return n_taken
+        return n_inputs
     return 0
 
 
-def _bias(cell: nn.Cell, n_given: int) -> int:
-    return n_given if cell.has_bias else 0
+def _bias(cell: nn.Cell, n_outputs: int) -> int:
+    return n_outputs if cell.has_bias else 0
