@@ -157,7 +157,9 @@ def compare(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a finished stage 2, or of a stage 1, or what is in it.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the page; an earlier report in it is replaced. Default: RUN/report."),
@@ -172,6 +174,7 @@ def report(
 
     Example: dimred report device0_stage_2
     """
+    run = (run_of(run) if run.exists() else None) or run
     if not run.is_dir():
         raise ConfigError(f"RUN is {str(run)!r}, which is not a folder; give the folder of a stage 1 or stage 2 run")
     from dimred.pipelines.report import report as make_report

@@ -101,7 +101,7 @@ def test_a_wrong_run_is_one_line(two_stages: TwoStages, searched: Path, tmp_path
 
 def test_stage_1_alone_again_and_again(two_stages: TwoStages, tmp_path: Path) -> None:
     for _ in range(2):
-        dimred_here("report", two_stages.stage_1, "--out", tmp_path / "out", cwd=tmp_path, status=0)
+        dimred_here("report", two_stages.weights, "--out", tmp_path / "out", cwd=tmp_path, status=0)
     text = (tmp_path / "out" / "report.html").read_text()
     assert pictures(text) == {"metric", "loss", "spectrum"}
     record = json.loads((two_stages.stage_1 / "metrics.jsonl").read_text().splitlines()[-1])
