@@ -100,11 +100,11 @@ class Runs:
         stores = {at: self._store(f"{at}") for at in epochs}
         self._train(self._name, self._rate, [], stores)
 
-    def plain(self, passes: int) -> None:
+    def plain(self, passes: int, rival: str = "plain", *changes: str) -> None:
         """Train with a schedule made for these passes, and store the last weights."""
         schedule = ["schedule.name=linear", f"schedule.total_epochs={passes}", "snapshots.first_epoch=1000"]
-        stores = {passes: self._store(f"{passes}_plain")}
-        self._train(f"{self._name}_{passes}_plain", self._task.peak, schedule, stores, "--weights")
+        stores = {passes: self._store(f"{passes}_{rival}")}
+        self._train(f"{self._name}_{passes}_{rival}", self._task.peak, [*schedule, *changes], stores, "--weights")
 
     def schedule_free(self, passes: list[int]) -> None:
         """Train by schedule-free SGD, and store its averaged point after each of these passes."""
@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=FIRST)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--at", type=int, nargs="+", default=[25, 40, 78], help="epochs")
+    parser.add_argument("--snoo", action="store_true", help="plain training with SNOO around it too, see snoo.py")
     parser.add_argument("--rate", type=float, help="of stage 1 alone, in place of the task's; each in its own OUT")
     arguments = parser.parse_args()
     for seed in arguments.seeds:
@@ -162,6 +163,8 @@ def main() -> None:
             if arguments.rate is None:
                 for one in passes:
                     runs.plain(one)
+                    if arguments.snoo:
+                        runs.plain(one, "snoo", "optimizer.name=tests.benchmarks.snoo:Snoo")
                 runs.schedule_free(passes)
 
 
