@@ -16,7 +16,7 @@ a hundred times the loss. A rule is a loss of each sample and a way to break tie
 More tables follow: what some rules choose among few candidates, as ``measure_windows`` finds them; what is lost by
 that, and by dropping some on parts of ``val``; what this rule chooses, beside the rivals, by run and by task; and how
 much of that is due to the training, and how much to the choice. The folder ``choices`` beside this file is the store of
-the study, without the logits of ``test``.
+the study, without outputs: only losses on ``val``, and which samples of ``test`` were right.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.benchmarks.stored_choices import FILE, LOSSES, Stored, choose, few, near, part, read
+from tests.benchmarks.stored_choices import FILE, LOSSES, Stored, choose, few, losses_only, near, part, read
 
 PARTS = (1 / 8, 1 / 4, 1 / 2)  # shares of val; after each, ``race`` drops what is three standard errors behind
 RULE = ("trained", "lowest")
@@ -194,20 +194,16 @@ def causes_table(found: list[Result]) -> str:
 
 
 def keep(path: Path, out: Path) -> None:
-    """Write a file of the store without logits of ``test``: a fifth of the size, and every rule can still be judged."""
+    """Write a file of the store with what these tables need, a tenth of its size."""
     with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files if name not in ("test_logits", "test_labels")}
-        if "test_logits" in stored:
-            correct = stored["test_logits"].argmax(-1) == stored["test_labels"]
-            arrays |= {"test_correct": np.packbits(correct, 1), "n_test": np.array(correct.shape[1])}
-    np.savez_compressed(out, **arrays)
+        np.savez_compressed(out, **losses_only(dict(stored), SIZES))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--at", type=int, nargs="*", help="only these epochs of stage 1")
-    parser.add_argument("--keep", type=Path, help="write the store without logits of test to this folder, and end")
+    parser.add_argument("--keep", type=Path, help="write what the tables need of the store to this folder, and end")
     arguments = parser.parse_args()
     files = [path for path in sorted(arguments.store.glob("*.npz")) if FILE.fullmatch(path.name)]
     if arguments.keep is not None:

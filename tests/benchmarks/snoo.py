@@ -29,10 +29,12 @@ class Snoo(nn.Optimizer):
         self.velocities = self.parameters.clone(prefix="snoo_velocity", init="zeros")
 
     def construct(self, gradients: tuple[Tensor, ...]) -> bool:
-        self.assignadd(self.global_step, self.global_step_increase_tensor)
-        update = ops.partial(self._update, self.get_lr().reshape(()), self.global_step.reshape(()) % EVERY == 0)
+        is_outer = (self.global_step.reshape(()) + 1) % EVERY == 0
+        update = ops.partial(self._update, self.get_lr().reshape(()), is_outer)
         of_all = (self.parameters, self.moments, self.slow, self.velocities, self.decay_weight(gradients))
-        return ops.depend(True, _each(update, *of_all))
+        done = _each(update, *of_all)
+        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        return ops.depend(True, done)
 
     def _update(
         self,

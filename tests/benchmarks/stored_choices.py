@@ -1,7 +1,7 @@
 """Read what ``choice_store.py`` stored, and apply the rules of ``choice_rules.py``."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from dimred.averaging.windows import Window, measure_windows
 
 SMOOTHING = 0.1
 FILE = re.compile(r"(?P<task>[a-z_]+)_(?P<seed>\d+)_(?P<at>\d+)(_(?P<rival>\w+))?\.npz")
+_PARTS = 2**16  # of a unit, to which a kept loss is rounded; its last bits would not be compressed
 _WINDOW = re.compile(r"uniform of (\d+) snapshots, steps (\d+) to (\d+)")
 
 
@@ -73,6 +74,42 @@ LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }  # fmt: skip
 
 
+def _losses(stored: Mapping[str, np.ndarray], n_val: int) -> dict[str, np.ndarray]:
+    """Return each loss of the first ``n_val`` samples, (candidates, n_val), from outputs or from what was kept."""
+    if "val_error" in stored:
+        order = _order(stored["val_error"].shape[1], n_val)
+        losses = {name: stored[f"val_{name}"][:, order] for name in LOSSES if name != "temperature"}
+        found = {name: values.astype(np.float64) for name, values in losses.items()}
+        return found | {"temperature": stored[f"val_temperature_{n_val}"].astype(np.float64)}
+    labels = stored["val_labels"]
+    order = _order(len(labels), n_val)
+    logits = stored["val_logits"].astype(np.float64)[:, order]
+    return {name: loss(logits, labels[order]) for name, loss in LOSSES.items()}
+
+
+def _order(n: int, n_val: int) -> np.ndarray:
+    return np.sort(np.random.default_rng(0).permutation(n)[:n_val])
+
+
+def losses_only(stored: Mapping[str, np.ndarray], sizes: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return what the tables need of a file: rounded losses on ``val``, and which samples of ``test`` were right.
+
+    The temperatures are fitted on the samples of each of the ``sizes``. A text has only losses, and stays as it is.
+    """
+    arrays = {name: array for name, array in stored.items() if not re.search("_(logits|labels)$", name)}
+    if "val_logits" in stored:
+        for name in LOSSES:
+            if name == "temperature":
+                found = {f"val_{name}_{n}": _losses(stored, n)[name] for n in sizes}
+            else:
+                found = {f"val_{name}": _losses(stored, len(stored["val_labels"]))[name]}
+            arrays |= {key: (np.round(values * _PARTS) / _PARTS).astype(np.float32) for key, values in found.items()}
+    if "test_logits" in stored:
+        correct = stored["test_logits"].argmax(-1) == stored["test_labels"]
+        arrays |= {"test_correct": np.packbits(correct, 1), "n_test": np.array(correct.shape[1])}
+    return arrays
+
+
 def read(path: Path, n_val: int) -> Stored:
     """Read a file of the store, with the first ``n_val`` samples of a fixed order of ``val``."""
     place = FILE.fullmatch(path.name)
@@ -84,10 +121,7 @@ def read(path: Path, n_val: int) -> Stored:
             losses = {"entropy": stored["val_losses"][:, order]}
             test = -100 * stored["test_losses"].astype(np.float64).mean(1)
         else:
-            labels = stored["val_labels"]
-            order = np.sort(np.random.default_rng(0).permutation(len(labels))[:n_val])
-            logits = stored["val_logits"].astype(np.float64)[:, order]
-            losses = {name: loss(logits, labels[order]) for name, loss in LOSSES.items()}
+            losses = _losses(stored, n_val)
             if "test_correct" in stored:
                 test = 100 * np.unpackbits(stored["test_correct"], 1, count=int(stored["n_test"])).mean(1)
             else:

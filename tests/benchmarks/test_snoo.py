@@ -12,14 +12,15 @@ def test_snoo_makes_the_steps_of_algorithm_1(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(snoo, "EVERY", 3)
     ms.set_context(mode=ms.GRAPH_MODE)
     weight = Parameter(Tensor([1.0, 2.0, -3.0], ms.float32), name="weight")
-    optimizer = snoo.Snoo([weight], 0.1, weight_decay=0.01)
+    rates = [0.1 / step for step in range(1, 8)]  # one more update would be one too many
+    optimizer = snoo.Snoo([weight], rates, weight_decay=0.01)
     w = slow = weight.asnumpy().astype(np.float64)
     moment = outer = np.zeros(3)
     for step in range(1, 8):
         gradient = np.sin(np.arange(3) + step)
         optimizer((Tensor(gradient.astype(np.float32)),))
         moment = 0.9 * moment + gradient + 0.01 * w
-        w = w - 0.1 * moment
+        w = w - rates[step - 1] * moment
         if step % 3 == 0:
             gone = slow - w
             outer = snoo.MOMENTUM * outer + gone
