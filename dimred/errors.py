@@ -5,8 +5,9 @@ Every message names the argument as the user typed it, the value received, what 
 
 import math
 import reprlib
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 
 class DimredError(Exception):
@@ -96,6 +97,32 @@ def missing_package(error: BaseException) -> MissingPackageError | None:
     """Return the error to show if a missing package of the extra ``train`` caused this one; otherwise None."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return MissingPackageError(name) if name in TRAINING_PACKAGES else None
+
+
+Result = TypeVar("Result")
+
+
+class Problems:
+    """The problems that several checks have, to be reported in one error."""
+
+    def __init__(self) -> None:
+        self._reasons: list[str] = []
+
+    def collect(self, check: Callable[[], Result]) -> Result | None:
+        """Run a check and return its result; if it raises a DimredError, note the reason and return None."""
+        try:
+            return check()
+        except DimredError as error:
+            self._reasons.append(str(error))
+            return None
+
+    def refuse(self) -> None:
+        """Raise a ConfigError with all problems noted, if there are any."""
+        if len(self._reasons) == 1:
+            raise ConfigError(self._reasons[0])
+        if self._reasons:
+            lines = "".join(f"\n  {number}. {text}" for number, text in enumerate(self._reasons, start=1))
+            raise ConfigError(f"{len(self._reasons)} problems:{lines}")
 
 
 def shown(value: Any, longest: int = 80) -> str:

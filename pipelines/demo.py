@@ -88,9 +88,9 @@ def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: S
     checkpoints = stage_1 / STAGE_1_CHECKPOINTS
     weights = next(checkpoints.glob(f"*-{epochs}_*.ckpt"))
     _wait(start(running, [*_DIMRED, "pca", "--ckpt-dir", checkpoints / SNAPSHOTS, "--out", matrix]))
-    for run, config, basis in (("search", SEARCH, [matrix]), ("cooldown", COOLDOWN, [])):
+    for name, config, basis in (("search", SEARCH, [matrix]), ("cooldown", COOLDOWN, [])):
         positions = [data, weights, *basis, "--config", config]
-        _wait(start(running, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / run, *common]))
+        _wait(start(running, [*_PROGRAM, "dimred.pipelines.stage_2", *positions, "--out", out / name, *common]))
     for training in beside:
         _wait(training)
 
@@ -98,7 +98,7 @@ def _train_all(running: ExitStack, out: Path, epochs: int, total: int, common: S
 def _stage_1(
     data: Path, run: Path, config: Path, epochs: int, options: Sequence[str], common: Sequence[str]
 ) -> list[Any]:
-    every = f"evaluate_every={max(1, epochs // 6)}"  # for the picture; an evaluation costs as much as two epochs
+    every = f"evaluate_every_epochs={max(1, epochs // 6)}"  # for the picture; each costs as much as two epochs
     warmup = f"schedule.warmup_epochs={min(5, epochs // 2)}"
     overrides = [f"--set={option}" for option in (f"epochs={epochs}", warmup, every, *options)]
     return [*_PROGRAM, "dimred.pipelines.stage_1", data, "--config", config, "--out", run, *common, *overrides]
@@ -131,9 +131,9 @@ def _show(out: Path, epochs: int, total: int) -> None:
     curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # once it has chosen
     curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
     sentence = (
-        f"Stage 1 reaches {rows[0].cells()[2]} after {epochs} passes. The search brings it to {rows[1].cells()[2]} after "
-        f"{rows[1].passes:.1f}, a cooldown of the learning rate to {rows[2].cells()[2]} after {rows[2].passes:.1f}. Plain "
-        f"training with a schedule made for {total} passes reaches {rows[4].cells()[2]}."
+        f"Stage 1 reaches {rows[0].cells()[2]} after {epochs} passes. The search brings it to {rows[1].cells()[2]} "
+        f"after {rows[1].passes:.1f}, a cooldown of the learning rate to {rows[2].cells()[2]} after "
+        f"{rows[2].passes:.1f}. Plain training with a schedule made for {total} passes reaches {rows[4].cells()[2]}."
     )
     print(_HEADING)
     print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])

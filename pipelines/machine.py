@@ -18,14 +18,14 @@ from mindspore import Tensor, nn
 
 from dimred.config import StageOneConfig, load_config
 from dimred.console import Data, DeviceTarget, Overrides, run_program
-from dimred.errors import DimredError
+from dimred.errors import DimredError, Problems
 from dimred.launch.channel import tell_refusal
 from dimred.stages.checks import check_stage_1
 from dimred.stages.device import set_precision, set_up, watched_reads
-from dimred.stages.loop import EpochLoop, Observer, Place
-from dimred.stages.run_folder import open_session
+from dimred.stages.loop import EpochLoop, Observer, Progress
+from dimred.stages.run import open_run
 from dimred.stages.steps import build_train_step
-from dimred.stages.task import build_network, check_ranks
+from dimred.stages.task import build_task
 from dimred.train_step.step import TrainStep
 from dimred.vectors.parameters import to_arrays
 
@@ -43,7 +43,7 @@ class _Timed(Observer):
         """Count the step."""
         self.n_launched += 1
 
-    def after_step(self, result: Any, place: Place) -> None:
+    def after_step(self, result: Any, progress: Progress) -> None:
         """Read the loss, and note the time and the steps launched by then."""
         float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
@@ -60,27 +60,25 @@ def bench(
     settings = load_config(StageOneConfig, config, overrides or [])
     ranks = set_up(settings.seed, device_target, settings.all_reduce_split, settings.deterministic)
     set_precision(settings)
-    network = build_network(settings)
-    images = check_stage_1(settings, network, data, out, None, False, ranks)[0]["train"]
-    check_ranks(ranks, settings, images)
-    ranks.broadcast(list(network.get_parameters()))
-    step, reads = build_train_step(settings, network, images.steps_per_epoch, ranks), 0
+    task = build_task(settings, data, ranks, problems := Problems())
+    check_stage_1(task, problems, out)
+    step, reads = build_train_step(settings, task.network, task.steps_per_epoch, ranks), 0
 
     def note() -> None:
         nonlocal reads
         reads += 1
 
-    with open_session(out, settings, ranks, is_kept=False) as session:
+    with open_run(out, task) as run:
         runs, started = [], time.perf_counter()
         for n_steps in (1, _STEPS):
-            part, timed, reads = images.shortened(n_steps), _Timed(), 0
+            part, timed, reads = task.trained.shortened(n_steps), _Timed(), 0
             loop = EpochLoop(
                 "stage 1", step, part, seed=settings.seed, n_epochs=math.ceil(n_steps / part.steps_per_epoch),
-                save_every_steps=settings.save_every_steps, read_every=min(settings.read_every, _STEPS // 2),
-                ranks=ranks, signals=session.signals,
+                save_every_steps=settings.save_every_steps, ranks=ranks, signals=run.signals,
+                read_every_steps=min(settings.read_every_steps, _STEPS // 2),
             )  # fmt: skip
             with watched_reads(note):
-                loop.run(Place(), timed)
+                loop.run(Progress(), timed)
             runs.append(timed.done_at)
     compiled, done_at = runs[0][1], runs[1]
     first, last = min(n for n in done_at if n >= _WARM_UP), max(done_at)

@@ -16,13 +16,13 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.evaluation.evaluator import OnSplits
 from dimred.io.run_names import CONFIG, RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.plots import PlanePoints, PlaneView, Surface
 from dimred.report.record import StageTwoRecord, read_stage_1, read_stage_2
 from dimred.report.run_page import make_report_folder, write_report, write_stage_1_report
 from dimred.stages.device import set_up
-from dimred.stages.task import build_data, build_loss, build_network, build_scores
+from dimred.stages.loss_and_metric import build_loss
+from dimred.stages.task import Task, build_task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.train_step.network_state import batch_norms, moving_statistics
@@ -54,41 +54,38 @@ def report(folder: Path, out: Path, grid: int, n_batches: int) -> Path:
     settings = load_config(StageTwoConfig, folder / CONFIG)
     make_report_folder(out)
     set_up(settings.seed)
-    network = build_network(settings)
-    last = _measure_last(run, settings, network)
+    task = None
+    if "data" not in run.gone:
+        splits = {"train", settings.data.eval_split}
+        task = build_task(settings, Path(run.result["sources"]["data"]), splits=splits)
+    last = None if task is None or "weights" in run.gone else _measure_last(run, task)
     snapshots = run.stage_1.snapshots if run.stage_1 else None
     plane = None
-    if snapshots and not run.gone:
-        basis = fit_basis(snapshots, 2, network=network) if run.basis is None and len(snapshots) > 2 else run.basis
+    if snapshots and task is not None and not run.gone:
+        basis = fit_basis(snapshots, 2, network=task.network) if run.basis is None and len(snapshots) > 2 else run.basis
         if basis is not None and basis.mean is not None and len(basis.components) > 1:
-            plane = _view(run, basis, snapshots, settings, network, grid, n_batches)
+            plane = _view(run, basis, snapshots, task, grid, n_batches)
     return write_report(out, run, settings, last, plane)
 
 
-def _measure_last(run: StageTwoRecord, settings: StageTwoConfig, network: nn.Cell) -> float | None:
-    """Measure stage 1's last weights as stage 2 measured the network it kept; None if data or weights are gone."""
-    if {"data", "weights"} & {*run.gone}:
-        return None
-    source, split = run.result["sources"], settings.data.eval_split
-    images = {name: build_data(settings.data, Path(source["data"]), name) for name in {"train", split}}
-    on = OnSplits(network, images, build_scores(settings), seed=settings.seed, n_batches=settings.reestimate_batches)
-    from_arrays(network.get_parameters(), read_checkpoint(source["weights"]), "WEIGHTS")
-    if settings.reestimate_batch_norm and on.has_batch_norm:
-        on.reestimate()
-    return on.metric(split)
+def _measure_last(run: StageTwoRecord, task: Task[StageTwoConfig]) -> float:
+    """Measure stage 1's last weights as stage 2 measured the network it kept."""
+    from_arrays(task.network.get_parameters(), read_checkpoint(run.result["sources"]["weights"]), "WEIGHTS")
+    if task.settings.reestimate_batch_norm and task.evaluator.has_batch_norm:
+        task.evaluator.reestimate()
+    return task.evaluator.metric(task.settings.data.eval_split)
 
 
 def _view(
     run: StageTwoRecord,
     basis: SubspaceBasis,
     series: CheckpointSeries,
-    settings: StageTwoConfig,
-    network: nn.Cell,
+    task: Task[StageTwoConfig],
     grid: int,
     n_batches: int,
 ) -> PlaneView:
     """Locate both stages in the plane, and evaluate the loss on grids around them."""
-    layout = WeightLayout.from_network(network)
+    layout = WeightLayout.from_network(task.network)
     basis.check(layout)
     mean = np.asarray(basis.mean, np.float64)
 
@@ -104,7 +101,8 @@ def _view(
     stops = points(path for name in saved for path in (run.folder / STAGE_2_CHECKPOINTS).glob(f"*-{name}.ckpt"))
     search = stops.along[0] + run.coordinates()[:, :2] if run.basis is not None else stops.along
 
-    train = build_data(settings.data, Path(run.result["sources"]["data"]), "train").training_epoch(settings.seed, 0)
+    settings, network = task.settings, task.network
+    train = task.images["train"].training_epoch(settings.seed, 0)
     batches: list[tuple[Tensor, ...]] = list(islice(train.create_tuple_iterator(num_epochs=1), n_batches))
     loss = loss_in_plane(build_loss(settings, network), batches, mean, np.asarray(basis.components[:2], np.float64))
 

@@ -7,10 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dimred.averaging.windows import Window
 from dimred.errors import FaultError
 from dimred.io.metrics_file import metric_text
 
@@ -29,6 +31,7 @@ class Candidate(NamedTuple):
         losses: loss of each held-out sample, (n,); or only their mean, (1,).
         metric: mean over the samples; None if it was not measured.
         error: standard error of the mean loss, given if the losses of the samples aren't known.
+        place: where its weights are: a file, or a window of snapshots; None if the caller knows.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Candidate(NamedTuple):
     losses: np.ndarray
     metric: float | None = None
     error: float | None = None
+    place: Path | Window | None = None
 
     @property
     def loss(self) -> float:
@@ -130,17 +134,19 @@ class Selection:
         self.n_added, self.seconds = 0, 0.0
         self._passes_each, self._metric = passes_each, metric
 
-    def measure(self, name: str, effective_size: float, measure: Callable[[], Measured]) -> Candidate:
-        """Measure a network by calling ``measure``, and add it as a candidate."""
+    def measure(
+        self, name: str, effective_size: float, measure: Callable[[], Measured], place: Path | Window | None = None
+    ) -> Candidate:
+        """Measure a network, whose weights are at ``place``, by calling ``measure``, and add it as a candidate."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
         started = time.perf_counter()
-        self.candidates.append(Candidate(name, effective_size, *measure()))
+        self.candidates.append(Candidate(name, effective_size, *measure(), place=place))
         self.seconds += time.perf_counter() - started
         return self.candidates[-1]
 
-    def add(self, name: str, measured: Candidate) -> None:
-        """Add a candidate of another selection under a new name."""
-        self.candidates.append(measured._replace(name=name))
+    def add(self, name: str, measured: Candidate, place: Path) -> None:
+        """Add a candidate of another selection under a new name; its weights are in a file now."""
+        self.candidates.append(measured._replace(name=name, place=place))
         self.n_added += 1
 
     def records(self) -> list[dict[str, Any]]:

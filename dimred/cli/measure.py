@@ -63,34 +63,30 @@ def evaluate(
     settings = load_any_config(config, overrides or [])
     split = settings.data.eval_split
     from dimred.checkpoints.checkpoint_io import check_ending, read_checkpoint, write_checkpoint
-    from dimred.evaluation.evaluator import OnSplits
     from dimred.stages.device import set_up
-    from dimred.stages.task import build_network, build_scores, build_splits, check_scores
+    from dimred.stages.task import build_task
     from dimred.train_step.network_state import moving_statistics
     from dimred.vectors.parameters import from_arrays, to_arrays
 
     if save is not None:
         check_ending(save, "--save")
-    images = build_splits(settings, data, sorted({"train", split}))
     arrays = read_checkpoint(weights)
     set_up(settings.seed)
-    network = build_network(settings)
+    task = build_task(settings, data, splits={"train", split})
+    network, evaluator, name = task.network, task.evaluator, settings.metric_name
     statistics = {value.name for value in moving_statistics(network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
     needed = [value for value in network.get_parameters() if value.name not in absent]
     from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
-    scores, name = build_scores(settings), settings.metric_name
-    check_scores(settings, network, scores, images)
-    on = OnSplits(network, images, scores, seed=settings.seed, n_batches=settings.reestimate_batches)
     found: dict[str, Any] = {"split": split}
     told = list[str]()
     if run and (warning := load_any_config(run / CONFIG, [f"data.eval_split={split}"]).eval_split_warning):
         found["warning"] = warning
     if not absent:
-        found |= {name: on.metric(split)}
+        found |= {name: evaluator.metric(split)}
         told.append(metric_text(name, found[name]))
-    if on.has_batch_norm:
-        found |= {"batches": on.reestimate(), f"{name}_reestimated": on.metric(split)}
+    if evaluator.has_batch_norm:
+        found |= {"batches": evaluator.reestimate(), f"{name}_reestimated": evaluator.metric(split)}
         told.append(
             f"{metric_text(name, found[f'{name}_reestimated'])} with BatchNorm statistics re-estimated over "
             f"{found['batches']} training batches"

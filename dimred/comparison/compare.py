@@ -31,7 +31,7 @@ from dimred.io.run_names import (
 )
 from dimred.stages.device import set_up
 from dimred.stages.estimates import snapshots_in_the_end
-from dimred.stages.parent import check_same_task, last_rate
+from dimred.stages.parent import StageOneRun
 from dimred.stages.task import build_splits
 from dimred.subspace.spectrum import check_enough
 
@@ -82,7 +82,8 @@ def compare(
             "--methods has 'cooldown', which takes the place of a search, but search is null; leave it out"
         )
     seeds = dict[int, Path]()
-    jobs = [job for run in runs for job in _jobs(str(data), Path(run), two, epochs, folder, methods, seeds)]
+    whole = partial(load_config, StageTwoConfig, Path(config), overrides)
+    jobs = [job for run in runs for job in _jobs(str(data), Path(run), whole, epochs, folder, methods, seeds)]
     _claim_folder(folder, two)
     for job in jobs:
         job()
@@ -96,7 +97,7 @@ def compare(
 def _jobs(
     data: str,
     run: Path,
-    two: StageTwoConfig,
+    whole: Callable[[StageOneConfig], StageTwoConfig],
     epochs: Sequence[int],
     out: Path,
     methods: Sequence[str] | None,
@@ -108,6 +109,7 @@ def _jobs(
     if not (run / CONFIG).is_file():
         raise ConfigError(f"RUN is {str(run)!r}, which has no {CONFIG}; give the folder of a finished stage 1 run")
     one = load_config(StageOneConfig, run / CONFIG)
+    two = whole(one)
     if one.optimizer.name == "schedule_free":
         raise ConfigError(
             f"RUN is {str(run)!r}, trained with schedule_free, which leaves stage 2 nothing to do; give a run with "
@@ -174,10 +176,11 @@ def _check_comparable(
     build_splits(one, data, SPLITS, val_chooses=True)
     if two.model != one.model:
         raise ConfigError(f"--config is for the model {two.model}, but {str(run)!r} trained {one.model}")
-    check_same_task(two, checkpoint)
+    parent = StageOneRun.open(checkpoint)
+    parent.check_continued_by(two)
     cools_down = "cooldown" in methods or ("stage_2" in methods and two.cooldown is not None)
     if cools_down and (two.cooldown or CooldownConfig()).rate is None:
-        last_rate(one, checkpoint)
+        parent.last_rate()
     folder = run / STAGE_1_CHECKPOINTS / SNAPSHOTS
     n_snapshots = len(CheckpointSeries.open(folder).select(until_epoch=at))
     place = checkpoint_place(checkpoint)

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 from dimred.averaging.choice import Selection
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.comparison.runs import DivergedRunError, checkpoint_of, on_one_process, ranks_of, run_program
-from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, parts_of
+from dimred.config import PARTS_OF_STEP, CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.evaluation.averages import SnapshotAverages, choose_average
-from dimred.evaluation.evaluator import OnSplits
 from dimred.io.checksums import read_checksummed
 from dimred.io.run_names import RESULT, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS
 from dimred.report.record import choosing_passes, passes_of, read_stage_1, seconds_of, training_passes
 from dimred.report.words import kept_in_words
-from dimred.stages.checks import snapshots_if_any
-from dimred.stages.task import build_data, build_network, build_scores
+from dimred.stages.parent import StageOneRun
+from dimred.stages.task import build_task
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class Comparison:
         data: folder with train/, val/ and test/.
         run: folder of the stage 1.
         one: its configuration.
-        two: stage 2's; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
+        two: stage 2's, whole; its network and loss must be stage 1's, and its seed is replaced by stage 1's.
         at: the epoch.
         folder: folder for the rows and runs.
 
@@ -74,17 +73,17 @@ class Comparison:
         self.data, self.run, self.at, self.folder = data, run, at, folder
         self.spent = at + read_stage_1(run / STAGE_1_CHECKPOINTS).stopping_passes(at)
         self.checkpoint = checkpoint_of(run, at)
-        images = {split: build_data(two.with_parts_of(parts_of(one)).data, data, split) for split in SPLITS}
-        n_ranks = ranks_of(one, images["train"].n_images, self.checkpoint)
+        measuring = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
+        task = build_task(one.model_copy(update=measuring), data, splits=SPLITS)
+        n_ranks = ranks_of(one, task.images["train"].n_images, self.checkpoint)
         if n_ranks > 1:
             _log.info(
                 f"{run} was trained on {n_ranks} devices; here one process takes their batches one after the other"
             )
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
-        two = two.with_epochs_after(at).with_parts_of(parts_of(one)).model_copy(update={"seed": one.seed})
+        two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))
-        self.network = build_network(one)
-        self.on = OnSplits(self.network, images, build_scores(two), seed=one.seed, n_batches=two.reestimate_batches)
+        self.network, self.on = task.network, task.evaluator
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
@@ -105,16 +104,17 @@ class Comparison:
         """Take the average of snapshots that ``val`` chooses, or the last weights if these are better."""
         on, network = self.on, self.network
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
-        averages = SnapshotAverages(snapshots_if_any(self.checkpoint), on.layout)
+        parent = StageOneRun.open(self.checkpoint)
+        averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, on.layout)
         selection = Selection(passes_each=on.passes_each, metric=self.two.metric_name)
         last = on.layout.flatten(to_arrays(network.trainable_params()))
-        chosen = choose_average(averages, on.on_val_of, last, selection)
-        on.put(chosen.weights)
+        chosen, weights = choose_average(averages, on.on_val_of, last, selection)
+        on.put(weights)
         file = self.folder / "average.ckpt"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))
         cost = choosing_passes(selection.summary("average"), "average")
-        return MethodResult(str(file), self.spent + cost, selection.seconds, chosen.candidate.name)
+        return MethodResult(str(file), self.spent + cost, selection.seconds, chosen.name)
 
     def stage_2(self) -> MethodResult:
         """Run stage 2 as it is configured."""
@@ -130,7 +130,7 @@ class Comparison:
             "start": "last" if self.two.start == "mean" else self.two.start,
             "data": self.two.data.model_copy(update={"batch_size": self.one.data.batch_size}),
         }
-        changes |= {key: getattr(self.one, key) for key in parts_of(self.one) if key != "batch_size"}
+        changes |= {key: getattr(self.one, key) for key in PARTS_OF_STEP}
         return self._run_stage_2("cooldown", self.two.model_copy(update=changes))
 
     def plain_for_total(self) -> MethodResult:
@@ -222,7 +222,7 @@ class Comparison:
 
     def _run_stage_1(self, name: str, changes: dict[str, Any], total: int, options: Sequence[str] = ()) -> MethodResult:
         """Train to epoch ``total`` with changed options, without snapshots, and with no evaluation before the end."""
-        updates = changes | {"epochs": total, "stop": None, "evaluate_every": total}
+        updates = changes | {"epochs": total, "stop": None, "evaluate_every_epochs": total}
         updates["snapshots"] = self.one.snapshots.model_copy(update={"first_epoch": total + 1})
         self._run_program("stage_1", name, self.one.model_copy(update=updates), options)
         checkpoints = self.folder / name / STAGE_1_CHECKPOINTS

@@ -2,11 +2,13 @@
 
 from dimred.config.base import NO_DECAY_PATTERNS as NO_DECAY_PATTERNS
 from dimred.config.base import unknown_key as unknown_key
+from dimred.config.files import PARTS_OF_STEP as PARTS_OF_STEP
 from dimred.config.files import config_file as config_file
 from dimred.config.files import config_text as config_text
+from dimred.config.files import following_stage_2 as following_stage_2
 from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
-from dimred.config.files import options_of_stage_2 as options_of_stage_2
+from dimred.config.files import taken_over as taken_over
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig
@@ -22,4 +24,3 @@ from dimred.config.search import SearchOptions as SearchOptions
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig
 from dimred.config.stages import StageTwoConfig as StageTwoConfig
-from dimred.config.stages import parts_of as parts_of

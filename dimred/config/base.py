@@ -64,6 +64,8 @@ def _average_or_file(value: str) -> str:
 
 Own = Annotated[str, AfterValidator(_own)]
 """The name of a user's own function, ``package.module:factory``."""
+Recipe = Annotated[str, Field(pattern=r"^\w+$")]
+"""The name of a recipe of ``pipelines/configs``."""
 NumberOrShare = Annotated[int | str, BeforeValidator(_number_or_share)]
 """A number of epochs, or a share of the epochs of both stages together."""
 Start = Annotated[str, AfterValidator(_average_or_file)]

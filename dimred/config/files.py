@@ -1,6 +1,5 @@
 """Load a configuration from a YAML file and overrides, and write it back."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,40 +14,75 @@ Stage = TypeVar("Stage", bound=StageConfig)
 _STAGES: dict[type[StageConfig], int] = {StageOneConfig: 1, StageTwoConfig: 2}
 _ONE, _TWO = ({*stage.model_fields} for stage in _STAGES)
 _OWN_KEYS: dict[type[StageConfig], set[str]] = {StageOneConfig: _ONE - _TWO, StageTwoConfig: _TWO - _ONE}
-_SHARED = ("model", "data", "loss", "metric", "label_smoothing")  # keys whose overrides stage 2 needs too
+PARTS_OF_STEP = ("accumulation", "precision", "loss_scale", "clipping", "ema")
+_SECTIONS = ("model", "data")  # taken over from stage 1 key by key
+# Stage 2 takes these over from stage 1. Those of a host, or needed before the ranks join, stay its own.
+_TAKEN_OVER = (
+    *_SECTIONS, "loss", "metric", "label_smoothing", *PARTS_OF_STEP, "reestimate_batch_norm", "reestimate_batches",
+)  # fmt: skip
+_OF_HOST = ("workers",)  # in ``data``
 _RECIPES = Path(__file__).parents[1] / "pipelines" / "configs"
 _LARGEST_FILE = 100_000
 
 
-def load_config(stage: type[Stage], path: Path, overrides: Sequence[str] = ()) -> Stage:
+def load_config(
+    stage: type[Stage], path: Path | None, overrides: Sequence[str] = (), over: StageOneConfig | None = None
+) -> Stage:
     """Load a stage's configuration: read the file, apply each ``key=value`` override, and check the result as a whole.
 
     Args:
         stage: ``StageOneConfig`` or ``StageTwoConfig``.
-        path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``.
+        path: a YAML file; or the name of a recipe of ``pipelines/configs``, such as ``digits``; None for an empty file.
         overrides: such as ``search.rho=0.5`` or ``data.batch_size=64``; the value is read as YAML.
+        over: stage 1's configuration, from which a stage 2 takes over the keys that neither file nor overrides set, see
+            ``taken_over``.
 
     Raises:
         ConfigError: the file can't be read, a key is unknown or its value not allowed (the message names all of them),
             or the file or a key belongs to the other stage.
     """
-    path = config_file(stage, path)
-    values = _read(path)
+    values: dict[str, Any] = {}
+    if path is not None:
+        path = config_file(stage, path)
+        values = _read(path)
     stage_of_file = _stage_of(values)
     if stage_of_file is not None and stage_of_file is not stage:
         other = f"a configuration of stage {_STAGES[stage_of_file]}"
         raise ConfigError(f"--config is {str(path)!r}, {other}; give one of stage {_STAGES[stage]}")
-    return _overridden(stage, values, overrides)
+    _override(stage, values, overrides)
+    if over is not None:
+        values = taken_over(stage.checked(values), over) | {
+            key: value for key, value in values.items() if key not in _SECTIONS
+        }
+    return stage.checked(values)
+
+
+def taken_over(own: StageConfig, one: StageOneConfig) -> dict[str, Any]:
+    """Return what stage 2 takes over from stage 1, with the sections ``model`` and ``data`` complete, as JSON values.
+
+    These are model, data, loss, metric and label_smoothing, the parts of the step, and how BatchNorm is re-estimated.
+
+    Args:
+        own: stage 2's own configuration; a key that is set there stays.
+        one: stage 1's.
+    """
+    keys = [key for key in _TAKEN_OVER if key in _SECTIONS or key not in own.model_fields_set]
+    values = one.model_dump(mode="json", include={*keys})
+    for section in _SECTIONS:
+        values[section] |= getattr(own, section).model_dump(mode="json", exclude_unset=True)
+    values["data"] |= own.data.model_dump(include={*_OF_HOST})
+    return values
 
 
 def load_any_config(path: Path, overrides: Sequence[str] = ()) -> StageConfig:
     """Load a configuration of either stage; one that could belong to either is taken as stage 2's."""
-    path = config_file(StageTwoConfig, path)
-    values = _read(path)
-    return _overridden(_stage_of(values) or StageTwoConfig, values, overrides)
+    values = _read(config_file(StageOneConfig, path))
+    stage = _stage_of(values) or StageTwoConfig
+    _override(stage, values, overrides)
+    return stage.checked(values)
 
 
-def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[str]) -> Stage:
+def _override(stage: type[StageConfig], values: dict[str, Any], overrides: Sequence[str]) -> None:
     overrides = _with_the_name_of(values, overrides)
     for override in overrides:
         key = override.partition("=")[0].partition(".")[0]
@@ -57,7 +91,6 @@ def _overridden(stage: type[Stage], values: dict[str, Any], overrides: Sequence[
             instead = f"set {place}" if place else "leave it out here"
             raise ConfigError(f"--set is {override!r}, but {key} is a key of stage {others[0]}; {instead}")
         _apply(values, override)
-    return stage.checked(values)
 
 
 def _with_the_name_of(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -121,19 +154,13 @@ def config_file(stage: type[StageConfig], path: Path) -> Path:
     )
 
 
-def options_of_stage_2(stage_1: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the command-line options of the stage 2 that follows a stage 1 with this file and these overrides.
+def following_stage_2(stage_1: Path) -> Path | None:
+    """Find the file of the stage 2 that follows a stage 1: the recipe that its configuration names as ``stage_2``.
 
-    ``--config`` is a recipe's name, the file beside stage 1's, or the placeholder STAGE_2.yaml if there is none.
+    None stands for a file without keys, whose stage 2 is a cooldown.
     """
-    beside = stage_1.with_name(stage_1.name.replace("_1.", "_2."))
-    name = str(beside)
-    if beside == stage_1 or not beside.exists():
-        name = "STAGE_2.yaml"
-    elif beside.parent.resolve() == _RECIPES.resolve():
-        name = beside.name.removesuffix("_2.yaml").removesuffix("_anytime")
-    shared = [override for override in overrides if re.split("[.=]", override)[0] in _SHARED]
-    return ["--config", name, *(f"--set={override}" for override in shared)]
+    recipe = load_config(StageOneConfig, stage_1).stage_2
+    return None if recipe is None else config_file(StageTwoConfig, Path(recipe))
 
 
 def config_text(config: StageConfig) -> str:

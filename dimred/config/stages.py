@@ -2,13 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping
 from fractions import Fraction as ExactFraction
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrShare, Own, Start, Strict
+from dimred.config.base import STARTS, Count, Epochs, Fraction, NumberOrShare, Own, Recipe, Start, Strict
 from dimred.config.parts import (
     CheckpointConfig,
     ClippingConfig,
@@ -31,12 +30,16 @@ from dimred.errors import ConfigError
 _TAKEN = re.compile(
     "average_of|basis|batches|checksum|cooldown|epochs?|grad_norm|kept|loss|loss_scale|metric|n_(forward|backward|overflows)"
     "|sources|split|start|started_from|steps?|stopped|trials|warning|averaged_.*|(training_|evaluation_)?seconds"
-    r"|(start|average|kept)_(candidates|cost|seconds|\w*size)"
+    r"|alternative_.*|(start|average|kept)_(candidates|cost|seconds|\w*size)"
 )
 
 
 class StageConfig(Strict):
     """The keys that both stages have."""
+
+    NEW_KEYS: ClassVar[dict[str, str]] = {
+        "evaluate_every": "evaluate_every_epochs", "read_every": "read_every_steps"
+    }  # fmt: skip
 
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of the initial weights, and of the order of the samples and their augmentation."""
@@ -64,7 +67,7 @@ class StageConfig(Strict):
     save_every_steps: Count | None = None
     """Steps of an epoch between saved states for --resume; one is saved at the end of each epoch anyway. null for only
     those."""
-    read_every: Count = 10
+    read_every_steps: Count = 10
     """Steps between reads of the device, for the losses and the votes of several ranks: after a fault or a signal on
     one rank, all ranks save the state from before it within this many steps. The launcher waits 60 s after a signal,
     so read more often if steps take seconds. A search reads in each step."""
@@ -92,6 +95,11 @@ class StageConfig(Strict):
     def splits(self) -> list[str]:
         """Return the names of the splits that a run reads, sorted."""
         return sorted({"train", self.trained_split, self.data.eval_split} | ({"val"} if self.uses_val else set()))
+
+    @property
+    def optional_splits(self) -> list[str]:
+        """Return the splits that a run reads if DATA has them."""
+        return []
 
     @property
     def eval_split_warning(self) -> str | None:
@@ -122,12 +130,14 @@ class StageOneConfig(StageConfig):
 
     epochs: Epochs = 70
     """The epoch after which the run ends at the latest; the schedule may be longer."""
-    evaluate_every: Count = 1
+    evaluate_every_epochs: Count = 1
     """Epochs from one evaluation to the next."""
     schedule: ScheduleConfig = ScheduleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     snapshots: SnapshotConfig = SnapshotConfig()
+    stage_2: Recipe | None = None
+    """The recipe of the stage 2 that follows, such as digits_stage, if none is named there; null for the cooldown."""
     stop: StopConfig | None = None
     """End stage 1 before epochs if its averaged weights stop improving: averaged, or a section; null for never."""
 
@@ -175,10 +185,8 @@ class StageOneConfig(StageConfig):
 class StageTwoConfig(StageConfig):
     """The configuration of stage 2, by default a cooldown: stage 1's training goes on while its rate falls to 0."""
 
-    NEW_KEYS: ClassVar[Mapping[str, str]] = {
-        "residual": "cooldown (residual continued), or cooldown: null with search.gamma and search.alpha (published)",
-        "residual_schedule": "cooldown.schedule", "residual_factor": "cooldown.factor",
-        "residual_rate": "cooldown.rate", "optimizer": "cooldown.optimizer", "search_split": "search.split",
+    NEW_KEYS: ClassVar[dict[str, str]] = StageConfig.NEW_KEYS | {
+        "optimizer": "cooldown.optimizer",
         "dim_reduce.pca_mat_path": "the argument PCA_MAT", "dim_reduce.weight_load_dir": "dimred pca --ckpt-dir",
     }  # fmt: skip
 
@@ -235,6 +243,16 @@ class StageTwoConfig(StageConfig):
         """Return whether the best average of the snapshots is a candidate of ``keep_best``, beside the start."""
         return self.keep_best and self.cooldown is not None and self.start != "best"
 
+    @property
+    def shows_average(self) -> bool:
+        """Return whether the best average of the snapshots is measured beside a last network that is kept anyway."""
+        return not self.keep_best and self.start == "last"
+
+    @property
+    def optional_splits(self) -> list[str]:
+        """Return the splits that a run reads if DATA has them: ``val``, where an average is shown beside."""
+        return ["val"] if self.shows_average and "val" not in self.splits else []
+
     def with_epochs_after(self, stage_1_epochs: int | None) -> "StageTwoConfig":
         """Return a copy with ``epochs`` as a number: for a share s, max(1, ceil(s / (1 - s) stage_1_epochs)).
 
@@ -258,29 +276,3 @@ class StageTwoConfig(StageConfig):
             )
         percent = ExactFraction(self.epochs.rstrip("%"))
         return self.model_copy(update={"epochs": max(1, math.ceil(percent / (100 - percent) * stage_1_epochs))})
-
-    def with_parts_of(self, stage_1: Mapping[str, Any]) -> "StageTwoConfig":
-        """Return a copy with stage 1's batch size and parts of the step, except those that are set here.
-
-        A cooldown goes on with them, because stage 1's rate was made for them. Without one, the copy is unchanged.
-
-        Args:
-            stage_1: what ``parts_of`` returned for stage 1.
-
-        Raises:
-            ConfigError: they conflict with another option.
-        """
-        if self.cooldown is None:
-            return self
-        taken = {key: stage_1[key] for key in _PARTS if key not in self.model_fields_set}
-        if "batch_size" not in self.data.model_fields_set:
-            taken["data"] = self.data.model_dump() | {"batch_size": stage_1["batch_size"]}
-        return self.checked(self.model_dump() | taken)
-
-
-_PARTS = ("accumulation", "precision", "loss_scale", "clipping", "ema")
-
-
-def parts_of(stage: StageConfig) -> dict[str, Any]:
-    """Return what a cooldown takes over from a stage's configuration, as plain JSON values."""
-    return {"batch_size": stage.data.batch_size} | stage.model_dump(mode="json", include=set(_PARTS))

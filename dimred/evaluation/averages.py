@@ -1,7 +1,7 @@
 """Averages of saved weights as candidates, on every rank, and the choice of the best one on ``val``."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,18 +19,11 @@ from dimred.train_step.network_state import evaluating
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 
-class Files(NamedTuple):
-    """Files of weights that are not a ``CheckpointSeries``: their steps, increasing, and their paths."""
-
-    steps: Sequence[int]
-    paths: Sequence[Path]
-
-
 class SnapshotAverages:
     """Averages of saved weights, on every rank.
 
     Args:
-        saved: the files, on rank 0, which reads them; None on other ranks, and if there are no files.
+        files: step -> file, steps increasing, on rank 0, which reads them; empty on other ranks.
         layout: layout of the weights.
         ranks: the ranks of the job; all of them call the methods.
 
@@ -41,13 +34,18 @@ class SnapshotAverages:
         CheckpointError: a file can't be read, or does not fit the layout; on the other ranks it is a DimredError.
     """
 
-    def __init__(self, saved: CheckpointSeries | Files | None, layout: WeightLayout, ranks: Ranks = ALONE) -> None:
+    def __init__(self, files: Mapping[int, Path], layout: WeightLayout, ranks: Ranks = ALONE) -> None:
         self._layout, self._ranks = layout, ranks
-        own = np.array([] if saved is None else saved.steps, np.int64)
-        self.steps: list[int] = np.frombuffer(ranks.broadcast_bytes(own.tobytes()), np.int64).tolist()
-        paths = [] if saved is None else saved.paths
-        self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting(paths, layout)) or []
-        self._windows: dict[str, Window] = {}
+        steps = ranks.broadcast_bytes(np.array([*files], np.int64).tobytes())
+        self.steps: list[int] = np.frombuffer(steps, np.int64).tolist()
+        self._checkpoints = ranks.run_on_rank_zero(lambda: open_fitting([*files.values()], layout)) or []
+
+    @classmethod
+    def of_series(
+        cls, series: CheckpointSeries | None, layout: WeightLayout, ranks: Ranks = ALONE
+    ) -> "SnapshotAverages":
+        """Make the averages of a series of snapshots, which rank 0 has; None elsewhere, and if there is none."""
+        return cls({} if series is None else dict(zip(series.steps, series.paths, strict=True)), layout, ranks)
 
     def of(self, window: Window) -> np.ndarray:
         """Compute the average over a window, float32 (M,).
@@ -71,13 +69,8 @@ class SnapshotAverages:
             name: the candidate's name; by default the window's.
         """
         name = name or window.name(self.steps)
-        self._windows[name] = window
         size = effective_size(window.coefficients(self.steps))
-        return selection.measure(name, size, lambda: on_val_of(self.of(window)))
-
-    def of_candidate(self, name: str) -> np.ndarray | None:
-        """Compute the average that was measured under a name, float32 (M,); None for any other name."""
-        return self.of(self._windows[name]) if name in self._windows else None
+        return selection.measure(name, size, lambda: on_val_of(self.of(window)), window)
 
 
 def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
@@ -105,7 +98,7 @@ class ChosenWeights(NamedTuple):
 
 def choose_average(
     averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
-) -> ChosenWeights:
+) -> tuple[Candidate, np.ndarray]:
     """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
 
     The longer a window, the more of the last epochs' noise is averaged away, and the further back it reaches (LAWA:
@@ -117,6 +110,9 @@ def choose_average(
             finite are not measured and never chosen.
         last: the last weights, (M,) float32.
         selection: gets the candidates.
+
+    Returns:
+        The chosen candidate, and its weights, (M,) float32.
 
     Raises:
         CheckpointError: a snapshot can't be read, or does not fit.
@@ -135,8 +131,7 @@ def choose_average(
     if averages.steps:
         measure_windows(len(averages.steps), loss)
     chosen = choose(selection.candidates)
-    average = averages.of_candidate(chosen.name)
-    return ChosenWeights(last if average is None else average, chosen, selection)
+    return chosen, averages.of(chosen.place) if isinstance(chosen.place, Window) else last
 
 
 def choose_start(
@@ -195,11 +190,10 @@ def choose_start(
 
     before = to_arrays(network.get_parameters())
     try:
-        chosen = choose_average(
-            SnapshotAverages(snapshots, layout), on_val_of, layout.flatten(to_arrays(trainable)), Selection()
-        )
-        put(chosen.weights)
+        averages, selection = SnapshotAverages.of_series(snapshots, layout), Selection()
+        candidate, weights = choose_average(averages, on_val_of, layout.flatten(to_arrays(trainable)), selection)
+        put(weights)
     except BaseException:
         from_arrays(network.get_parameters(), before, "the network from before")
         raise
-    return chosen
+    return ChosenWeights(weights, candidate, selection)

@@ -42,3 +42,8 @@ def metric_text(name: str, value: float, decimals: int = 2) -> str:
 def metric_axis(name: str) -> tuple[str, float]:
     """Return an axis label, and the factor to scale values with."""
     return (f"{name}, %", 100.0) if name == ACCURACY else (name, 1.0)
+
+
+def loss_text(loss: float | None) -> str:
+    """Format the loss of a record; "nan" if it is None, which stands for a loss that was not finite."""
+    return "nan" if loss is None else f"{loss:.4f}"

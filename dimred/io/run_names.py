@@ -10,7 +10,6 @@ from dimred.io.atomic import LOCK, is_temporary
 
 # Of every run.
 CONFIG = "config.yaml"
-PHASES = "phases.json"
 VERSIONS = "versions.json"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"  # folder of event files

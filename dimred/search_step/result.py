@@ -90,7 +90,7 @@ class SearchResult(NamedTuple):
         }
 
 
-def search_line(records: Sequence[dict[str, Any]]) -> str:
+def search_line(records: Sequence[Mapping[str, Any]]) -> str:
     """Describe the records of an epoch in one line."""
     shares = np.array([record["captured_share"] for record in records], dtype=float)
     shares = shares[np.isfinite(shares)]  # a skipped step has none
@@ -103,7 +103,7 @@ def search_line(records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the totals of a search's records: steps, accepted steps, trials, passes, and distances moved."""
     return {
         "steps": len(records),

@@ -25,6 +25,8 @@ from dimred.search_step.result import (
     SearchResult,
     memory_arrays,
     memory_from_arrays,
+    search_line,
+    totals,
 )
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
@@ -164,6 +166,14 @@ class SearchStep(nn.Cell):
             )
         from_arrays(parameters_to_save(self), arrays, source)
         self.memory = memory
+
+    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Describe in one line what the steps with these records did."""
+        return search_line(records)
+
+    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the totals of the steps with these records."""
+        return totals(records)
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()

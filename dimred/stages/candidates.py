@@ -1,4 +1,4 @@
-"""The points that stage 2 chooses from, saved and measured."""
+"""The networks that stage 2 chooses from: each has a file, and its losses on ``val``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,16 @@ from dimred.averaging.choice import Candidate, Selection, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
-from dimred.evaluation.averages import Files, SnapshotAverages
+from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import remove_leftovers, retry
 from dimred.stages.states import VAL_LOSSES
 from dimred.vectors.parameters import from_arrays, to_arrays
 
+_AVERAGE = "average"  # name of the candidate that another selection has measured
 
-class Points:
+
+class Candidates:
     """Checkpoints of the points of a stage 2, and the losses that ``val`` chooses by.
 
     A point is ``start``, ``average``, the number of an epoch, or ``final``. Its file is ``{prefix}-{point}.ckpt``; an
@@ -37,12 +39,12 @@ class Points:
         if ranks.is_rank_zero and folder.is_dir():
             remove_leftovers(folder)
 
-    def path(self, point: str) -> Path:
-        """Return the path of a point's checkpoint."""
-        name = f"{point}_{self._steps_per_epoch}" if point.isdecimal() else point
+    def path(self, point: str | int) -> Path:
+        """Return the path of a point's checkpoint; a number is an epoch's."""
+        name = f"{point}_{self._steps_per_epoch}" if isinstance(point, int) else point
         return self._folder / f"{self._prefix}-{name}.ckpt"
 
-    def save(self, point: str, parameters: Sequence[Parameter]) -> None:
+    def save(self, point: str | int, parameters: Sequence[Parameter]) -> None:
         """Write a point's checkpoint."""
         arrays = to_arrays(parameters)
 
@@ -52,47 +54,58 @@ class Points:
 
         self._ranks.run_on_rank_zero(write)
 
+    def measure(self, point: str | int, effective_size: float, evaluator: OnSplits) -> None:
+        """Measure the network, which is at this point, on ``val``, and add it."""
+        self.selection.measure(str(point), effective_size, evaluator.on_val, self.path(point))
+
+    def add_average(self, candidate: Candidate) -> None:
+        """Add the average of snapshots that another selection has chosen, and that was saved."""
+        self.selection.add(_AVERAGE, candidate, self.path(_AVERAGE))
+
     def state_arrays(self) -> dict[str, np.ndarray]:
-        """Return each point's losses for the state to resume from, except those that are not finite."""
+        """Return each candidate's losses for the state to resume from, except those that are not finite."""
         measured = [one for one in self.selection.candidates if np.isfinite(one.losses).all()]
         return {VAL_LOSSES + one.name: one.losses for one in measured}
 
-    def state_values(self) -> dict[str, tuple[float, float | None]]:
-        """Return each point's effective size and metric as plain JSON values, for the same state."""
-        return {one.name: (one.effective_size, one.metric) for one in self.selection.candidates}
+    def state_values(self) -> dict[str, tuple[float, float | None, str]]:
+        """Return each candidate's effective size, metric and file name as JSON values, for the same state."""
+        return {
+            one.name: (one.effective_size, one.metric, one.place.name)
+            for one in self.selection.candidates
+            if isinstance(one.place, Path)
+        }
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Restore the measurements from a state."""
         measured = {name.removeprefix(VAL_LOSSES): arrays[name] for name in arrays if name.startswith(VAL_LOSSES)}
-        self.selection.candidates = [
-            Candidate(point, values[point][0], losses, values[point][1]) for point, losses in measured.items()
-        ]
-        self.selection.n_added = sum(one.name == "average" for one in self.selection.candidates)
+        self.selection.candidates = []
+        for name, losses in measured.items():
+            size, metric, file = values[name]
+            self.selection.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
+        self.selection.n_added = sum(one.name == _AVERAGE for one in self.selection.candidates)
 
-    def put_chosen(self, on: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:
-        """Choose among the points and the mean of the epochs, and put the choice into the network.
+    def put_chosen(self, evaluator: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:
+        """Choose among the candidates and the mean of the epochs, and put the choice into the network.
 
         Args:
-            on: measures the network, which is set in place.
+            evaluator: measures the network, which is set in place.
             epochs: the epochs of this run; the folder may hold others, which a resumed run has not made again.
 
         Returns:
             ``{"kept": name}``, and the selection's summary.
         """
-        own = Files(epochs, [self.path(str(epoch)) for epoch in epochs]) if self._ranks.is_rank_zero else None
-        averages = SnapshotAverages(own, on.layout, self._ranks)
+        files = {epoch: self.path(epoch) for epoch in epochs} if self._ranks.is_rank_zero else {}
+        averages = SnapshotAverages(files, evaluator.layout, self._ranks)
         if len(epochs) > 1:
             name = f"mean of epochs {epochs[0]} to {epochs[-1]}"
-            averages.measure(Window(0, len(epochs)), self.selection, on.on_val_of, name)
-        kept = choose(self.selection.candidates).name
-        average = averages.of_candidate(kept)
-        if average is not None:
-            on.put(average)
-        else:
-            file = self.path(kept)
-            put_file(list(on.network.get_parameters()), file, str(file), self._ranks)
+            averages.measure(Window(0, len(epochs)), self.selection, evaluator.on_val_of, name)
+        chosen = choose(self.selection.candidates)
+        if isinstance(chosen.place, Window):
+            evaluator.put(averages.of(chosen.place))
+        elif chosen.place is not None:
+            put_file(list(evaluator.network.get_parameters()), chosen.place, str(chosen.place), self._ranks)
         self.selection.tell("kept")
-        return {"kept": kept} | self.selection.summary("kept")
+        return {"kept": chosen.name} | self.selection.summary("kept")
 
 
 def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ranks) -> None:

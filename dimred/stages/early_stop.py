@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _LOSSES = f"{VAL_LOSSES}best average"  # name in a state
 
 
-class AveragedStop:
+class EarlyStop:
     """The rule that ends the training when its averaged weights no longer improve on ``val``.
 
     The averaged weights are the uniform mean of the newer half of the snapshots, two or more (suffix averaging: Rakhlin
@@ -72,7 +72,7 @@ class AveragedStop:
             step: steps of the run so far.
             snapshots: the snapshots, on rank 0; None elsewhere.
         """
-        averages = SnapshotAverages(snapshots, self._on.layout, self._ranks)
+        averages = SnapshotAverages.of_series(snapshots, self._on.layout, self._ranks)
         n = len(averages.steps)
         if n < 2:
             return
@@ -126,7 +126,7 @@ class AveragedStop:
 
     def restore(self, found: RunState) -> None:
         """Restore the measurements from a state; do nothing if it has none."""
-        if (known := found.progress.get("stop")) is not None:
+        if (known := found.values.get("stop")) is not None:
             name, size = known["best"]
             self.best = Candidate(name, size, found.arrays[_LOSSES])
             self.best_epoch, self.n_without_gain = known["best_epoch"], known["without_gain"]

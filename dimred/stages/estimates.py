@@ -1,16 +1,18 @@
 """Estimate a run's steps, snapshots, disk space and memory before its first step; shorten a run to one step."""
 
 import logging
+import platform
 import shutil
-from collections.abc import Mapping
+import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import psutil
 from mindspore import nn
 
-from dimred.config import StageConfig, StageOneConfig, StageTwoConfig
-from dimred.data.batches import Batches
+from dimred.config import N_COMPONENTS, StageConfig, StageOneConfig, StageTwoConfig
+from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -20,16 +22,37 @@ _FLOAT = 4  # bytes
 _STATES = 3  # the newest two, and the one being written
 
 
-def say_plan(config: StageConfig, n_epochs: int, steps_per_epoch: int, disk: int) -> None:
+def say_plan_of_stage_1(config: StageOneConfig, network: nn.Cell, steps_per_epoch: int) -> None:
+    """Log what a whole stage 1 takes, and whether it leaves the snapshots that a stage 2 needs."""
+    say_plan(config, steps_per_epoch, disk_of_stage_1(config, network))
+    n_snapshots = snapshots_in_the_end(config, steps_per_epoch)
+    if n_snapshots == 0:
+        _log.warning(
+            f"this run keeps no snapshots, so stage 2 will have no averages to choose from: snapshots.first_epoch is "
+            f"{config.snapshots.first_epoch}, and epochs is {config.epochs}"
+        )
+    elif n_snapshots <= N_COMPONENTS:
+        needed = f"a search in {N_COMPONENTS} directions would need {N_COMPONENTS + 1}"
+        _log.info(f"this run keeps {counted(n_snapshots, 'snapshot')}; {needed}")
+
+
+def say_plan_of_stage_2(config: StageTwoConfig, network: nn.Cell, steps_per_epoch: int, pca_mat: Path | None) -> None:
+    """Log what a whole stage 2 takes."""
+    say_plan(config, steps_per_epoch, disk_of_stage_2(config, network, pca_mat))
+
+
+def say_plan(config: StageOneConfig | StageTwoConfig, steps_per_epoch: int, disk: int) -> None:
     """Log how many steps a whole run makes, and how much disk it takes, before the first step is compiled."""
+    n_epochs = config.n_epochs
     ends = "up to " if isinstance(config, StageOneConfig) and config.stop else ""
     _log.info(
-        f"{ends}{_counted(n_epochs, 'epoch')} of {_counted(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
+        f"{ends}{counted(n_epochs, 'epoch')} of {counted(steps_per_epoch, 'step')}, {n_epochs * steps_per_epoch:,} "
         f"in all; snapshots, checkpoints and states take up to {disk / 1e6:,.0f} MB of disk"
     )
 
 
-def _counted(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
+    """Format a number with the noun that it counts: 1 epoch, 2 epochs."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
@@ -65,14 +88,28 @@ def check_space(out: Path, needed: int) -> None:
         )
 
 
-def check_search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> None:
-    """Raise ConfigError unless a rank's share of the basis and the vectors beside it fit into the free memory."""
-    needed, available = search_memory(config, network, group_size), psutil.virtual_memory().available
+def check_search_memory(config: StageTwoConfig, network: nn.Cell, ranks: Ranks) -> None:
+    """Raise ConfigError unless what the ranks on this host keep for a search fits into the host's free memory.
+
+    All ranks call this. Each rank keeps its part of the basis and the vectors beside it.
+    """
+    here = ranks_on_this_host(ranks)
+    needed = here * search_memory(config, network, ranks.group_size)
+    available = psutil.virtual_memory().available
     if available < needed:
+        of_ranks = f" of {here} ranks" if here > 1 else ""
         raise ConfigError(
-            f"the search needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; free some, "
-            "or lower search.n_components"
+            f"the search{of_ranks} needs {needed / 1e6:,.0f} MB of memory, {available / 1e6:,.0f} MB are available; "
+            "free some, or lower search.n_components"
         )
+
+
+def ranks_on_this_host(ranks: Ranks) -> int:
+    """Count the ranks that have this host's name; all ranks call this."""
+    names = np.zeros(ranks.group_size)
+    names[ranks.rank] = 1 + zlib.crc32(platform.node().encode()) % 2**23  # which float32 holds exactly
+    names = ranks.sum(names)
+    return int(np.sum(names == names[ranks.rank]))
 
 
 def search_memory(config: StageTwoConfig, network: nn.Cell, group_size: int) -> int:
@@ -100,19 +137,16 @@ def snapshots_in_the_end(config: StageOneConfig, steps_per_epoch: int | None = N
     return min(config.snapshots.keep, taken)
 
 
-def shortened(settings: Settings, images: Mapping[str, Batches]) -> tuple[Settings, dict[str, Batches]]:
-    """Return settings and splits of a run of one step that goes through every phase of the whole run.
+def one_step_of(settings: Settings) -> Settings:
+    """Return the settings of a run of one step that goes through every phase of the whole run.
 
-    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots.
-
-    Args:
-        settings: settings of the whole run; build the step from these first, as a schedule can't be that short.
-        images: split -> its batches.
+    With ``stop``, a run of stage 1 makes two steps, because an average needs two snapshots. Build the step from the
+    settings of the whole run, as a schedule can't be that short.
     """
     changes: dict[str, Any] = {"epochs": 1, "reestimate_batches": 1}
     if isinstance(settings, StageOneConfig):
         snapshots = settings.snapshots.model_copy(update={"per_epoch": 1, "first_epoch": 1})
-        changes |= {"snapshots": snapshots, "evaluate_every": 1}
+        changes |= {"snapshots": snapshots, "evaluate_every_epochs": 1}
         if settings.stop is not None:
             changes |= {"epochs": 2, "stop": settings.stop.model_copy(update={"every_epochs": 1})}
-    return settings.model_copy(update=changes), {split: part.shortened(1) for split, part in images.items()}
+    return settings.model_copy(update=changes)

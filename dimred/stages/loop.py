@@ -19,8 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Place:
-    """The place that a run has reached: ``done`` steps of ``epoch``; the next step comes after these.
+class Progress:
+    """How far a run is: ``done`` steps of ``epoch``; the next step comes after these.
 
     Attributes:
         epoch: number of the epoch, from 1.
@@ -33,7 +33,7 @@ class Place:
     seconds: float = 0.0
 
     def n_steps(self, steps_per_epoch: int) -> int:
-        """Return the number of steps from the beginning of the run to this place."""
+        """Return the number of steps from the beginning of the run to here."""
         return (self.epoch - 1) * steps_per_epoch + self.done
 
     def next_epoch(self) -> None:
@@ -56,21 +56,21 @@ class Observer:
     def after_launch(self) -> None:
         """Count a step that was handed to the device; its results may not be read yet."""
 
-    def after_step(self, result: Result, place: Place) -> str | None:
+    def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
-        It is called up to ``read_every`` steps later, when the host waits for the device anyway.
+        It is called up to ``read_every_steps`` steps later, when the host waits for the device anyway.
 
         Args:
             result: what the step returned.
-            place: the place after the step.
+            progress: how far the run is after the step.
         """
         return None
 
-    def save(self, place: Place) -> None:
+    def save(self, progress: Progress) -> None:
         """Save the state to resume from; all ranks call this after the same step."""
 
-    def after_epoch(self, place: Place) -> str | None:
+    def after_epoch(self, progress: Progress) -> str | None:
         """Evaluate and record the epoch, and return a new status for the progress bar, or None to leave it."""
         return None
 
@@ -81,7 +81,7 @@ class EpochLoop:
 
     If a rank can't read its data, or receives a signal such as SIGTERM, all ranks save the state after the same step
     and end. The ranks vote on this inside the steps (see ``Ballot``), or before each step if it has no ballot. The host
-    waits for the device every ``read_every`` steps, and when something is saved or measured.
+    waits for the device every ``read_every_steps`` steps, and when something is saved or measured.
 
     Attributes:
         name: shown by the progress bar.
@@ -91,7 +91,7 @@ class EpochLoop:
         n_epochs: the last epoch.
         first_order: added to the epoch's number to give the number of its order.
         save_every_steps: steps between saved states in an epoch; None saves only the state at its end, as always.
-        read_every: steps between reads of the device within an epoch.
+        read_every_steps: steps between reads of the device within an epoch.
         ranks: all of them run the loop.
         signals: the stop signals; they end the loop only if the caller has entered this context.
     """
@@ -104,12 +104,12 @@ class EpochLoop:
     n_epochs: int
     first_order: int = 0
     save_every_steps: int | None = None
-    read_every: int = 1
+    read_every_steps: int = 1
     ranks: Ranks = ALONE
     signals: StopSignals = field(default_factory=StopSignals)
 
-    def run(self, place: Place, observer: Observer) -> None:
-        """Run from ``place`` to the end of the last epoch, or until ``observer`` has ended; update ``place``.
+    def run(self, progress: Progress, observer: Observer) -> None:
+        """Run from ``progress`` to the end of the last epoch, or until ``observer`` has ended; update ``progress``.
 
         Raises:
             DataError: a rank could not read its batch; the state was saved.
@@ -117,34 +117,35 @@ class EpochLoop:
         """
         per_epoch = self.images.steps_per_epoch
         if self.step.ballot is not None:
-            _log.info(f"a fault or a signal on one rank ends the others within {self.read_every} steps (read_every)")
-        with StageBar(self.name, self.n_epochs * per_epoch, place.n_steps(per_epoch)) as bar:
-            while place.epoch <= self.n_epochs:
-                if place.done < per_epoch:
-                    self._finish_epoch(place, observer, bar)
-                bar.status(observer.after_epoch(place))
+            every = self.read_every_steps
+            _log.info(f"a fault or a signal on one rank ends the others within {every} steps (read_every_steps)")
+        with StageBar(self.name, self.n_epochs * per_epoch, progress.n_steps(per_epoch)) as bar:
+            while progress.epoch <= self.n_epochs:
+                if progress.done < per_epoch:
+                    self._finish_epoch(progress, observer, bar)
+                bar.status(observer.after_epoch(progress))
                 self.signals.reinstall()
-                place.next_epoch()
+                progress.next_epoch()
                 if observer.has_ended:
                     return
 
-    def _finish_epoch(self, place: Place, observer: Observer, bar: StageBar) -> None:
-        per_epoch, order = self.images.steps_per_epoch, self.first_order + place.epoch
+    def _finish_epoch(self, progress: Progress, observer: Observer, bar: StageBar) -> None:
+        per_epoch, order = self.images.steps_per_epoch, self.first_order + progress.epoch
         make = partial(self.images.training_epoch, self.seed, order)
-        batches = read_batches(make, place.done, at_skipped=tell_alive)
+        batches = read_batches(make, progress.done, at_skipped=tell_alive)
         batch: Any = ()
         fault, launched = None, list[Result]()  # what the steps returned that are not read yet
-        started = time.perf_counter() - place.seconds
+        started = time.perf_counter() - progress.seconds
         ballot = None  # a failing rank repeats its last batch, so before the first step all agree that each has one
         with self.signals.held():
-            while place.done < per_epoch:
-                step = place.n_steps(per_epoch) + len(launched) + 1
+            while progress.done < per_epoch:
+                step = progress.n_steps(per_epoch) + len(launched) + 1
                 tell_position(READING, step)
                 if fault is None:
-                    batch, fault = _next_batch(batches, batch, place)
+                    batch, fault = _next_batch(batches, batch, progress)
                     if fault is not None:
                         # As many micro-batches as the other ranks have, because each may take part in a collective.
-                        rows = self.images.rows_of_step(place.done + len(launched) + 1)
+                        rows = self.images.rows_of_step(progress.done + len(launched) + 1)
                         batch = tuple(part[:rows] for part in batch)
                 self.signals.reinstall()
                 intent = self._intent(fault)
@@ -158,35 +159,37 @@ class EpochLoop:
                 ballot = self.step.ballot
                 observer.after_launch()
                 bar.step()
-                is_due = self._is_read_due(place.done + len(launched), observer)
-                if is_due and not self._read(launched, place, started, observer, bar):
+                is_due = self._is_read_due(progress.done + len(launched), observer)
+                if is_due and not self._read(launched, progress, started, observer, bar):
                     break
             if launched:  # without a ballot the loop leaves before these are read
-                self._read(launched, place, started, observer, bar)
-            self._agree(place, observer, fault)
+                self._read(launched, progress, started, observer, bar)
+            self._agree(progress, observer, fault)
 
     def _is_read_due(self, done: int, observer: Observer) -> bool:
         """Return whether the host waits for the device after that step of an epoch, the same on all ranks."""
-        is_due = done % self.read_every == 0 or self._is_save_due(done)
+        is_due = done % self.read_every_steps == 0 or self._is_save_due(done)
         return is_due or self.step.reads_each_step or observer.reads_after(done)
 
     def _is_save_due(self, done: int) -> bool:
         every = self.save_every_steps
         return done == self.images.steps_per_epoch or (every is not None and done % every == 0)
 
-    def _read(self, launched: list[Result], place: Place, started: float, observer: Observer, bar: StageBar) -> bool:
+    def _read(
+        self, launched: list[Result], progress: Progress, started: float, observer: Observer, bar: StageBar
+    ) -> bool:
         """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
         n_made, ballot = len(launched), self.step.ballot
         if ballot is not None:
             n_made = ballot.count()
         for result in launched[:n_made]:
-            place.done += 1
-            if (status := observer.after_step(result, place)) is not None:
+            progress.done += 1
+            if (status := observer.after_step(result, progress)) is not None:
                 bar.status(status)
-        place.seconds = time.perf_counter() - started
+        progress.seconds = time.perf_counter() - started
         all_made = n_made == len(launched)
-        if all_made and self._is_save_due(place.done):
-            observer.save(place)
+        if all_made and self._is_save_due(progress.done):
+            observer.save(progress)
         launched.clear()
         return all_made
 
@@ -194,23 +197,23 @@ class EpochLoop:
         stop = Intent.STEP if self.signals.received is None else Intent.STOP
         return stop if fault is None else Intent.FAIL
 
-    def _agree(self, place: Place, observer: Observer, fault: DataError | None) -> None:
+    def _agree(self, progress: Progress, observer: Observer, fault: DataError | None) -> None:
         """Save and leave the loop, on every rank, if any rank has a fault or was told to stop."""
         self.signals.reinstall()
         agreed = self.ranks.agree(self._intent(fault))
         if agreed is Intent.STEP:
             return
-        observer.save(place)
+        observer.save(progress)
         if agreed is Intent.FAIL and (told := self.ranks.first_fault(fault)):
             raise fault or told
         raise StoppedError(self.signals.received or int(signal.SIGTERM))
 
 
-def _next_batch(batches: Iterator[Any], last: Any, place: Place) -> tuple[Any, DataError | None]:
+def _next_batch(batches: Iterator[Any], last: Any, progress: Progress) -> tuple[Any, DataError | None]:
     """Return the next batch and None; if it can't be read, the last batch and the error."""
     try:
         return next(batches), None
     except StopIteration:
-        return last, DataError(f"epoch {place.epoch} has fewer batches than before: the data changed during the run")
+        return last, DataError(f"epoch {progress.epoch} has fewer batches than before: the data changed during the run")
     except DataError as error:
         return last, error

@@ -1,28 +1,31 @@
-"""Save states, write records, measure the network and log, beside the steps of a run of either stage."""
+"""A run of a stage in its folder: lock, states, records, measurements and log lines. Nothing derives from it."""
 
 import logging
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Generic
 
 import numpy as np
-from mindspore import nn
 
-from dimred.config import StageOneConfig, StageTwoConfig
-from dimred.data.batches import Batches
+from dimred.config import config_text
+from dimred.distributed.share import share
 from dimred.errors import ConfigError
-from dimred.evaluation.evaluator import OnSplits
-from dimred.evaluation.scores import Scores
-from dimred.io.atomic import retry
-from dimred.io.metrics_file import ACCURACY, metric_text
-from dimred.launch.channel import tell_alive, tell_position
-from dimred.stages.faults import DivergenceDetector
-from dimred.stages.loop import EpochLoop, Observer, Place
-from dimred.stages.records import MetricsLog
-from dimred.stages.run_folder import Session
-from dimred.stages.states import RunState
+from dimred.io.atomic import atomic_write, retry
+from dimred.io.metrics_file import ACCURACY, loss_text, metric_text, read_metrics
+from dimred.io.run_names import CONFIG, METRICS, MINDSPORE_LOG, PROFILE, TENSORBOARD
+from dimred.launch.channel import tell_position
+from dimred.launch.signals import StopSignals
+from dimred.models.factory import call_factory
+from dimred.stages.changes import refuse_another_val, refuse_changes
+from dimred.stages.device import StepProfiler, redirect_native_stderr
+from dimred.stages.estimates import one_step_of
+from dimred.stages.faults import DivergenceDetector, translate_errors
+from dimred.stages.loop import EpochLoop, Progress
+from dimred.stages.records import MetricsLog, TensorBoard, cut_metrics
+from dimred.stages.run_folder import run_folder, write_versions
+from dimred.stages.states import RunState, RunStates, read_state
+from dimred.stages.task import Settings, Task
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import last_rate, weights_to_use
 from dimred.train_step.protocol import Result, Step
@@ -30,180 +33,208 @@ from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)
 
+_FREE_KEYS = {"profile", "read_every_steps", "stage_2"}  # keys that change nothing of what a run computes
 
-@dataclass(eq=False)
-class StageRun(Observer):
-    """A run of a stage in its folder: the loop, the states to resume from, and the measurements after an epoch.
+
+class Run(Generic[Settings]):
+    """A run of a stage in its folder, which the caller has locked; see ``open_run``.
+
+    Args:
+        task: the task of the stage.
+        folder: the run's folder.
+        signals, profiler: entered by the caller.
+        is_kept: whether the run's files are to be used; otherwise no next command is named.
 
     Attributes:
-        session: the run's session.
-        settings: the configuration.
-        network: the network in ``step``.
-        step: the cell that is called with each batch.
-        images: split -> its batches, of all splits that the run reads.
-        scores: loss and metric that the network is measured by.
+        progress: how far the run is.
+        identity: what a resumed run must have in common with the one that began; a stage adds what it depends on.
         last: the loss at the last saved state, and what clipping and loss scaling reported there.
-        metrics_length: bytes of the metrics at the state that the run resumes from; 0 for a new run.
         measured: the last measurement: key of the record -> metric.
+        records: where the records go, inside ``open_records``.
     """
 
-    session: Session
-    settings: StageOneConfig | StageTwoConfig
-    network: nn.Cell
-    step: Step
-    images: Mapping[str, Batches]
-    scores: Scores
-
-    name: ClassVar[str]
-    first_epoch: ClassVar[int] = 1
-    first_order: ClassVar[int] = 0  # see ``EpochLoop``
-    metrics: MetricsLog = field(init=False)
-
-    def __post_init__(self) -> None:
-        session, settings, trained = self.session, self.settings, self.images[self.settings.trained_split]
-        self.ranks, self.n_epochs, self.place = session.ranks, settings.n_epochs, Place(epoch=self.first_epoch)
-        self.loop = EpochLoop(
-            self.name, self.step, trained, seed=settings.seed, n_epochs=self.n_epochs, first_order=self.first_order,
-            save_every_steps=settings.save_every_steps, read_every=settings.read_every, ranks=session.ranks,
-            signals=session.signals,
-        )  # fmt: skip
-        self.per_epoch = trained.steps_per_epoch
-        # BatchNorm's statistics and their moving averages: each rank has those of its own images.
-        averaged = [] if self.step.ema is None else self.step.ema.statistics
-        self.statistics = [*moving_statistics(self.network), *averaged]
-        self.on = OnSplits(
-            self.network, self.images, self.scores, seed=settings.seed, n_batches=settings.reestimate_batches,
-            ranks=session.ranks, at_batch=tell_alive,
-        )  # fmt: skip
-        self.reestimates = settings.reestimate_batch_norm and self.on.has_batch_norm
-        self.metric = settings.metric_name
-        self.divergence = DivergenceDetector()
+    def __init__(
+        self, task: Task[Settings], folder: Path, signals: StopSignals, profiler: StepProfiler, is_kept: bool = True
+    ) -> None:
+        self.task, self.folder, self.is_kept = task, folder, is_kept
+        self.settings, self.ranks, self.evaluator = task.settings, task.ranks, task.evaluator
+        self.signals, self.profiler, self.states = signals, profiler, RunStates(folder)
+        self.metric = self.settings.metric_name
+        self.reestimates = self.settings.reestimate_batch_norm and self.evaluator.has_batch_norm
+        self.progress, self.divergence = Progress(), DivergenceDetector()
         self.last: dict[str, Any] = {"loss": None, "parts": {}}
         self.measured: dict[str, float] = {}
-        self.metrics_length = 0
-        self._result: Any = None
-        session.identify_data(self.images)
+        self.records: MetricsLog
+        self._records_length = 0
+        self._result: Result | None = None
+        images = {split: task.images[split] for split in self.settings.splits}
+        data = self.ranks.run_on_rank_zero(
+            lambda: {split: f"{part.size_in_words}, digest {part.digest()[:12]}" for split, part in images.items()}
+        )
+        settings = self.settings.model_dump(mode="json", exclude=_FREE_KEYS)
+        self.identity: dict[str, Any] = settings | {"--devices": self.ranks.group_size, "DATA": data}
 
     @property
     def n_steps(self) -> int:
         """Return the number of steps of the run so far."""
-        return max(0, self.place.n_steps(self.per_epoch))
+        return max(0, self.progress.n_steps(self.task.steps_per_epoch))
 
     @property
     def finished_epochs(self) -> int:
         """Return the number of epochs that have ended."""
-        return self.place.epoch if self.place.done == self.per_epoch else self.place.epoch - 1
+        return self.progress.epoch if self.progress.done == self.task.steps_per_epoch else self.progress.epoch - 1
 
-    def restore_state(self, allowed: list[str]) -> RunState | None:
-        """Restore the newest state of the run in the folder; return None if there is none.
+    def loop(self, name: str, step: Step, n_epochs: int, first_order: int = 0) -> EpochLoop:
+        """Return the loop over the remaining epochs, see ``EpochLoop``."""
+        settings = self.settings
+        return EpochLoop(
+            name, step, self.task.trained, seed=settings.seed, n_epochs=n_epochs, first_order=first_order,
+            save_every_steps=settings.save_every_steps, read_every_steps=settings.read_every_steps, ranks=self.ranks,
+            signals=self.signals,
+        )  # fmt: skip
+
+    def restore(self, step: Step, allowed: Sequence[str], n_epochs: int) -> RunState | None:
+        """Restore the newest state of the run in the folder, on every rank; return None if there is none.
 
         Args:
+            step: the step, which is restored.
             allowed: keys that may differ from before.
+            n_epochs: the last epoch.
 
         Raises:
-            ConfigError: another key has changed, an epoch has a different number of steps, or ``epochs`` is below what
-                the run has done.
+            ConfigError: another key has changed, ``val`` after losses on it were saved, an epoch has a different number
+                of steps, or ``epochs`` is below what the run has done.
+            RunError: there are states, but none can be read; a DimredError on the other ranks.
             CheckpointError: the state belongs to a different network.
         """
-        found = self.session.newest_state(allowed)
-        if found is None:
+        newest = self.ranks.run_on_rank_zero(lambda: self.states.newest(_log.info))
+        state: RunState | None = share(newest, self.ranks, read_state)
+        if state is None:
             return None
-        place, per_epoch = self.place, self.per_epoch
-        place.epoch, place.done, place.seconds = (found.progress[key] for key in ("epoch", "done", "seconds"))
-        if found.step != place.n_steps(per_epoch):
+        if self.ranks.is_rank_zero:
+            refuse_changes(state.values["run"], self.identity, allowed)
+            refuse_another_val(state.values["run"], self.identity, state.arrays)
+        progress, per_epoch = self.progress, self.task.steps_per_epoch
+        progress.epoch, progress.done, progress.seconds = (state.values[key] for key in ("epoch", "done", "seconds"))
+        if state.step != progress.n_steps(per_epoch):
             raise ConfigError(
-                f"an epoch has {per_epoch} steps, but the run came to step {place.done} of epoch {place.epoch} in "
-                f"{found.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
+                f"an epoch has {per_epoch} steps, but the run came to step {progress.done} of epoch {progress.epoch} "
+                f"in {state.step} steps, and its rate, snapshots and states go by steps; give the data, the batch size "
                 "and the devices that it was begun with, or begin a new run in another folder"
             )
-        if self.n_epochs < place.epoch:
-            did = "done" if self.finished_epochs == place.epoch else "begun"
+        if n_epochs < progress.epoch:
+            did = "done" if self.finished_epochs == progress.epoch else "begun"
             raise ConfigError(
-                f"epochs is {self.n_epochs}, but the run has {did} {place.epoch}; --set epochs to that or more"
+                f"epochs is {n_epochs}, but the run has {did} {progress.epoch}; --set epochs to that or more"
             )
-        self.step.restore(found.arrays, str(found.path))
-        _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
-        self.metrics_length = found.progress["metrics"]
-        self.last = found.progress["last"]
-        self.divergence = DivergenceDetector(found.progress["first_loss"])
-        return found
+        step.restore(state.arrays, str(state.path))
+        _log.info(f"going on after step {progress.done} of epoch {progress.epoch}, from {state.path}")
+        self._records_length, self.last = state.values["metrics"], state.values["last"]
+        self.divergence = DivergenceDetector(state.values["first_loss"])
+        return state
 
-    def after_launch(self) -> None:
-        """Count the step for the profiler."""
-        self.session.profiler.after_step()
+    def save(self, arrays: Mapping[str, np.ndarray], **values: Any) -> None:
+        """Save a state, on rank 0.
 
-    def after_step(self, result: Result, place: Place) -> str | None:
-        """Check the loss for divergence."""
-        self._result = result
-        self.divergence.see(float(result.loss), self.n_steps)
-        return None
+        Args:
+            arrays: the step's arrays, and others.
+            values: plain JSON values in addition to those of every run.
+        """
+        progress = self.progress
+        known = {
+            "epoch": progress.epoch, "done": progress.done, "seconds": progress.seconds, "run": self.identity,
+            "metrics": self.records.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **values,
+        }  # fmt: skip
+        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.states.save(self.n_steps, arrays, known)))
 
-    def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Note the last step, average BatchNorm's statistics over the ranks, and return the step's state."""
+    def arrays_of(self, step: Step) -> dict[str, np.ndarray]:
+        """Note the last step's loss, average BatchNorm's statistics over the ranks, and return the step's state."""
         if self._result is not None:
-            self.last = self.last_step(self._result)
-        self.ranks.all_reduce_mean(self.statistics)
-        return self.step.state()
+            self.last = self._last_of(self._result)
+        self.average_statistics(step)
+        return step.state()
 
-    def last_step(self, result: Result) -> dict[str, Any]:
-        """Return a step's loss, a mean over the ranks, and what clipping and loss scale report if they are on."""
+    def average_statistics(self, step: Step) -> None:
+        """Average BatchNorm's statistics over the ranks, and the EMA's: each rank has those of its own images."""
+        averaged = [] if step.ema is None else step.ema.statistics
+        self.ranks.all_reduce_mean([*moving_statistics(self.task.network), *averaged])
+
+    def see(self, result: Result, *, diverges: bool = True) -> None:
+        """Note the result of a step; check its loss for divergence, unless a step that diverges changes nothing."""
+        self._result = result
+        if diverges:
+            self.divergence.see(float(result.loss), self.n_steps)
+
+    def _last_of(self, result: Result) -> dict[str, Any]:
+        """Return the loss after a step, a mean over the ranks, and what clipping and loss scale report, if on."""
         record, parts = result.record(), list[str]()
         if self.settings.clipping.norm is not None:
             parts += ["grad_norm"]
         if self.settings.loss_scale.name != "none":
             parts += ["loss_scale", "n_overflows"]
-        return {"loss": record["loss"], "parts": {part: record[part] for part in parts}}
+        loss = record.get("loss_after", record["loss"])
+        return {"loss": loss, "parts": {part: record[part] for part in parts}}
 
-    def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
-        """Save a state, on rank 0; ``more`` are plain JSON values in addition to those of every run."""
-        progress = {
-            "epoch": place.epoch, "done": place.done, "seconds": place.seconds, "run": self.session.identity,
-            "metrics": self.metrics.mark(), "last": self.last, "first_loss": self.divergence.first_loss, **more,
-        }  # fmt: skip
-        self.ranks.run_on_rank_zero(lambda: retry(lambda: self.session.states.save(self.n_steps, arrays, progress)))
+    def write_configuration(self) -> None:
+        """Write ``config.yaml`` and ``versions.json``."""
+        atomic_write(self.folder / CONFIG, config_text(self.settings))
+        write_versions(self.folder)
 
-    def measure(self, choose: Callable[[], object] | None = None) -> dict[str, float]:
+    @contextmanager
+    def open_records(self) -> Iterator[None]:
+        """Open the file of records, cut to its length when the state was saved; to nothing for a new run."""
+        file = self.folder / METRICS
+        cut_metrics(file, self._records_length, self.ranks)
+        listeners: list[Any] = []
+        if self.settings.tensorboard and self.ranks.is_rank_zero:
+            listeners.append(TensorBoard(self.folder / TENSORBOARD, read_metrics(file)))
+        if self.settings.callback is not None and self.ranks.is_rank_zero:
+            listeners.append(call_factory(self.settings.callback, self.folder, key="callback"))
+        with MetricsLog(file, listeners) as self.records:
+            yield
+
+    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> dict[str, float]:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
-        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured, to
-        the byte.
+        In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured.
 
         Args:
+            step: the step, which has the optimizer and the EMA.
             choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
 
         Returns:
             Key of the record -> metric, for the measurements that this run makes.
         """
         tell_position("evaluating after", self.n_steps)
-        split, ema = self.settings.data.eval_split, self.step.ema
-        with weights_to_use(self.step.optimizer), preserved(moving_statistics(self.network)):
-            found = {self.metric: self.on.metric(split)}
+        split, ema, evaluator = self.settings.data.eval_split, step.ema, self.evaluator
+        with weights_to_use(step.optimizer), preserved(moving_statistics(self.task.network)):
+            self.measured = {self.metric: evaluator.metric(split)}
             if self.reestimates:
-                self.on.reestimate()
-                found[f"{self.metric}_reestimated"] = self.on.metric(split)
+                evaluator.reestimate()
+                self.measured[f"{self.metric}_reestimated"] = evaluator.metric(split)
             if choose is not None:
                 choose()
         if ema is not None:
             with ema.in_place():
-                found[f"ema_{self.metric}"] = self.on.metric(split)
-        self.measured = found
-        return found
+                self.measured[f"ema_{self.metric}"] = evaluator.metric(split)
+        return self.measured
 
-    def say_epoch(self, place: Place) -> str:
+    def say_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.
 
         Programs look for ``epoch: 1 step: 74 loss is 0.8713``. People read
         ``epoch 12/40  step 74  loss 0.8713  lr 0.2  val 84.1 %  2.1 s``; what was not measured is left out.
         """
+        progress, per_epoch = self.progress, self.task.steps_per_epoch
         loss, text = self.last["loss"], self.measured_text(1)
         shown = loss_text(loss)
-        parts = [f"epoch {place.epoch}/{self.n_epochs}", f"step {self.per_epoch}", f"loss {shown}"]
-        if (rate := last_rate(self.step.optimizer)) is not None:
+        parts = [f"epoch {progress.epoch}/{n_epochs}", f"step {per_epoch}", f"loss {shown}"]
+        if (rate := last_rate(step.optimizer)) is not None:
             parts.append(f"lr {rate:.3g}")
         if text:
             parts.append(f"{self.settings.data.eval_split} {text}")
-        _log.info(f"epoch: {place.epoch} step: {self.per_epoch} loss is {'nan' if loss is None else loss}")
-        _log.info("  ".join([*parts, f"{place.seconds:.1f} s"]))
+        _log.info(f"epoch: {progress.epoch} step: {per_epoch} loss is {'nan' if loss is None else loss}")
+        _log.info("  ".join([*parts, f"{progress.seconds:.1f} s"]))
         return f"loss {shown}" + (f", {self.metric} {text}" if text else "")
 
     def measured_text(self, decimals: int) -> str:
@@ -214,28 +245,58 @@ class StageRun(Observer):
         beside = "" if again is None else f" ({metric_text(self.metric, again, decimals)} re-estimated)"
         return metric_text(self.metric, self.measured[self.metric], decimals) + beside
 
-    def say_end(self, value: float | None, how: str, text: str, network: Path, command: Sequence[str]) -> None:
-        """Log how good the network is, where its file is, and which command comes next.
+    def say_end(self, trained: float | None, reestimated: float | None, network: Path, is_reestimated: bool) -> None:
+        """Log how good the network is, and where its file is.
+
+        Programs look for ``{'Accuracy': 0.88}``, which is the metric of that file.
 
         Args:
-            value: the metric, for programs, which look for ``{'Accuracy': 0.88}``; None if it was not measured.
-            how: how the BatchNorm statistics of ``text`` were obtained, such as ``re-estimated``.
-            text: the measured value, for people; empty if there is none.
+            trained: the metric with BatchNorm's statistics as trained; None if it was not measured.
+            reestimated: the metric with re-estimated ones; None if it was not measured.
             network: the file to use.
-            command: the words of the next command.
+            is_reestimated: whether the file has the re-estimated statistics.
         """
+        value = reestimated if is_reestimated and reestimated is not None else trained
         _log.info(str({"Accuracy" if self.metric == ACCURACY else self.metric: value}))
-        if not self.session.is_kept:
+        if not self.is_kept:
             return
-        if text:
-            statistics = f", BatchNorm statistics {how}" if self.on.has_batch_norm else ""
-            _log.info(f"{self.metric} on {self.settings.data.eval_split!r}{statistics}: {text}")
+        figures = {"as trained": trained, "re-estimated": reestimated}
+        texts = [
+            metric_text(self.metric, figure)
+            + (f" with BatchNorm statistics {how}" if self.evaluator.has_batch_norm else "")
+            + (" (those of the file)" if reestimated is not None and is_reestimated == (how == "re-estimated") else "")
+            for how, figure in figures.items()
+            if figure is not None
+        ]
+        if texts:
+            _log.info(f"{self.metric} on {self.settings.data.eval_split!r}: {', '.join(texts)}")
         if self.settings.eval_split_warning is not None:
             _log.info(self.settings.eval_split_warning)
         _log.info(f"network: {network}")
-        _log.info(f"next: {shlex.join(command)}")
 
 
-def loss_text(loss: float | None) -> str:
-    """Format the loss of a record; "nan" if it is None, which stands for a loss that was not finite."""
-    return "nan" if loss is None else f"{loss:.4f}"
+@contextmanager
+def open_run(folder: Path, task: Task[Settings], fast_dev_run: bool = False) -> Iterator[Run[Settings]]:
+    """Make or reopen the folder of a run, hold its lock, and turn the run's faults into errors with a remedy.
+
+    Args:
+        folder: the folder, which must have passed ``check_run_folder``.
+        task: the task of the stage.
+        fast_dev_run: whether to run one step of it, and keep nothing.
+
+    Raises:
+        ConfigError: the folder can't be made.
+        RunError: another process is at work there.
+        FaultError, StoppedError: from the block, see ``translate_errors``.
+    """
+    if fast_dev_run:
+        task = task.shortened(one_step_of(task.settings))
+    with (
+        run_folder(folder),
+        redirect_native_stderr(folder / MINDSPORE_LOG),
+        StopSignals() as signals,
+        translate_errors(RunStates(folder) if task.ranks.is_rank_zero else None, is_kept=not fast_dev_run),
+        StepProfiler(task.settings.profile, folder / PROFILE) as profiler,
+    ):
+        _log.debug("preparing the run")
+        yield Run(task, folder, signals, profiler, is_kept=not fast_dev_run)

@@ -16,7 +16,7 @@ from dimred.io.run_names import STATES
 
 _STATES_KEPT = 2  # the newest, and one to go back to if that is damaged later
 VAL_LOSSES = "val_loss:"  # prefix of the losses on the samples of ``val`` in a state
-_PROGRESS, _EPOCH = "dimred_progress", "epoch"  # names of entries beside the arrays
+_VALUES, _EPOCH = "dimred_values", "epoch"  # names of entries beside the arrays
 
 
 class _NumberedFiles:
@@ -50,12 +50,12 @@ class RunState(NamedTuple):
 
     Attributes:
         arrays: name -> value of every parameter, and of everything else that is an array.
-        progress: the rest, as plain JSON values.
+        values: the rest, as plain JSON values.
         path: the file that it was read from.
     """
 
     arrays: dict[str, np.ndarray]
-    progress: dict[str, Any]
+    values: dict[str, Any]
     path: Path
 
     @property
@@ -74,7 +74,7 @@ class RunStates(_NumberedFiles):
     def __init__(self, out: Path):
         super().__init__(out / STATES, r"state-(\d{1,18})\.ckpt", _STATES_KEPT)
 
-    def save(self, step: int, arrays: Mapping[str, np.ndarray], progress: Mapping[str, Any]) -> None:
+    def save(self, step: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         """Write the state after ``step`` steps; on a full disk remove all older states but the newest to make room.
 
         Raises:
@@ -84,7 +84,7 @@ class RunStates(_NumberedFiles):
         check_finite(arrays, step)
         self.directory.mkdir(exist_ok=True)
         remove_leftovers(self.directory)
-        path, told = self.directory / f"state-{step}.ckpt", {_PROGRESS: json.dumps(progress)}
+        path, told = self.directory / f"state-{step}.ckpt", {_VALUES: json.dumps(values)}
         try:
             write_checkpoint(path, arrays, told)
         except OSError as error:
@@ -144,12 +144,12 @@ def read_state(path: Path) -> RunState:
     """
     arrays = read_checkpoint(path)
     try:
-        progress = json.loads(str(arrays.pop(_PROGRESS).item()))
+        values = json.loads(str(arrays.pop(_VALUES).item()))
     except (KeyError, ValueError, RecursionError):
-        progress = None
-    if not isinstance(progress, dict):
+        values = None
+    if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not the state of a run.")
-    return RunState(arrays, progress, path)
+    return RunState(arrays, values, path)
 
 
 def read_full_checkpoint(path: Path, source: str) -> tuple[dict[str, np.ndarray], int]:

@@ -15,7 +15,7 @@ from dimred.config import (
 )
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.models.factory import load_factory
-from dimred.stages.task import build_loss
+from dimred.stages.loss_and_metric import build_loss
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale

@@ -14,9 +14,10 @@ from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
 from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
 from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
-from dimred.stages.parent import Handover, build_cooldown_optimizer, take_over_parts
+from dimred.stages.cooldown import Cooldown, build_cooldown_optimizer, take_over_parts
+from dimred.stages.loss_and_metric import build_loss
+from dimred.stages.parent import StageOneRun
 from dimred.stages.steps import build_parts
-from dimred.stages.task import build_loss
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.schedule import make_rates
 
@@ -89,7 +90,8 @@ def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimi
 def build_search_step(
     config: StageTwoConfig,
     search: SearchConfig,
-    handover: Handover | None,
+    cooldown: Cooldown | None,
+    parent: StageOneRun,
     network: nn.Cell,
     basis: SubspaceBasis,
     steps_per_epoch: int,
@@ -100,21 +102,22 @@ def build_search_step(
     Args:
         config: configuration of stage 2.
         search: its section ``search``, which says whether the rate of ``sgd`` is constant or falls linearly to 0.
-        handover: what stage 1 hands over, for a cooldown outside the subspace; None without a cooldown.
+        cooldown: the cooldown outside the subspace as it begins; None without one.
+        parent: the run that WEIGHTS come from.
         network: the network, with the weights to begin from.
         basis: a basis of its trainable weights.
         steps_per_epoch: steps in an epoch of stage 2.
         ranks: the ranks of the job.
     """
     optimizer = None
-    if handover is not None:
-        optimizer = build_cooldown_optimizer(handover, network, steps_per_epoch, config.n_epochs, ranks)
+    if cooldown is not None:
+        optimizer = build_cooldown_optimizer(cooldown, parent, network, steps_per_epoch, config.n_epochs, ranks)
     options = search.model_dump(include={*SearchOptions.model_fields})
     if search.learning_rate_schedule == "linear":
         options["learning_rate"] = make_rates("linear", search.learning_rate, 0, config.n_epochs * steps_per_epoch)
     parts = build_parts(config, network)
     loss = build_loss(config, network)
     step = SubspaceTrainStep(loss, basis, optimizer=optimizer, ranks=ranks, **parts, **options)
-    if handover is not None:
-        take_over_parts(step, handover, ranks)
+    if cooldown is not None:
+        take_over_parts(step, cooldown, parent, ranks)
     return step

@@ -1,15 +1,16 @@
-"""Build the task: the network, the data, the loss to train, and the loss and the metric to measure by."""
+"""The task of a stage: its network, its data, what is trained and what is measured; built and checked in one place."""
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import mindspore as ms
-import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 
 from dimred.config import DataConfig, StageConfig
 from dimred.data.batches import Batches
@@ -17,17 +18,116 @@ from dimred.data.image_folder import ImageFolder, check_classes, split_folder
 from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import ConfigError, DataError, DimredError, shown
-from dimred.evaluation.scores import CLASSIFICATION, Score, Scores, cross_entropy, misfit, on_host
-from dimred.models.factory import CLASSES_REMEDY, call_factory, load_factory, make_cell, make_network
+from dimred.errors import ConfigError, DataError, DimredError, Problems
+from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.scores import Scores
+from dimred.launch.channel import tell_alive
+from dimred.models.factory import load_factory, make_network
 from dimred.models.resnet import resnet
-from dimred.train_step.network_state import evaluating
+from dimred.stages.loss_and_metric import build_scores, check_scores
 from dimred.train_step.precision import with_precision
 
+Settings = TypeVar("Settings", bound=StageConfig)
 _log = logging.getLogger(__name__)
 
 _FEWEST_TO_CHOOSE, _ENOUGH_TO_CHOOSE = 2, 50  # samples of val
 _MOST_UPSCALING = 2  # of an image's side, without a warning
+
+
+@dataclass(frozen=True, eq=False)
+class Task(Generic[Settings]):
+    """What a stage works on, as ``build_task`` makes it.
+
+    Attributes:
+        settings: the configuration.
+        data: DATA, as the user typed it.
+        ranks: the ranks of the job.
+        network: the network, in the configured precision.
+        images: split -> this rank's part of it.
+        scores: loss and metric to measure by.
+    """
+
+    settings: Settings
+    data: Path
+    ranks: Ranks
+    network: nn.Cell
+    images: dict[str, Batches]
+    scores: Scores
+
+    @property
+    def trained(self) -> Batches:
+        """Return the split whose batches the steps take."""
+        return self.images[self.settings.trained_split]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return the number of steps in an epoch."""
+        return self.trained.steps_per_epoch
+
+    @cached_property
+    def evaluator(self) -> OnSplits:
+        """Return what measures the network on the splits."""
+        return OnSplits(
+            self.network, self.images, self.scores, seed=self.settings.seed,
+            n_batches=self.settings.reestimate_batches, ranks=self.ranks, at_batch=tell_alive,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Check that all ranks were started alike, that a batch can be filled, and that loss and metric can be used.
+
+        All ranks call this. It changes nothing, but makes the ranks' networks equal.
+
+        Raises:
+            DimredError: the ranks differ.
+            ConfigError: there are fewer images than a batch needs; or network, loss or metric can't be used.
+            DataError: the built-in loss or metric can't use the labels.
+        """
+        if self.settings.trained_split in self.images:
+            _check_ranks(self.ranks, self.settings, self.trained)
+        check_scores(self.settings, self.network, self.scores, self.images)
+        # A user's own network may draw its weights from another generator.
+        self.ranks.broadcast(list(self.network.get_parameters()))
+
+    def shortened(self, settings: Settings) -> "Task[Settings]":
+        """Return the task of a run of one step, with the same network."""
+        return replace(self, settings=settings, images={split: one.shortened(1) for split, one in self.images.items()})
+
+
+def build_task(
+    settings: Settings,
+    data: Path,
+    ranks: Ranks = ALONE,
+    problems: Problems | None = None,
+    splits: Collection[str] | None = None,
+) -> Task[Settings]:
+    """Build network, splits, loss and metric from a configuration, and check that they fit each other.
+
+    Args:
+        settings: the configuration of either stage.
+        data: DATA, as the user typed it.
+        ranks: the ranks of the job.
+        problems: gets a problem with the data, so that it can be reported with others. The caller refuses these, and
+            then calls ``Task.check``, which is done here otherwise.
+        splits: names of the splits; by default those that a run of the stage reads.
+
+    Raises:
+        ConfigError, DataError: network, data, loss or metric can't be made, or don't fit; see ``build_splits``.
+    """
+    names, val_chooses = sorted(splits or settings.splits), splits is None and settings.uses_val
+    network, scores = build_network(settings), build_scores(settings)
+
+    def splits_of_task() -> dict[str, Batches]:
+        images = build_splits(settings, data, names, ranks=ranks, val_chooses=val_chooses)
+        for split in () if splits else settings.optional_splits:
+            with suppress(DimredError):
+                images |= build_splits(settings, data, [split], ranks=ranks)
+        return images
+
+    if problems is not None:
+        return Task(settings, data, ranks, network, problems.collect(splits_of_task) or {}, scores)
+    task = Task(settings, data, ranks, network, splits_of_task(), scores)
+    task.check()
+    return task
 
 
 def build_network(config: StageConfig) -> nn.Cell:
@@ -149,8 +249,8 @@ def build_data(config: DataConfig, data: Path, split: str, ranks: Ranks = ALONE,
     return ImageFolder(split_folder(data, split), **shared)
 
 
-def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
-    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this first.
+def _check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
+    """Check that all ranks were started alike, and that a batch can be filled; every rank calls this.
 
     Raises:
         DimredError: the ranks differ.
@@ -163,125 +263,3 @@ def check_ranks(ranks: Ranks, config: StageConfig, images: Batches) -> None:
         raise ConfigError(
             f"data.batch_size is {images.batch_size}{on_each}, but there are only {images.n_images} images; lower it"
         )
-
-
-class _WithLoss(nn.Cell):
-    """Network and loss in one cell. The last column of a batch is the labels, the others are inputs."""
-
-    def __init__(self, network: nn.Cell, loss: nn.Cell):
-        super().__init__(auto_prefix=False)
-        self.network = network
-        self.loss = loss
-
-    def construct(self, *batch: Tensor) -> Tensor:
-        return self.loss(self.network(*batch[:-1]), batch[-1])
-
-
-def build_loss(config: StageConfig, network: nn.Cell) -> nn.Cell:
-    """Build a cell from inputs and labels to the scalar mean loss; by default cross entropy with label smoothing."""
-    return _WithLoss(network, _mean_loss(config))
-
-
-def _mean_loss(config: StageConfig) -> nn.Cell:
-    if config.loss is None:
-        return nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
-    return make_cell(config.loss, key="loss", reduction="mean")
-
-
-def build_scores(config: StageConfig) -> Scores:
-    """Build the loss and the metric to measure by; by default the cross entropy that is trained, and accuracy.
-
-    The loss is the one that is trained, including label smoothing. A network trained with smoothed labels is
-    underconfident, and an average of such networks a little less so. Measured by plain cross entropy, this difference
-    in calibration outweighed up to 0.9 points of accuracy on real images (tests/benchmarks/choice_study.md).
-
-    Raises:
-        ConfigError: a factory can't be imported or called, or makes something else.
-    """
-    loss: Score
-    metric = CLASSIFICATION.metric
-    if config.loss is None:
-        loss = partial(cross_entropy, label_smoothing=config.label_smoothing)
-    else:
-        loss = make_cell(config.loss, key="loss", reduction="none")
-    if config.metric is not None:
-        metric = call_factory(config.metric, key="metric")
-        if not callable(metric):
-            raise ConfigError(
-                f"metric is {config.metric!r}, which returned {type(metric).__name__}; it must return a function or a "
-                "cell (outputs, labels) -> one number for each item"
-            )
-    return Scores(loss, metric)
-
-
-def check_scores(config: StageConfig, network: nn.Cell, scores: Scores, images: Mapping[str, Batches]) -> None:
-    """Try loss and metric on the first batch of each split that they will be used on; change nothing.
-
-    Every rank that has samples of both splits tries them, because work on rank 0 alone may not call a cell (see
-    ``Ranks.run_on_rank_zero``). Nothing is tried if network, data, loss and metric are all built in.
-
-    Args:
-        config: names network, loss and metric in the errors.
-        network: the network in its present state.
-        scores: what ``build_scores`` made.
-        images: the splits by name: ``train`` and the evaluation split.
-
-    Raises:
-        ConfigError: network, loss or metric fails, or returns something that it must not; or the number of outputs
-            is not that of the classes, which the built-in loss and metric need.
-        DataError: the built-in loss or metric can't use the labels.
-    """
-    if ":" not in config.model.name and config.data.dataset is config.loss is config.metric is None:
-        return
-    if min(images[split].n_images for split in ("train", config.data.eval_split)) <= images["train"].rank:
-        return
-    mean_loss = _mean_loss(config)
-    measured = [("loss", config.loss, scores.loss), ("metric", config.metric, scores.metric)]
-    for split, tried in (("train", [("loss", config.loss, mean_loss)]), (config.data.eval_split, measured)):
-        *inputs, labels = next(images[split].evaluation().create_tuple_iterator(num_epochs=1))
-        where = f"the first batch of {split!r} (inputs {_shapes(inputs)}"
-        with evaluating(network):
-            outputs = _called("model.name", config.model.name, where, network, *inputs)
-        where += f", outputs {_shapes(outputs if isinstance(outputs, tuple | list) else [outputs])}"
-        where += f", labels {labels.dtype} {labels.shape}"
-        if None in (config.loss, config.metric):
-            _check_outputs(config, outputs, where)
-        for key, name, score in tried:
-            shape = _called(key, name, where, _shape_of, score, outputs, labels)
-            wrong = misfit(shape, outputs, labels)
-            if score is mean_loss:
-                wrong = f"the shape {shape} with reduction='mean'; it must be one number, ()" if shape else None
-            if wrong:
-                raise ConfigError(f"{key} is {name!r}, which on {where}) gives {wrong}")
-
-
-def _check_outputs(config: StageConfig, outputs: Any, where: str) -> None:
-    """Refuse logits for another number of classes than ``model.n_classes``; other misfits are the scores' to name."""
-    given, wanted = [*getattr(outputs, "shape", ())], config.model.n_classes
-    if len(given) > 1 and given[1] != wanted:
-        raise ConfigError(
-            f"model.name is {config.model.name!r}, which on {where}) gives {given[1]} outputs, but model.n_classes is "
-            f"{wanted}; {CLASSES_REMEDY}, or --set model.n_classes={given[1]} if these are the classes"
-        )
-
-
-def _called(key: str, name: str | None, where: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function; raise ConfigError if it fails."""
-    try:
-        return function(*arguments)
-    except DimredError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {shown(str(error), 300)}"
-        raise ConfigError(f"{key} is {name!r}, which fails on {where}): {why}") from error
-
-
-def _shape_of(score: Score, outputs: Any, labels: Tensor) -> tuple[int, ...]:
-    """Return the shape of the values that a loss or a metric gives."""
-    found = score(outputs, labels)
-    values, counted = found if isinstance(found, tuple) else (found, True)
-    return np.broadcast_shapes(on_host(values).shape, np.shape(on_host(counted)))
-
-
-def _shapes(parts: Sequence[Tensor]) -> str:
-    return " and ".join(str(part.shape) for part in parts)

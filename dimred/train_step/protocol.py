@@ -1,6 +1,6 @@
 """The protocol between a run and the step that it calls, whichever step it is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -64,6 +64,12 @@ class Step(Protocol):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own memories."""
+
+    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Describe in one line what the steps with these records did; "" if there is nothing to say."""
+
+    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return totals of the steps with these records; nothing for a step whose records are not kept."""
 
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore what ``state`` returned, to the last bit, or change nothing.

@@ -1,7 +1,7 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import mindspore as ms
@@ -134,6 +134,14 @@ class TrainStep(nn.Cell):
     def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
         """Restore the parameters from the arrays of ``state``; see ``Step``."""
         from_arrays(parameters_to_save(self), arrays, source)
+
+    def line(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Return ""; see ``Step``."""
+        return ""
+
+    def totals(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return nothing; see ``Step``."""
+        return {}
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()

@@ -83,7 +83,7 @@ TASKS = {
 }
 FIRST = ["digits", "noisy", "photos", "fashion", "source"]
 EVERYTHING = (
-    "stop=null", "evaluate_every=200", "snapshots.keep=99", "checkpoints.every_epochs=1", "checkpoints.keep=99",
+    "stop=null", "evaluate_every_epochs=200", "snapshots.keep=99", "checkpoints.every_epochs=1", "checkpoints.keep=99",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.io.metrics_file import read_metrics
 from dimred.stages.steps import build_optimizer, build_rates
 from dimred.stages.task import build_data, build_loss, build_network
-from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 
 EPOCHS = 5
 
@@ -87,7 +87,7 @@ def seconds_of(work: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def with_dimred(run: Run, out: Path) -> list[float]:
+def with_dimred(run: RunStage, out: Path) -> list[float]:
     """Run a stage in a folder; return the seconds of each epoch's steps."""
     run(out, False)
     return [record["seconds"] for record in read_metrics(out / "metrics.jsonl")]

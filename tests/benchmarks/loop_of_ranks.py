@@ -54,7 +54,7 @@ def make_epoch(ranks: Ranks, **options: Any) -> Any:
 
     def take() -> float:
         losses = Losses()
-        EpochLoop("benchmark", step, images, seed=1, n_epochs=1, read_every=10, ranks=ranks).run(Place(), losses)
+        EpochLoop("benchmark", step, images, seed=1, n_epochs=1, read_every_steps=10, ranks=ranks).run(Place(), losses)
         return losses.seconds / STEPS
 
     take()

@@ -20,7 +20,7 @@ def test_two_ranks_give_a_row_that_is_added_to_the_table(tmp_path: Path) -> None
         "--config",
         "one.yaml",
         *TWO_RANKS,
-        "--set=read_every=100",
+        "--set=read_every_steps=100",
     )
     environment = {"PYTHONPATH": str(REPOSITORY)}
     done = run(*command, "--table", "bench.md", cwd=tmp_path, environment=environment, status=0)

@@ -112,11 +112,11 @@ class Runs:
         self.step = TrainStep(network, optimizer, reduce=ranks.mean(), ballot=ranks.ballot(), **parts)
         self.ranks, self.first = ranks, to_arrays(list(self.step.get_parameters()))
         self.weights = [weight.name for weight in network.trainable_params()]
-        self.stopped = self.run({}, read_every=1, save_every=1).saved | {0: self.first}
+        self.stopped = self.run({}, read_every_steps=1, save_every=1).saved | {0: self.first}
         """Step -> the values of a run that was stopped there."""
 
     def run(
-        self, events: dict[int, Any], poison: range = range(0), n_epochs: int = 2, read_every: int = READ_EVERY,
+        self, events: dict[int, Any], poison: range = range(0), n_epochs: int = 2, read_every_steps: int = READ_EVERY,
         save_every: int | None = None,
     ) -> "Seen":  # fmt: skip
         from_arrays(list(self.step.get_parameters()), self.first, "the beginning")
@@ -124,7 +124,7 @@ class Runs:
         with StopSignals() as signals, watched_reads(lambda: seen.reads.add(seen.launched)):
             loop = EpochLoop(
                 "agreement", self.step, Images(self.ranks, events, poison, self.short), seed=1, n_epochs=n_epochs,
-                read_every=read_every, save_every_steps=save_every, ranks=self.ranks, signals=signals,
+                read_every_steps=read_every_steps, save_every_steps=save_every, ranks=self.ranks, signals=signals,
             )  # fmt: skip
             try:
                 loop.run(Place(), seen)
@@ -169,7 +169,7 @@ def one_loss_is_not_finite(ranks: Ranks) -> dict:
     found = {}
     for step in range(4, 4 + READ_EVERY):
         poison = range(step, step + 2) if is_last else range(0)
-        dropping.stopped = dropping.run({}, poison, read_every=1, save_every=1).saved
+        dropping.stopped = dropping.run({}, poison, read_every_steps=1, save_every=1).saved
         seen = dropping.run({}, poison)
         n_overflows = int(seen.saved[2 * STEPS]["loss_scale.overflows"])
         found[f"dropped {step}"] = dropping.told(seen) | {"n_overflows": n_overflows}

@@ -137,7 +137,7 @@ def shared_files(ranks: Ranks) -> dict:
     if ranks.is_rank_zero:
         shared.save(7, {"w": weights}, {"epoch": 1})
     state = share(ranks.run_on_rank_zero(lambda: shared.newest(print)), ranks, read_state)
-    found = [[state.progress, digest(state.arrays["w"]) == digest(weights)]]
+    found = [[state.values, digest(state.arrays["w"]) == digest(weights)]]
     nothing = share(None, ranks, read_state)
     states = RunStates(Path("/proc/self/cwd"))
     with tempfile.TemporaryDirectory() as own:
@@ -147,7 +147,7 @@ def shared_files(ranks: Ranks) -> dict:
                 states.save(7, {"w": weights if ranks.is_rank_zero else values}, {"epoch": 2})
             try:
                 state = share(ranks.run_on_rank_zero(lambda: states.newest(print)), ranks, read_state)
-                found.append([state.progress, digest(state.arrays["w"]) == digest(weights)])
+                found.append([state.values, digest(state.arrays["w"]) == digest(weights)])
             except DimredError as error:
                 found.append(str(error))
         os.chdir(before)

@@ -144,7 +144,7 @@ def test_an_image_that_one_rank_cannot_read_ends_the_job_and_resume_gives_the_sa
     state = RunStates(tmp_path / f"device0_stage_{stage}").newest(pytest.fail)
     image.write_bytes(whole)
     again = run(*command, "--resume", cwd=tmp_path, status=0)
-    assert f"going on after step {state.progress['done']} of epoch {state.progress['epoch']}" in again.stdout
+    assert f"going on after step {state.values['done']} of epoch {state.values['epoch']}" in again.stdout
     # The fault changes the step at which statistics are averaged over the ranks, so their last bits may differ.
     for name in differing(results_of(tmp_path, stage), job.results):
         found, expected = (arrays_of(files[name], tmp_path) for files in (results_of(tmp_path, stage), job.results))

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 from dimred.averaging.choice import Measured, Selection
 from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import ALONE
-from dimred.stages.candidates import Points
+from dimred.stages.candidates import Candidates
 
 
 def points(folder: Path) -> Points:

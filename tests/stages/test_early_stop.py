@@ -15,9 +15,9 @@ from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
-from dimred.stages.early_stop import AveragedStop
+from dimred.stages.early_stop import EarlyStop
 from tests.helpers.results import STATE_LOSSES, differences, results
-from tests.helpers.tiny_run import Run, stage_1_run
+from tests.helpers.tiny_run import RunStage, stage_1_run
 from tests.helpers.tiny_task import TASK
 
 STAGE_1: dict[str, Any] = {
@@ -25,7 +25,7 @@ STAGE_1: dict[str, Any] = {
     "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 1, "total_epochs": 1},
     "checkpoints": {"every_epochs": 6, "keep": 9},
     "snapshots": {"per_epoch": 2, "first_epoch": 2, "keep": 8},
-    "evaluate_every": 6,
+    "evaluate_every_epochs": 6,
     "reestimate_batches": 2,
 }
 STOP: dict[str, Any] = {"every_epochs": 2, "patience": 9}
@@ -41,7 +41,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStage, Path]:
     """Run without measurements; return the run and its folder."""
     run, out = stage_1_run(settings()), tmp_path_factory.mktemp("plain") / "one"
     run(out, False)
@@ -49,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
 
 
 def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
-    plain: tuple[Run, Path], tmp_path: Path
+    plain: tuple[RunStage, Path], tmp_path: Path
 ) -> None:
     stage_1_run(settings(stop=STOP))(tmp_path / "one", False)
     records = measured(tmp_path / "one")
@@ -104,7 +104,7 @@ def test_it_ends_by_itself_saves_a_checkpoint_and_says_why(tmp_path: Path) -> No
     assert f"\nnext: dimred train stage-2 DATA {checkpoints / 'network-6_4.ckpt'} --config" in said
 
 
-def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[Run, Path], tmp_path: Path) -> None:
+def test_more_budget_later_gives_what_an_uninterrupted_run_gives(plain: tuple[RunStage, Path], tmp_path: Path) -> None:
     """It runs to epoch 4, then on without the rule to a larger ``epochs``, which a constant rate allows."""
     run, whole = plain
     stage_1_run(settings(epochs=4, stop=STOP))(tmp_path, False)
@@ -121,9 +121,9 @@ def candidate(losses: np.ndarray) -> Candidate:
     return Candidate("average", 4, losses)
 
 
-def stop_after(patience: int) -> AveragedStop:
+def stop_after(patience: int) -> EarlyStop:
     """Make a rule that is told its measurements."""
-    return AveragedStop(StopConfig(patience=patience), None, None, ALONE)
+    return EarlyStop(StopConfig(patience=patience), None, None, ALONE)
 
 
 def test_a_stop_is_reached_after_patience_measurements_without_a_gain() -> None:

@@ -17,7 +17,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.subspace.fit import fit_basis
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK
 from tests.helpers.write_events import WriteEvents
 
@@ -26,7 +26,7 @@ STAGE_1: dict[str, Any] = {
     "schedule": {"peak": 0.1, "warmup_epochs": 0, "total_epochs": 3},
     "checkpoints": {"every_epochs": 1, "keep": 1},
     "snapshots": {"per_epoch": 2, "keep": 3},
-    "evaluate_every": 2,
+    "evaluate_every_epochs": 2,
     "stop": {"every_epochs": 1, "patience": 9},
     "reestimate_batches": 1,
 }
@@ -62,17 +62,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def pca(finished: Path) -> Run:
+def pca(finished: Path) -> RunStage:
     series = CheckpointSeries.open(finished / "checkpoint_stage_1" / "checkpoint_pca")
     return lambda out, resume: fit_basis(series, 2, out=out.with_suffix(".npy"))
 
 
-def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> Run:
+def stage_2(finished: Path, settings: StageTwoConfig = TWO) -> RunStage:
     weights = next((finished / "checkpoint_stage_1").glob("*.ckpt"))
     return stage_2_run(settings, weights, settings.search and finished.parent / "pca_mat.npy")
 
 
-def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:
+def events_of(run: RunStage, out: Path) -> tuple[int, dict[str, Any]]:
     """Return how many events an uninterrupted run has, and what it leaves."""
     out.parent.mkdir()
     with WriteEvents(str(out.parent), lambda number: None).watched() as events:
@@ -80,7 +80,7 @@ def events_of(run: Run, out: Path) -> tuple[int, dict[str, Any]]:
     return events.seen, results(out.parent)
 
 
-def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
+def die_at(event: int, run: RunStage, out: Path, dead_pid: int) -> None:
     """Run until this event, from which on nothing reaches the disk."""
 
     def act(number: int) -> None:
@@ -101,7 +101,7 @@ def die_at(event: int, run: Run, out: Path, dead_pid: int) -> None:
 def test_a_run_that_dies_at_a_write_event_is_resumed_to_the_same_bytes(
     phase: str, every: int, finished: Path, dead_pid: int, tmp_path: Path
 ) -> None:
-    run: Run = {
+    run: RunStage = {
         "stage_1": lambda finished: stage_1_run(ONE),
         "pca": pca,
         "stage_2": stage_2,

@@ -13,7 +13,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.config import NO_DECAY_PATTERNS, OptimizerConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 from dimred.pipelines.stage_1 import stage_1
-from dimred.stages.stage_1 import Training
+from dimred.stages.stage_1 import StageOne
 from dimred.stages.steps import build_optimizer
 from dimred.stages.task import build_data
 from dimred.train_step.optimizers import decay_groups, last_rate, state_parameters
@@ -48,7 +48,7 @@ def test_a_resumed_run_and_a_cooldown_leave_the_weights_of_a_plain_loop(
     one = StageOneConfig.model_validate(TASK | STAGE_1 | {"optimizer": optimizer})
     stage_1 = stage_1_run(one)
     stage_1(tmp_path / "one", False)
-    with dying(Training, "say_epoch"):  # after the first epoch
+    with dying(Run, "say_epoch"):  # after the first epoch
         stage_1(tmp_path / "killed", False)
     stage_1(tmp_path / "killed", True)
     assert not differences(results(tmp_path / "one"), results(tmp_path / "killed"))

@@ -20,7 +20,7 @@ from dimred.train_step.loss_scale import DynamicLossScale
 from dimred.train_step.step import TrainStep
 from dimred.vectors import projection, weights
 from tests.helpers.networks import BatchNormNet, image_batch
-from tests.helpers.tiny_run import Run, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import RunStage, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points
 
 STEPS = 100  # in an epoch
@@ -47,7 +47,7 @@ class Reads(NamedTuple):
     after: Counter[int]
 
 
-def reads_of(run: Run, out: Path, kind: type[nn.Cell]) -> Reads:
+def reads_of(run: RunStage, out: Path, kind: type[nn.Cell]) -> Reads:
     """Count the reads of a run of one epoch from the first step to before the last; the first is compiled."""
     reads, made, is_inside, take = Reads(Counter(), Counter()), 0, False, kind.__call__
 
@@ -95,7 +95,7 @@ def test_stage_1_reads_after_every_tenth_step_and_for_snapshots(stage_1: tuple[P
 
 def test_the_cooldown_reads_after_every_tenth_step_or_as_told(stage_1: tuple[Path, Reads], tmp_path: Path) -> None:
     """Each loss is read once."""
-    for every, options in ((10, {}), (7, {"read_every": 7})):
+    for every, options in ((10, {}), (7, {"read_every_steps": 7})):
         settings = StageTwoConfig.model_validate(HUNDRED | {"epochs": 1, "start": "last"} | options)
         reads = reads_of(stage_2_run(settings, weights_of(stage_1[0])), tmp_path / str(every), TrainStep)
         assert not reads.inside

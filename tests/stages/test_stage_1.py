@@ -14,7 +14,7 @@ from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.stages.stage_1 import Training
+from dimred.stages.stage_1 import StageOne
 from dimred.stages.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
@@ -25,7 +25,7 @@ STAGE_1: dict[str, Any] = {
     "epochs": 2,
     "schedule": {"name": "constant", "peak": 0.1, "warmup_epochs": 0},
     "checkpoints": {"every_epochs": 2},
-    "evaluate_every": 2,
+    "evaluate_every_epochs": 2,
 }
 LARGER: dict[str, Any] = {"data": TASK["data"] | {"batch_size": 12}}  # 2 steps in an epoch, not 4
 
@@ -68,8 +68,8 @@ def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(
 
 def test_a_run_that_is_ended_where_it_was_stopped_has_its_last_checkpoint(tmp_path: Path) -> None:
     """The rate is constant, and epoch 3 of 4, in whose evaluation the run stopped, becomes the last."""
-    rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every": 3}, tmp_path / "one"
-    with dying(Training, "measure"):
+    rarely, out = {"checkpoints": {"every_epochs": 4}, "evaluate_every_epochs": 3}, tmp_path / "one"
+    with dying(Run, "measure"):
         stage_1_run(settings(epochs=4, **rarely))(out, False)
     stage_1_run(settings(epochs=3, **rarely))(out, True)
     stage_1_run(settings(epochs=3, **rarely))(tmp_path / "uninterrupted", False)
@@ -81,7 +81,7 @@ def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_traini
     finished: Path, tmp_path: Path
 ) -> None:
     """Moving statistics have so short a memory that they belong to the last batches alone."""
-    often = settings(epochs=2, evaluate_every=1, reestimate_batches=3)
+    often = settings(epochs=2, evaluate_every_epochs=1, reestimate_batches=3)
     stage_1_run(often)(tmp_path / "one", False)
     kept = Path("checkpoint_stage_1") / "network-2_4.ckpt"
     assert (tmp_path / "one" / kept).read_bytes() == (finished / kept).read_bytes()
@@ -101,7 +101,7 @@ def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good() -> None:
     assert settings(stop=None).eval_split_warning is None
 
 
-SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 0.8}, "evaluate_every": 1}
+SCHEDULE_FREE: dict[str, Any] = {"optimizer": {"name": "schedule_free", "beta": 0.8}, "evaluate_every_epochs": 1}
 
 
 def test_schedule_free_training_keeps_and_measures_its_averaged_point(
@@ -128,7 +128,7 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
 def test_schedule_free_training_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     run = stage_1_run(settings(epochs=3, **SCHEDULE_FREE))
     run(tmp_path / "uninterrupted", False)
-    with dying(Training, "say_epoch"):  # after the first epoch
+    with dying(Run, "say_epoch"):  # after the first epoch
         run(tmp_path / "one", False)
     run(tmp_path / "one", True)
     assert not differences(results(tmp_path / "one"), results(tmp_path / "uninterrupted"))

@@ -20,13 +20,13 @@ from dimred.errors import ConfigError, FaultError
 from dimred.io.checksums import read_checksummed
 from dimred.pipelines.stage_2 import stage_2
 from dimred.report.record import read_stage_2
-from dimred.stages.stage_2 import Finish
+from dimred.stages.stage_2 import StageTwo
 from dimred.stages.states import RunStates
 from dimred.stages.task import build_data
 from dimred.train_step.optimizers import decay_groups, state_parameters
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.results import differences, results
-from tests.helpers.tiny_run import Run, dying, stage_1_run, stage_2_run
+from tests.helpers.tiny_run import RunStage, dying, stage_1_run, stage_2_run
 from tests.helpers.tiny_task import TASK, Points, network
 
 STAGE_1: dict[str, Any] = {
@@ -50,13 +50,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def default_run(checkpoints: Path) -> Run:
+def default_run(checkpoints: Path) -> RunStage:
     """Make a stage 2 of one epoch, whose cells are compiled once."""
     return stage_2_run(settings(), checkpoints / "network-2_4.ckpt")
 
 
 @pytest.fixture
-def finished(default_run: Run, checkpoints: Path, tmp_path: Path) -> Path:
+def finished(default_run: RunStage, checkpoints: Path, tmp_path: Path) -> Path:
     """Copy what the default run left."""
     made = checkpoints.parents[1] / "two"
     if not made.exists():
@@ -155,7 +155,7 @@ def test_a_run_that_was_made_longer_has_no_result_before_it_has_the_one_of_all_e
     finished: Path, checkpoints: Path
 ) -> None:
     longer = stage_2_run(settings(epochs=2), checkpoints / "network-2_4.ckpt", allowed=["epochs"])
-    with dying(Finish, "after_epoch"):
+    with dying(StageTwo, "after_epoch"):
         longer(finished, True)
     with pytest.raises(ConfigError, match=r"has no result\.json; finish stage 2 by its --resume"):
         read_stage_2(finished)
@@ -225,7 +225,7 @@ def test_the_program_goes_on_without_the_stage_1_that_its_state_makes_superfluou
     config.write_text(json.dumps(task))
     arguments: dict[str, Any] = {"data": tmp_path, "weights": weights, "config": config}
     stage_2(**arguments, out=tmp_path / "whole")
-    with dying(Finish, "_keep"):
+    with dying(StageTwo, "_keep"):
         stage_2(**arguments, out=out)
     (out / "resume" / "state-8.ckpt").unlink()
     shutil.rmtree(tmp_path / "one")

@@ -38,7 +38,7 @@ def test_the_newest_two_stay_by_step_and_the_newest_whole_one_is_found(tmp_path:
         states.save(step, {"w": np.full(3, step, np.float32)}, {"epoch": step})
     assert sorted(path.name for path in states.directory.iterdir()) == ["state-10.ckpt", "state-11.ckpt"]
     newest = states.newest(pytest.fail)
-    assert (newest.progress, newest.arrays["w"].tolist(), list(newest.arrays)) == ({"epoch": 11}, [11.0] * 3, ["w"])
+    assert (newest.values, newest.arrays["w"].tolist(), list(newest.arrays)) == ({"epoch": 11}, [11.0] * 3, ["w"])
 
 
 def test_a_resumed_run_removes_what_the_killed_one_left_over(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_truncated_state_is_skipped_and_named(tmp_path: Path) -> None:
     for length in range(len(whole) - 17):  # the last 17 bytes are the checksum, without which it is whole too
         path.write_bytes(whole[:length])
         said: list[str] = []
-        assert states.newest(said.append).progress == {"step": 1}
+        assert states.newest(said.append).values == {"step": 1}
         assert [str(path) in words for words in said] == [True]
 
 

@@ -21,7 +21,9 @@ EPOCHS = 3
 def test_it_leaves_the_weights_and_moving_statistics_that_the_program_leaves(tmp_path: Path) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     schedule = {"name": "constant", "peak": 0.1, "warmup_epochs": 0}
-    settings = StageOneConfig.model_validate(TASK | {"epochs": EPOCHS, "evaluate_every": 1, "schedule": schedule})
+    settings = StageOneConfig.model_validate(
+        TASK | {"epochs": EPOCHS, "evaluate_every_epochs": 1, "schedule": schedule}
+    )
     stage_1_run(settings)(tmp_path / "run", False)
     [path] = (tmp_path / "run" / "checkpoint_stage_1").glob(f"network-{EPOCHS}_*.ckpt")
     expected, _ = read_full_checkpoint(path, "the run")
