@@ -64,10 +64,11 @@ def stage_2_run(
         step = build_cooldown_step(settings, cooldown, parent, network, per_epoch)
     else:
         step = build_search_step(settings, settings.search, cooldown, parent, network, basis, per_epoch)
-    begin, memory = to_arrays(step.get_parameters()) | parent.arrays, step.state()
+    begin, first = to_arrays(step.get_parameters()) | parent.arrays, getattr(step, "memory", None)
 
     def run_stage(out: Path, resume: bool) -> None:
-        step.restore(memory, "the beginning")
+        if first is not None:
+            step.memory = first
         from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
         with open_run(out, task) as run:
             StageTwo(run, step, parent, cooldown, basis).go(allowed)

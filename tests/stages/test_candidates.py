@@ -13,8 +13,8 @@ from dimred.distributed.ranks import ALONE
 from dimred.stages.candidates import Candidates
 
 
-def points(folder: Path) -> Points:
-    return Points(folder, "net", 7, ALONE, Selection())
+def points(folder: Path) -> Candidates:
+    return Candidates(folder, "net", 7, ALONE, Selection())
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def network() -> nn.Cell:
     return nn.Dense(2, 3, has_bias=False)
 
 
-def make(made: Points, network: nn.Cell, values: dict[str, float]) -> None:
+def make(made: Candidates, network: nn.Cell, values: dict[str | int, float]) -> None:
     """Save points whose weights are all one value."""
     for point, value in values.items():
         network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
         made.save(point, list(network.get_parameters()))
         if point != "final":
-            made.selection.measure(point, 1.0, Distances(network).on_val)
+            made.measure(point, 1.0, Distances(network))
 
 
 class Distances:
@@ -48,21 +48,21 @@ class Distances:
         return self.on_val()
 
 
-def put_chosen(made: Points, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
+def put_chosen(made: Candidates, network: nn.Cell, n_epochs: int) -> dict[str, Any]:
     return made.put_chosen(Distances(network), range(1, n_epochs + 1))
 
 
 @pytest.mark.parametrize(
     ("values", "kept", "weight"),
     [
-        ({"start": 2.0, "1": 3.0, "2": 4.0}, "start", 2.0),
-        ({"start": 5.0, "1": 4.0, "2": 2.5}, "2", 2.5),
-        ({"start": 5.0, "1": 1.0, "2": 3.0}, "mean of epochs 1 to 2", 2.0),
-        ({"start": 5.0, "1": 3.0}, "1", 3.0),
+        ({"start": 2.0, 1: 3.0, 2: 4.0}, "start", 2.0),
+        ({"start": 5.0, 1: 4.0, 2: 2.5}, "2", 2.5),
+        ({"start": 5.0, 1: 1.0, 2: 3.0}, "mean of epochs 1 to 2", 2.0),
+        ({"start": 5.0, 1: 3.0}, "1", 3.0),
     ],
 )
 def test_start_epochs_and_their_means_are_candidates(
-    values: dict[str, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
+    values: dict[str | int, float], kept: str, weight: float, tmp_path: Path, network: nn.Cell
 ) -> None:
     made = points(tmp_path)
     make(made, network, values)
@@ -74,7 +74,7 @@ def test_a_mean_covers_the_epochs_in_its_name_those_too_that_could_not_be_measur
     tmp_path: Path, network: nn.Cell
 ) -> None:
     made, resumed = points(tmp_path), points(tmp_path)
-    make(made, network, {"start": 9.0, "1": 9.0, "2": np.inf, "3": 1.0, "4": 3.0})
+    make(made, network, {"start": 9.0, 1: 9.0, 2: np.inf, 3: 1.0, 4: 3.0})
     resumed.restore(made.state_arrays(), made.state_values())
     found = put_chosen(resumed, network, 4)
     assert found["kept"] == "3"

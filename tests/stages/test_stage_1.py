@@ -14,7 +14,7 @@ from dimred.errors import ConfigError
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
-from dimred.stages.stage_1 import StageOne
+from dimred.stages.run import Run
 from dimred.stages.task import build_data, build_network
 from dimred.vectors.parameters import from_arrays
 from tests.helpers.results import differences, results
@@ -53,8 +53,8 @@ def test_a_run_does_not_go_on_with_epochs_of_another_length_even_if_the_key_may_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--from has done 2 epochs, and epochs is 2; --set it to more"),
-        ({"epochs": 4, **LARGER}, "--from has made 8 updates in 2 epochs, but an epoch has 2 steps here"),
+        ({}, "--from is of epoch 2, and epochs is 2; --set it to more"),
+        ({"epochs": 4, **LARGER}, "--from is of epoch 2 and has made 8 updates, but an epoch has 2 steps here"),
     ],
 )
 def test_a_checkpoint_to_begin_with_that_does_not_fit_is_refused(

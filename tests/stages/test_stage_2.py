@@ -141,7 +141,7 @@ def test_changes_that_a_saved_state_does_not_fit_are_refused(checkpoints: Path, 
     for changed, basis, said in (
         ({"epochs": 1}, None, "epochs is 1, but the run has done 2; --set epochs to that or more"),
         ({"search": {"n_components": 1}}, matrix, r"search\.n_components can't change on the way"),
-        ({"metric": "tests.helpers.tiny_task:network"}, None, "metric is network, but the run has measured accuracy"),
+        ({"metric": "tests.helpers.tiny_regression:absolute_error"}, None, "metric is absolute_error, but the run has measured accuracy"),
     ):
         resumed = stage_2_run(
             settings(**({"epochs": 2} | changed)), weights, basis, allowed=[*changed, *(["PCA_MAT"] if basis else [])]
