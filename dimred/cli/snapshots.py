@@ -65,8 +65,10 @@ def pca(
     series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
-        n, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
-        needs = plan_basis(n, n_weights, n_components or (n if basis == "snapshots" else None))
+        matrix = WeightMatrix(series, layout, skip_bad=skip_bad)
+        n, n_weights = matrix.shape
+        k = n_components or (n if basis == "snapshots" else None)
+        needs = plan_basis(n, n_weights, k, matrix.dtype.itemsize)
         told = (
             "{n_snapshots} snapshots of {n_weights:,} weights: {read_bytes:,} bytes are read twice, and it takes "
             "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, besides memory-mapped pages"
