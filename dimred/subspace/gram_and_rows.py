@@ -4,9 +4,9 @@ Other threads read ahead, hash and write at the same time. The README says what 
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -15,6 +15,7 @@ from dimred.checkpoints.layout import CHUNK, hash_columns
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError
+from dimred.io.atomic import flush_to_disk
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
@@ -118,7 +119,8 @@ def rows_pass(
         for number, values in enumerate(block):
             write_exactly(rows.fileno(), values, offset + 4 * (number * n_columns + first))
         write_exactly(mean.fileno(), centre, 4 * first)
-        os.fdatasync(rows.fileno())  # continuously, instead of leaving all of it to the end
+        # Continuously, instead of leaving all of it to the end.
+        flush_to_disk(rows.fileno(), Path(rows.name), is_growing=True)
         progress("writing basis", first + centre.size, n_columns)
 
     widest = min(CHUNK, n_columns)
