@@ -132,9 +132,9 @@ def _show(out: Path, epochs: int, total: int) -> None:
     curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
     first, searched, cooled, _, same, _ = (row.cells() for row in rows)
     sentence = (
-        f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {searched[2]} after {searched[1]}, a "
-        f"cooldown of the learning rate to {cooled[2]} after {cooled[1]}. Plain training with a schedule made for {total} "
-        f"passes reaches {same[2]}."
+        f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {searched[2]} after {searched[1]}, "
+        f"a cooldown of the learning rate to {cooled[2]} after {cooled[1]}. Plain training with a schedule made for "
+        f"{total} passes reaches {same[2]}."
     )
     print(_HEADING)
     print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])
