@@ -15,6 +15,7 @@ from dimred.stages.parent import Handover, build_cooldown_optimizer, take_over_p
 from dimred.stages.steps import build_parts
 from dimred.stages.task import build_loss
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
 
 _PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
@@ -29,8 +30,8 @@ class SubspaceTrainStep(SearchStep):
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, learning_rate, momentum, max_rejected_steps,
-            see ``SearchOptions``; and the parts optimizer, micro_batch_size, ranks, loss_scale, clipping, ema, see
-            ``SearchStep``.
+            see ``SearchOptions``; the parts loss_scale, clipping, ema, see ``make_parts``; and optimizer,
+            micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others.
@@ -40,6 +41,8 @@ class SubspaceTrainStep(SearchStep):
     def __init__(self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], **options: Any):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        taken = (parts.get(name) for name in Parts._fields)
+        parts |= make_parts(network, *taken)._asdict()
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):
