@@ -15,6 +15,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
 from dimred.checkpoints.folder import read_one
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
+from dimred.checkpoints.safetensors_format import is_sorted_by_mindspore
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry, weight_files
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
@@ -63,6 +64,13 @@ class WeightMatrix:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
             fullest = max((row.checkpoint for row in opened), key=lambda checkpoint: checkpoint.layout.size)
             chosen = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
+            file = fullest.files[0]
+            if file.suffix == ".safetensors" and is_sorted_by_mindspore(file, fullest.tensors):
+                raise CheckpointError(
+                    f"{file} was written by MindSpore, which sorts the weights of a .safetensors file by name; the "
+                    "network's order can't be read from it. Say it: --names-from with a .ckpt file of the network, or "
+                    "layout or network in Python."
+                )
             if left_out := [name for name in fullest.tensors if name not in chosen.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
@@ -177,7 +185,7 @@ def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     if size != entry.bytes:
         raise CheckpointError(
             f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
-            "leave it out with --skip-bad."
+            "leave it out with skip_bad=True."
         )
     # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
     return open_file(path, verify=False) if entry.digest else read_one(path)

@@ -26,7 +26,7 @@ class BadSnapshotError(CheckpointError):
     """A snapshot can't be used; ``row`` is its row in the matrix."""
 
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} Restore it, or leave it out with --skip-bad.")
+        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
         self.row = row
 
 
