@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from dimred.subspace.basis import load_basis as load_basis
     from dimred.subspace.fit import fit_basis as fit_basis
     from dimred.train_step.adamw import AdamW as AdamW
+    from dimred.train_step.clipping import Clipping as Clipping
+    from dimred.train_step.ema import EMA as EMA
+    from dimred.train_step.loss_scale import DynamicLossScale as DynamicLossScale
+    from dimred.train_step.loss_scale import StaticLossScale as StaticLossScale
+    from dimred.train_step.precision import with_precision as with_precision
     from dimred.train_step.schedule_free import ScheduleFree as ScheduleFree
     from dimred.train_step.step import TrainStep as TrainStep
 
@@ -40,8 +45,12 @@ __version__ = "0.1.0"
 _HOME = {
     "AdamW": "dimred.train_step.adamw",
     "CheckpointSeries": "dimred.checkpoints.series",
+    "Clipping": "dimred.train_step.clipping",
+    "DynamicLossScale": "dimred.train_step.loss_scale",
+    "EMA": "dimred.train_step.ema",
     "ScheduleFree": "dimred.train_step.schedule_free",
     "SnapshotCallback": "dimred.stages.snapshot_callback",
+    "StaticLossScale": "dimred.train_step.loss_scale",
     "SubspaceBasis": "dimred.subspace.basis",
     "SubspaceTrainStep": "dimred.stages.subspace_train_step",
     "TrainStep": "dimred.train_step.step",
@@ -52,6 +61,7 @@ _HOME = {
     "load_basis": "dimred.subspace.basis",
     "merge": "dimred.merging.merge",
     "reestimate_batch_norm": "dimred.evaluation.batch_norm",
+    "with_precision": "dimred.train_step.precision",
 }
 __all__ = list(_HOME)
 

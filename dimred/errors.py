@@ -5,7 +5,7 @@ Every message names the argument as the user typed it, the value received, what 
 
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -167,3 +167,22 @@ def check_number(
     if below < math.inf:
         limit += f" and below {below:g}"
     raise ConfigError(f"{name} is {shown(value)}; it must be {number} {limit}{f' ({usual})' if usual else ''}")
+
+
+def check_type(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
+    """Check the type of an argument; raise ConfigError if it is another.
+
+    Args:
+        name: the argument, as the user typed it.
+        value: its value.
+        kind: the type, or the types, that it must have.
+        wanted: what to give, in words.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {shown(value)}; it must be {wanted}")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Check that an argument is one of some words; raise ConfigError that lists them if it is not."""
+    if not (isinstance(value, str) and value in choices):
+        raise ConfigError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}")

@@ -130,10 +130,11 @@ def _show(out: Path, epochs: int, total: int) -> None:
     curves |= {"stage 1, constant rate": stage_1, "stage 2: search": _points(search, epochs)}
     curves["stage 2: cooldown"] = _points(cooldown, epochs) | {rows[2].passes: rows[2].accuracy}  # once it has chosen
     curves["best average of the snapshots"] = {rows[3].passes: rows[3].accuracy}
+    first, searched, cooled, _, same, _ = (row.cells() for row in rows)
     sentence = (
-        f"Stage 1 reaches {rows[0].cells()[2]} after {epochs} passes. The search brings it to {rows[1].cells()[2]} "
-        f"after {rows[1].passes:.1f}, a cooldown of the learning rate to {rows[2].cells()[2]} after "
-        f"{rows[2].passes:.1f}. Plain training with a schedule made for {total} passes reaches {rows[4].cells()[2]}."
+        f"Stage 1 reaches {first[2]} after {epochs} passes. The search brings it to {searched[2]} after {searched[1]}, "
+        f"a cooldown of the learning rate to {cooled[2]} after {cooled[1]}. Plain training with a schedule made for "
+        f"{total} passes reaches {same[2]}."
     )
     print(_HEADING)
     print_table(("what", "passes", "accuracy"), [row.cells() for row in rows])

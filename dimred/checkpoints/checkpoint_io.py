@@ -22,6 +22,7 @@ from dimred.errors import CheckpointError, ConfigError
 from dimred.io.atomic import open_atomic
 
 SUFFIXES = (".ckpt", ".safetensors")
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -70,6 +71,8 @@ def _index(file: BinaryIO, path: Path, verify: bool) -> tuple[dict[str, StoredTe
     if os.fstat(file.fileno()).st_size == 0:
         raise CheckpointError(f"{path} is empty. Save it again.")
     with reading(path):
+        if os.pread(file.fileno(), len(_LFS_POINTER), 0) == _LFS_POINTER:
+            raise CheckpointError(f"{path} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull.")
         if path.suffix == ".safetensors":
             return read_safetensors_index(file, path)
         index = read_ckpt_index(file, path)
@@ -142,7 +145,7 @@ class Checkpoint:
 
     @cached_property
     def integers(self) -> tuple[str, ...]:
-        """Return the names of integer and bool tensors other than counters; they can't be averaged."""
+        """Return the names of integer and bool tensors other than counters and random states; they have no mean."""
         return tuple(name for name, one in self.tensors.items() if one.is_integer and not is_counter(name, one))
 
     def check_fit(self, layout: WeightLayout) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, open_file
 from dimred.checkpoints.folder import read_one
 from dimred.checkpoints.layout import CHUNK, WeightLayout, hash_columns
+from dimred.checkpoints.safetensors_format import is_sorted_by_mindspore
 from dimred.checkpoints.series import CheckpointSeries, SnapshotEntry, weight_files
 from dimred.checkpoints.stored_tensor import reading
 from dimred.checkpoints.trainable import trainable_layout
@@ -62,6 +64,13 @@ class WeightMatrix:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
             fullest = max((row.checkpoint for row in opened), key=lambda checkpoint: checkpoint.layout.size)
             chosen = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
+            file = fullest.files[0]
+            if file.suffix == ".safetensors" and is_sorted_by_mindspore(file, fullest.tensors):
+                raise CheckpointError(
+                    f"{file} was written by MindSpore, which sorts the weights of a .safetensors file by name; the "
+                    "network's order can't be read from it. Say it: --names-from with a .ckpt file of the network, or "
+                    "layout or network in Python."
+                )
             if left_out := [name for name in fullest.tensors if name not in chosen.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
@@ -99,12 +108,23 @@ class WeightMatrix:
         """Return (N, M)."""
         return len(self._rows), self.layout.size
 
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Return the type in which columns are read: float64 if a weight is stored as such, otherwise float32.
+
+        Snapshots that differ by less than float32 resolves can only be told apart before they are rounded.
+        """
+        stored = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
+        return np.dtype(np.float64 if any(dtype == np.float64 for dtype in stored) else np.float32)
+
     def leave_out(self, number: int) -> None:
         """Remove a row."""
         del self._rows[number]
 
     def read(self, start: int, out: np.ndarray) -> None:
-        """Fill ``out``, float32 (N, width), with the columns from ``start`` on.
+        """Fill ``out``, (N, width) of the type ``dtype``, with the columns from ``start`` on.
+
+        Numbers that float32 can't hold become infinite.
 
         Raises:
             CheckpointError: a file is gone, or too short.
@@ -124,9 +144,11 @@ class WeightMatrix:
                         tensor.read_part(descriptors[tensor.file], skip, target[done : done + count])
                         done += count
                     number += 1
+                if target.dtype == np.float64:
+                    target[np.abs(target) > np.finfo(np.float32).max] = np.inf
 
     def blocks(self, digests: Sequence["hashlib._Hash"] = ()) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all columns in blocks: (number of the first column, values as float32 (N, up to ``CHUNK``)).
+        """Yield all columns in blocks: (number of the first column, values (N, up to ``CHUNK``)).
 
         The next block is read into a second buffer while the caller works on this one. A block is valid until the
         next one is asked for.
@@ -135,7 +157,7 @@ class WeightMatrix:
             digests: a SHA-256 for each row, to which ``hash_columns`` adds each block before the next is yielded.
         """
         n_rows, n_columns = self.shape
-        buffers = [np.empty((n_rows, min(CHUNK, n_columns)), np.float32) for _ in range(2)]
+        buffers = [np.empty((n_rows, min(CHUNK, n_columns)), self.dtype) for _ in range(2)]
 
         def fetch(number: int) -> np.ndarray:
             block = buffers[number % 2][:, : n_columns - number * CHUNK]
@@ -163,7 +185,7 @@ def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:
     if size != entry.bytes:
         raise CheckpointError(
             f"{path} has {size} bytes; the manifest says {entry.bytes}. It was truncated or replaced; restore it, or "
-            "leave it out with --skip-bad."
+            "leave it out with skip_bad=True."
         )
     # If no manifest has the digest of the weights, the file is compared with its own checksum, if it has one.
     return open_file(path, verify=False) if entry.digest else read_one(path)

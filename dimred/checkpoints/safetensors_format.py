@@ -46,6 +46,21 @@ def read_safetensors_index(file: BinaryIO, path: Path) -> tuple[dict[str, Stored
     return index, {name: text for name, text in texts.items() if name != "format"}
 
 
+def is_sorted_by_mindspore(path: Path, index: Mapping[str, StoredTensor]) -> bool:
+    """Return whether a file was written by ``mindspore.save_checkpoint``, which sorts by name.
+
+    Raises:
+        CheckpointError: the file can't be read.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} can't be read: {error}") from None
+    by_size = sorted(sorted(index), key=lambda name: -index[name].storage.itemsize)
+    return metadata.get("format") == _MARK["format"] and len(index) > 1 and list(index) in (sorted(index), by_size)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):  # the library accepts repeated names

@@ -18,7 +18,7 @@ from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import BasisMismatchError, ConfigError, SeriesError, check_number, shown
 from dimred.io.atomic import remove_leftovers
 from dimred.io.checksums import read_checksummed, write_checksummed
-from dimred.io.run_names import MANIFEST, snapshots_below
+from dimred.io.run_names import ABOVE_SNAPSHOTS, MANIFEST, snapshots_below
 
 _FORMAT, _VERSION = "dimred snapshot series", 2
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<epoch>\d{1,18})_(?P<step>\d{1,18})\.(ckpt|safetensors)")
@@ -105,7 +105,7 @@ class CheckpointSeries:
         folder = Path(directory)
         if not folder.is_dir():
             raise SeriesError(f"{folder} is not a folder; give the folder that stage 1 wrote its snapshots to.")
-        if where := snapshots_below(folder):
+        if where := snapshots_below(folder, ABOVE_SNAPSHOTS):
             raise SeriesError(f"{argument} is {str(folder)!r}, which is not a folder of snapshots{where}.")
         series = cls.__new__(cls)
         series.directory, series.keep, series.prefix, series._writable = folder, None, "", False

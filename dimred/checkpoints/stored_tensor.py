@@ -60,11 +60,11 @@ class StoredTensor:
         return (_widened(raw) if self.dtype == BFLOAT16 else raw).reshape(self.shape)
 
     def read_part(self, descriptor: int, first: int, out: np.ndarray) -> None:
-        """Fill ``out``, float32 (count,), with the entries from ``first`` on, in C order."""
+        """Fill ``out``, float32 or float64 (count,), with the entries from ``first`` on, in C order."""
         raw = out if self.storage == out.dtype else np.empty(out.size, self.storage)
         self.read_bytes(descriptor, first * self.storage.itemsize, raw.view(np.uint8))
         if raw is not out:
-            with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, which is refused later
+            with np.errstate(over="ignore"):
                 out[:] = _widened(raw) if self.dtype == BFLOAT16 else raw
 
     def read_bytes(self, descriptor: int, first: int, out: np.ndarray) -> None:

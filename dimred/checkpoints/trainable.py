@@ -26,6 +26,8 @@ from dimred.errors import CheckpointError, shown
 # them mean and var, and keeps them below batch_stats.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
 _SEPARATORS = re.compile("[./_]")
+# Keras calls it seed_generator_state, Flax rngs, PyTorch rng_state.
+_RANDOM_STATE = re.compile(r"(?:^|[./_])(?:rngs?|seed|seed_generator)(?:[./_]|$)", re.IGNORECASE)
 # Each of MindSpore's optimizers counts its steps in one of these, and keeps its rates in the others.
 _STEPS = frozenset({"global_step", "state_step", "step_t"})
 _RATES = re.compile(r"learning_rate(_group_\d+)?")
@@ -52,8 +54,8 @@ def is_statistic(name: str) -> bool:
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:
-    """Return whether an entry is a running statistic, or a single number, such as a counter of steps."""
-    return is_statistic(name) or _is_single(tensor)
+    """Return whether an entry is a running statistic, the state of a random generator, or a single number."""
+    return is_statistic(name) or _is_single(tensor) or _RANDOM_STATE.search(name) is not None
 
 
 def trainable_layout(index: Index, path: str | os.PathLike[str], *, refuse_doubtful: bool = False) -> WeightLayout:

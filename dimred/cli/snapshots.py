@@ -2,8 +2,9 @@
 
 import json
 import logging
-import warnings
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dimred.console import AsJson, print_table
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import BASIS
 
 _log = logging.getLogger(__name__)
@@ -65,28 +66,54 @@ def pca(
     series = CheckpointSeries.open(ckpt_dir, order, argument="--ckpt-dir").select(last)
     layout = None if names_from is None else _layout_from(names_from)
     if plan:
-        n, n_weights = WeightMatrix(series, layout, skip_bad=skip_bad).shape
-        needs = plan_basis(n, n_weights, n_components or (n if basis == "snapshots" else None))
-        told = (
+        with _options_in_errors():
+            matrix = WeightMatrix(series, layout, skip_bad=skip_bad)
+        n, n_weights = matrix.shape
+        k = n_components or (n if basis == "snapshots" else None)
+        needs = plan_basis(n, n_weights, k, matrix.dtype.itemsize)
+        sentence = (
             "{n_snapshots} snapshots of {n_weights:,} weights: {read_bytes:,} bytes are read twice, and it takes "
             "{disk_bytes:,} bytes of disk and {memory_bytes:,} of memory, besides memory-mapped pages"
         )
-        print(json.dumps(needs) if as_json else told.format(**needs))
+        print(json.dumps(needs) if as_json else sentence.format(**needs))
         return
 
     def tell(phase: str, done: int, total: int) -> None:
         if done == 0:
             _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
 
-    made = fit_basis(
-        series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
-    )
-    found = {"path": str(made.path)} | made.in_short(made.n_components)
-    told = (
+    with _options_in_errors():
+        fitted = fit_basis(
+            series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
+        )
+    facts = {"path": str(fitted.path)} | fitted.in_short(fitted.n_components)
+    sentence = (
         "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "
         "{explained_variance:.2%} of their variance"
     )
-    print(json.dumps(found) if as_json else told.format(**found))
+    print(json.dumps(facts) if as_json else sentence.format(**facts))
+
+
+@contextmanager
+def _options_in_errors() -> Iterator[None]:
+    """Name the options of ``dimred pca`` in errors from the block, in place of the arguments in Python."""
+    try:
+        yield
+    except DimredError as error:
+        message = str(error)
+        for argument, option in _OPTIONS.items():
+            message = re.sub(rf"(?<![\w-]){argument}", option, message)
+        error.args = (message,)
+        raise
+
+
+_OPTIONS = {
+    "overwrite=True": "--force",
+    "skip_bad=True": "--skip-bad",
+    "out is": "--out is",
+    "another out": "another --out",
+    "n_components is": "--n-components is",
+}
 
 
 def _layout_from(path: Path) -> "WeightLayout":
@@ -123,11 +150,7 @@ def show(
 
     if file.suffix not in (".npy", ".h5"):
         raise ConfigError(f"FILE is {str(file)!r}, which is not a basis; give the pca_mat.npy that dimred pca wrote")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        basis = load_basis(file.with_suffix(".npy"))
-    for warning in caught:
-        _log.warning(f"{warning.message}")
+    basis = load_basis(file)
     difference = None if checkpoint is None else _difference(basis, checkpoint)
     facts: dict[str, Any] = {"path": str(basis.path), "n_components": basis.n_components, "n_weights": basis.n_weights}
     if basis.layout is not None:

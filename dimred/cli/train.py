@@ -32,7 +32,10 @@ def train(
         typer.Argument(metavar="[PCA_MAT]", help="The basis of a search; fitted beside WEIGHTS if not given."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file, or a recipe such as digits; imagenet_stage by default.")
+        Path | None,
+        typer.Option(
+            help="YAML file, or a recipe such as digits. By default imagenet_stage; stage 2 follows stage 1's recipe."
+        ),
     ] = None,
     model: Annotated[str | None, _named("Network; your own as package.module:factory. Sets model.name.")] = None,
     dataset: Annotated[str | None, _named("Your own data as package.module:factory. Sets data.dataset.")] = None,
@@ -96,10 +99,12 @@ def train(
         raise ConfigError(f"--fast-dev-run {why}; leave --resume out")
     name = stage.replace("-", "_")
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
-    config = config_file(settings, config or Path("imagenet_stage"))
+    if stage == "stage-1" or config is not None:
+        config = config_file(settings, config or Path("imagenet_stage"))
     named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
     overrides = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value)]
-    load_config(settings, config, overrides)
+    if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
+        load_config(settings, config, overrides)
     all_paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in all_paths.items() if path is not None}
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
@@ -116,7 +121,8 @@ def train(
         device_target, devices = choose_devices(device_target, devices, nodes=nodes)
     else:
         device_target = device_target or "Ascend"  # only Ascend's devices have a table
-    arguments = [*(str(path.absolute()) for path in paths.values()), "--config", str(config.absolute())]
+    arguments = [str(path.absolute()) for path in paths.values()]
+    arguments += [] if config is None else ["--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]
     arguments += [option for option, given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if given]

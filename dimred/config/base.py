@@ -145,7 +145,7 @@ def _in_words(model: type[BaseModel], keys: Sequence[str], values: Any, problem:
 def _lines_of_unknown(unknown: str, value: Any, keys: Sequence[str], new_keys: Mapping[str, str]) -> Iterator[str]:
     """Yield a line about an unknown key, or about each key in a section that no known one resembles."""
     if unknown in new_keys:
-        yield f"{unknown} has a new place: {new_keys[unknown]}"
+        yield f"{unknown} is now {new_keys[unknown]}"
     elif isinstance(value, Mapping) and value and not _similar_keys(unknown, keys):
         for name, inner in value.items():
             yield from _lines_of_unknown(f"{unknown}.{name}", inner, keys, new_keys)

@@ -22,6 +22,8 @@ from dimred.errors import ConfigError, RunError
 
 _log = logging.getLogger(__name__)
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16]  # names may differ at their ends alone
+# Errors of file systems that can't flush a folder or lock a file, such as some network disks and those in user space.
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
 
 
@@ -103,11 +105,19 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def flush_to_disk(descriptor: int, path: Path) -> None:
-    """Flush a file to the disk (``os.fsync``); an error names the file."""
+def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> None:
+    """Flush a file or folder to the disk, where the file system can do that; an error names the file.
+
+    Args:
+        descriptor: the open file or folder.
+        path: its path.
+        is_growing: whether it will be flushed again when it is complete, so that its bytes are enough now.
+    """
     try:
-        os.fsync(descriptor)
+        (os.fdatasync if is_growing else os.fsync)(descriptor)
     except OSError as error:
+        if error.errno in _NOT_SUPPORTED:
+            return
         error.filename = str(path)
         raise
 
@@ -143,7 +153,7 @@ def writable(argument: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"can't be made or written to ({error.strerror}); name another folder"
+        why = f"can't be made or written to ({error.strerror}); make it writable, or name another folder"
         raise ConfigError(f"{argument} is {str(path)!r}, which {why}") from error
 
 
@@ -161,7 +171,7 @@ class FolderLock:
         what: the argument and its value, for the message: ``--out is '/a/b'``.
 
     Raises:
-        RunError: another process holds the lock; the message names it.
+        RunError: another process holds the lock; the message names it. Or the file system has no locks.
         OSError: the folder can't be made or written to.
     """
 
@@ -195,6 +205,15 @@ class FolderLock:
                 raise RunError(
                     f"{self._what}, where {holder} is at work; wait for it, end it, or name another"
                 ) from None
+            except OSError as error:
+                if error.errno not in {errno.ENOLCK, *_NOT_SUPPORTED}:
+                    raise
+                self.remove()
+                raise RunError(
+                    f"{self._what}, but files can't be locked there ({error.strerror}), which keeps two processes from "
+                    "writing the same files; name a folder on a local disk, or mount that disk with locks (for NFS, "
+                    "start its lock daemon or use the option local_lock=flock; for Lustre, flock)"
+                ) from error
             if os.path.samestat(os.fstat(descriptor), self._path.stat()):
                 note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
                 os.ftruncate(descriptor, 0)

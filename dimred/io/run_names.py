@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,12 @@ NOT_RESULTS = frozenset({LOCK, MINDSPORE_LOG, RANK_LOG, ENVIRONMENT_LOG, SCHEDUL
 STAGE_1_CHECKPOINTS = "checkpoint_stage_1"
 SNAPSHOTS = "checkpoint_pca"  # inside it
 MANIFEST = "manifest.json"  # of a folder of snapshots
+# Where snapshots are, seen from the folders above them.
+ABOVE_SNAPSHOTS = (
+    SNAPSHOTS,
+    f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",
+    f"*/{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",
+)
 
 # Of the PCA.
 BASIS = "pca_mat.npy"
@@ -113,10 +120,10 @@ def full_checkpoint_beside(weights: Path) -> str:
     return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
 
 
-def snapshots_below(folder: Path) -> str:
+def snapshots_below(folder: Path, patterns: Sequence[str] = (f"{STAGE_1_CHECKPOINTS}/{SNAPSHOTS}",)) -> str:
     """Return the end of a message that says where the snapshots of a run's folder are; empty for other folders."""
-    place = folder / STAGE_1_CHECKPOINTS / SNAPSHOTS
-    return f"; the snapshots of this run are in {str(place)!r}" if place.is_dir() else ""
+    places = sorted(place for pattern in patterns for place in folder.glob(pattern) if place.is_dir())
+    return f"; the snapshots of this run are in {str(places[0])!r}" if places else ""
 
 
 def record_path(out: Path) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from dimred.errors import ConfigError
 from dimred.io.atomic import remove, writable
-from dimred.io.run_names import NOT_RESULTS
+from dimred.io.run_names import NOT_RESULTS, RANK_LOG
 from dimred.launch.channel import LAUNCHER
 from dimred.launch.environment import without_cluster
 from dimred.launch.job import Job
@@ -200,7 +200,7 @@ def make_folders(job: Job) -> list[Path]:
     """Make the folders of this host's ranks, and return those that are new, parents included.
 
     Raises:
-        ConfigError: a folder can't be made; new ones are removed again.
+        ConfigError: a folder can't be made or written to; new ones are removed again.
     """
     folders = [job.folder(rank) for rank in job.local_ranks]
     new = [path for folder in folders for path in (folder, *folder.parents) if not path.exists()]
@@ -208,6 +208,7 @@ def make_folders(job: Job) -> list[Path]:
         with writable("--out", job.out):
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
+                (folder / RANK_LOG).open("ab").close()  # the disk of a run to resume may have become read-only
     except ConfigError:
         remove_folders(new)
         raise

@@ -36,9 +36,11 @@ def make_report_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
         ours = (".png", ".svg") if (out / PAGE).exists() else ()
-        kept = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]
-        if kept:
-            raise ConfigError(f"--out is {str(out)!r}, which holds more than a report ({kept[0]}); name another folder")
+        others = [path.name for path in out.iterdir() if path.suffix not in ours and path.name != PAGE]
+        if others:
+            raise ConfigError(
+                f"--out is {str(out)!r}, which holds more than a report ({others[0]}); name another folder"
+            )
         if not ours:  # the page marks pictures as a report's, even if this one is killed before it is whole
             atomic_write(out / PAGE, "This report was not finished; run the same command again.\n")
 
@@ -82,13 +84,13 @@ def write_stage_1_report(out: Path, run: StageOneRecord, settings: StageOneConfi
     _add_spectrum(page, run.variance_shares())
     _add_configuration(page, {}, {"stage 1": run.folder})
     facts = [(str(run.last_epoch), "epochs done"), (str(len(run.snapshot_epochs())), "snapshots kept")]
-    found, _, statistics = on_equal_terms(run, None, metric)
-    if found:
-        epoch, value = list(found.items())[-1]
-        told = f"{metric} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
-        facts.insert(0, (metric_text(metric, value), told))
-    if measured := run.averaged:
-        loss, epoch, width = (measured[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
+    values, _, statistics = on_equal_terms(run, None, metric)
+    if values:
+        epoch, value = list(values.items())[-1]
+        words = f"{metric} on {settings.data.eval_split} after epoch {epoch}, {statistics}"
+        facts.insert(0, (metric_text(metric, value), words))
+    if records := run.averaged:
+        loss, epoch, width = (records[-1][name] for name in ("averaged_loss", "epoch", "averaged_window"))
         facts.append((f"{loss:.4f}", f"loss on val of the mean of {width} snapshots, after epoch {epoch}"))
     said = [
         f"Stage 1 has done {run.last_epoch} epochs in {duration(run.seconds)}.",

@@ -68,14 +68,14 @@ class Objective:
         return (loss, grad) if self._reduce is None else self._reduce(loss, grad)
 
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
-        """Return f(w; B) and g, which is clipped if it is finite and clipping is on; BatchNorm's statistics move."""
+        """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""
         loss, grad = self.raw_gradient(inputs)
         square = self._squared_norm(grad)
         raw_norm = math.sqrt(square)
-        if self._clip is not None and math.isfinite(raw_norm):
+        if self._clip is not None:
             # A tuple that is not mutable would be a constant of the graph, so each gradient would compile a new graph.
-            (grad,), _ = self._clip(mutable((grad,)))
-            square = self._squared_norm(grad)
+            (grad,), norm = self._clip(mutable((grad,)))
+            square, raw_norm = self._squared_norm(grad), float(norm.asnumpy())
         return Evaluation(loss, grad, square, raw_norm)
 
 

@@ -193,7 +193,7 @@ class Run(Generic[Settings]):
         with MetricsLog(file, listeners) as self.records:
             yield
 
-    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> dict[str, float]:
+    def measure(self, step: Step, choose: Callable[[], object] | None = None) -> None:
         """Measure the network as trained, with re-estimated BatchNorm statistics, and with the EMA's weights.
 
         In schedule-free training the averaged point is measured. Training goes on as if nothing had been measured.
@@ -201,9 +201,6 @@ class Run(Generic[Settings]):
         Args:
             step: the step, which has the optimizer and the EMA.
             choose: measures on ``val``; called while BatchNorm has the statistics with which the network would be kept.
-
-        Returns:
-            Key of the record -> metric, for the measurements that this run makes.
         """
         tell_position("evaluating after", self.n_steps)
         split, ema, evaluator = self.settings.data.eval_split, step.ema, self.evaluator
@@ -217,7 +214,6 @@ class Run(Generic[Settings]):
         if ema is not None:
             with ema.in_place():
                 self.measured[f"ema_{self.metric}"] = evaluator.metric(split)
-        return self.measured
 
     def say_epoch(self, step: Step, n_epochs: int) -> str:
         """Log an epoch's two lines, for programs and for people, and return the status for the progress bar.

@@ -9,6 +9,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import SearchConfig
 from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
+from dimred.errors import ConfigError
 from dimred.io.run_names import BASIS, STATES
 from dimred.stages.parent import StageOneRun
 from dimred.subspace.basis import SubspaceBasis, load_basis
@@ -42,7 +43,14 @@ def find_basis(
     if pca_mat is None and resume and (out / STATES).is_dir() and own.exists():
         pca_mat = own
     if pca_mat is not None:
-        return load_basis(pca_mat, network=network)
+        basis = load_basis(pca_mat, network=network)
+        if search.n_components > basis.n_components:
+            raise ConfigError(
+                f"search.n_components is {search.n_components}, but {pca_mat} has {basis.n_components}; use --set "
+                f"search.n_components={basis.n_components}, or make a larger basis: dimred pca --n-components "
+                f"{search.n_components}"
+            )
+        return basis
     snapshots = parent.snapshots()
     check_enough(len(snapshots), search.n_components, search.basis, snapshots.directory)
     return snapshots

@@ -19,6 +19,7 @@ from dimred.stages.loss_and_metric import build_loss
 from dimred.stages.parent import StageOneRun
 from dimred.stages.steps import build_parts
 from dimred.subspace.basis import SubspaceBasis, load_basis
+from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
 
 _PARTS = ("micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
@@ -37,8 +38,8 @@ class SubspaceTrainStep(SearchStep):
         optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
             place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.
         options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, learning_rate, momentum,
-            max_rejected_steps, see ``SearchOptions``; and the parts micro_batch_size, ranks, loss_scale, clipping, ema,
-            see ``SearchStep``.
+            max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see ``make_parts``; and
+            micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
         ConfigError: an option is unknown, outside its range, or does not go with the others; or the optimizer's
@@ -55,6 +56,8 @@ class SubspaceTrainStep(SearchStep):
     ):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
+        taken = (parts.get(name) for name in Parts._fields)
+        parts |= make_parts(network, *taken)._asdict()
         if isinstance(basis, str | os.PathLike):
             basis = load_basis(basis, network=network)
         if not isinstance(basis, SubspaceBasis):

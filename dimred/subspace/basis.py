@@ -1,9 +1,9 @@
 """``SubspaceBasis``: k orthonormal directions in the space of M weights, with the snapshots they were made from."""
 
+import logging
 import os
 import tempfile
 import tokenize
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from dimred.checkpoints.layout import CHUNK, WeightLayout, vector_digest
 from dimred.errors import BasisMismatchError, ConfigError
 from dimred.subspace.metadata import Source, metadata_path, read_metadata
 from dimred.subspace.spectrum import deviation
+
+_log = logging.getLogger(__name__)
 
 # Other programs may orthonormalise in float32; rows with a larger deviation are not an orthonormal basis.
 _FOREIGN_TOLERANCE = 1e-3
@@ -59,6 +61,12 @@ class SubspaceBasis:
     snapshots: tuple[Source, ...] = ()
     digest: str | None = None
     deviation: float | None = None
+
+    def __repr__(self) -> str:
+        kind = "" if self.kind is None else f", kind={self.kind!r}"
+        made_from = f", made from {len(self.snapshots)} snapshots" if self.snapshots else ""
+        where = "" if self.path is None else f", path={str(self.path)!r}"
+        return f"<SubspaceBasis: {self.n_components} directions of {self.n_weights:,} weights{made_from}{kind}{where}>"
 
     @property
     def n_components(self) -> int:
@@ -142,8 +150,8 @@ def check_out(path: Path, *, overwrite: bool) -> None:
             read_metadata(beside)
             return  # metadata of a basis, which a killed run left without rows
     raise ConfigError(
-        f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another --out, or "
-        "--force to replace it."
+        f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another out, or "
+        "overwrite=True to replace it."
     )
 
 
@@ -161,7 +169,7 @@ def load_basis(
     orthonormal rows, and as many columns as the network has weights; a warning says what can't be checked.
 
     Args:
-        path: the ``.npy`` file.
+        path: the ``.npy`` file, or the ``.h5`` file beside it.
         network: a MindSpore cell whose trainable parameters the columns must be.
         layout: the layout of the columns, in place of a network.
         verify: whether to read and check all rows; further ranks that open the same file may leave this to the first.
@@ -174,6 +182,8 @@ def load_basis(
             basis belongs to another network; the message explains the first mismatch.
     """
     source = Path(path)
+    if source.suffix == ".h5":
+        source = source.with_suffix(".npy")
     stored = _open_npy(source)
     beside = metadata_path(source)
     is_bare = not beside.exists()
@@ -197,10 +207,9 @@ def load_basis(
     if is_bare:
         if verify:
             check_orthonormal(stored, source)
-        warnings.warn(
+        _log.warning(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
-            "which snapshots it came from, can't be checked.",
-            stacklevel=2,
+            "which snapshots it came from, can't be checked."
         )
     return basis
 

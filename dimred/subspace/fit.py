@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,40 +97,43 @@ def fit_basis(
         n_components = 32 if kind == "pca" else matrix.shape[0]
     while True:
         check_enough(matrix.shape[0], n_components, kind, series.directory, len(series) - matrix.shape[0])
-        if _is_made(target, matrix, kind, n_components):
+        digests = [entry.digest for entry in matrix.entries]
+        earlier = _earlier(target, matrix, kind, n_components)
+        is_made = all(digests) and _is_of(earlier, matrix, digests)
+        # Without a manifest, and with bad snapshots, only reading the snapshots shows whether it is the same basis.
+        may_be_made = earlier is not None and (skip_bad or not all(digests))
+        try:
+            if not is_made:
+                check_out(target, overwrite=overwrite or may_be_made)
+                is_made = not _make(target, matrix, kind, n_components, progress, earlier, overwrite=overwrite)
+        except BadSnapshotError as bad:
+            if not skip_bad:
+                raise
+            _log.warning(f"left out: {bad}")
+            matrix.leave_out(bad.row)
+            continue
+        except OSError as error:
+            raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
+        if is_made:
             _log.info(f"{target} is this very basis already; nothing to do.")
-        else:
-            check_out(target, overwrite=overwrite)
-            try:
-                _make(target, matrix, kind, n_components, progress, overwrite=overwrite)
-            except BadSnapshotError as bad:
-                if not skip_bad:
-                    raise
-                _log.warning(f"left out: {bad}")
-                matrix.leave_out(bad.row)
-                continue
-            except OSError as error:
-                raise DimredError(f"Writing {target} failed: {error.strerror or error}.") from error
         return load_basis(target, layout=matrix.layout, verify=False)
 
 
-def _is_made(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> bool:
-    """Return whether ``target`` is the basis of these snapshots, undamaged.
-
-    The answer is False if no manifest has the snapshots' digests in this layout, because nothing can be compared.
-    """
+def _earlier(target: Path, matrix: WeightMatrix, kind: str, n_components: int) -> SubspaceBasis | None:
+    """Return the basis in ``target`` if it is undamaged, and of this kind, size and network; otherwise None."""
     if not target.exists() or not metadata_path(target).exists():
-        return False
+        return None
     try:
-        basis = load_basis(target, layout=matrix.layout, verify=False)
-        made_from = [(source.step, source.digest) for source in basis.snapshots]
-        wanted = [(entry.step, entry.digest) for entry in matrix.entries]
-        same = basis.kind == kind and made_from == wanted and basis.n_components == n_components
-        if same:
-            load_basis(target)  # reads all rows
+        basis = load_basis(target, layout=matrix.layout)
     except BasisMismatchError:
-        return False
-    return same
+        return None
+    return basis if (basis.kind, basis.n_components) == (kind, n_components) else None
+
+
+def _is_of(basis: SubspaceBasis | None, matrix: WeightMatrix, digests: Sequence[str]) -> bool:
+    """Return whether a basis was made from the snapshots of these digests."""
+    sources = [(entry.step, digest) for entry, digest in zip(matrix.entries, digests, strict=True)]
+    return basis is not None and [(source.step, source.digest) for source in basis.snapshots] == sources
 
 
 def _make(
@@ -138,10 +142,11 @@ def _make(
     kind: str,
     n_components: int,
     progress: Progress,
+    earlier: SubspaceBasis | None,
     *,
     overwrite: bool,
-) -> None:
-    """Compute the basis and write both files, the metadata first.
+) -> bool:
+    """Compute the basis and write both files, the metadata first; or return False if ``earlier`` is the same basis.
 
     A kill between the two leaves metadata alone, or beside an earlier ``.npy`` with a different digest.
     """
@@ -150,7 +155,6 @@ def _make(
     remove_leftovers(target.parent)
     with (
         threadpool_limits(1, user_api="blas"),  # a second thread would spin between two strips
-        open_atomic(target) as rows,
         tempfile.TemporaryFile(dir=target.parent) as mean,
     ):
         gram, digests = gram_pass(matrix, progress, centred=centred)
@@ -158,31 +162,35 @@ def _make(
             if entry.digest not in ("", digest):
                 why = "its weights have another digest than the manifest records"
                 raise BadSnapshotError(row, f"{matrix.paths[row]} is not what was written: {why}.")
+        if _is_of(earlier, matrix, digests):
+            return False
+        check_out(target, overwrite=overwrite)
         gram_centred = centre_gram(gram)
         if centred:
             coefficients = principal_directions(gram_centred, n_components)
         else:
             coefficients = snapshot_directions(gram, n_components)
-        coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
-        singular_values = spread_along(gram_centred if centred else gram, coefficients)
-        explained = singular_values**2 / max(n_snapshots - 1, 1)
-        total = float(np.trace(gram_centred)) / max(n_snapshots - 1, 1)
-        fields = {
-            "kind": kind,
-            "mean": np.memmap(mean, np.float32, "r", shape=(n_weights,)),
-            "singular_values": singular_values,
-            "explained_variance": explained,
-            "explained_variance_ratio": explained / total if total > 0 else explained * 0,
-            "gram": gram_centred,
-            "layout": matrix.layout,
-            "snapshots": [
-                Source(entry.file, entry.step, found) for entry, found in zip(matrix.entries, digests, strict=True)
-            ],
-            "digest": digest,
-            "deviation": off,
-        }
-        check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
-        write_metadata(metadata_path(target), fields)
+        with open_atomic(target) as rows:
+            coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
+            singular_values = spread_along(gram_centred if centred else gram, coefficients)
+            explained = singular_values**2 / max(n_snapshots - 1, 1)
+            total = float(np.trace(gram_centred)) / max(n_snapshots - 1, 1)
+            sources = zip(matrix.entries, digests, strict=True)
+            fields = {
+                "kind": kind,
+                "mean": np.memmap(mean, np.float32, "r", shape=(n_weights,)),
+                "singular_values": singular_values,
+                "explained_variance": explained,
+                "explained_variance_ratio": explained / total if total > 0 else explained * 0,
+                "gram": gram_centred,
+                "layout": matrix.layout,
+                "snapshots": [Source(entry.file, entry.step, digest_of) for entry, digest_of in sources],
+                "digest": digest,
+                "deviation": off,
+            }
+            check_out(target, overwrite=overwrite)  # another process may have written it meanwhile
+            write_metadata(metadata_path(target), fields)
+    return True
 
 
 def _write_rows(

@@ -4,9 +4,9 @@ Other threads read ahead, hash and write at the same time. The README says what 
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -15,6 +15,7 @@ from dimred.checkpoints.layout import CHUNK, hash_columns
 from dimred.checkpoints.matrix import WeightMatrix
 from dimred.checkpoints.stored_tensor import write_exactly
 from dimred.errors import CheckpointError
+from dimred.io.atomic import flush_to_disk
 
 STRIP = 16_384  # columns multiplied at once; they fit the cache, and a fixed width fixes the order of sums
 # Called with the phase ("reading snapshots", "writing basis"), the columns done, and the columns in all.
@@ -25,24 +26,30 @@ class BadSnapshotError(CheckpointError):
     """A snapshot can't be used; ``row`` is its row in the matrix."""
 
     def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"{reason} Restore it, or leave it out with --skip-bad.")
+        super().__init__(f"{reason} Restore it, or leave it out with skip_bad=True.")
         self.row = row
 
 
-def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None) -> dict[str, int]:
+def plan_basis(n_snapshots: int, n_weights: int, n_components: int | None = None, itemsize: int = 4) -> dict[str, int]:
     """Estimate the disk and memory that a basis of N snapshots of M weights takes, in bytes.
+
+    Args:
+        n_snapshots: N.
+        n_weights: M.
+        n_components: k; default 32.
+        itemsize: bytes of a weight as it is read, 8 for snapshots in float64.
 
     Returns:
         A dictionary of ``n_snapshots``; ``n_weights``; ``read_bytes``, which are read twice; ``disk_bytes``, for the
         rows and twice the mean; and ``memory_bytes``, the process's own memory without memory-mapped pages.
     """
     k = n_components or 32
-    blocks = 4 * 2 * (n_snapshots + k + 1) * CHUNK  # two being read, two being written, and their means
+    blocks = 2 * (itemsize * n_snapshots + 4 * (k + 1)) * CHUNK  # two being read, two being written, and their means
     strips = 8 * STRIP * (3 * n_snapshots + 2 * k + 2)
     return {
         "n_snapshots": n_snapshots,
         "n_weights": n_weights,
-        "read_bytes": 4 * n_snapshots * n_weights,
+        "read_bytes": itemsize * n_snapshots * n_weights,
         "disk_bytes": 4 * n_weights * (k + 2) + (1 << 20),
         "memory_bytes": blocks + strips + 8 * 6 * n_snapshots**2 + (64 << 20),  # 64 MiB of the libraries
     }
@@ -112,7 +119,8 @@ def rows_pass(
         for number, values in enumerate(block):
             write_exactly(rows.fileno(), values, offset + 4 * (number * n_columns + first))
         write_exactly(mean.fileno(), centre, 4 * first)
-        os.fdatasync(rows.fileno())  # continuously, instead of leaving all of it to the end
+        # Continuously, instead of leaving all of it to the end.
+        flush_to_disk(rows.fileno(), Path(rows.name), is_growing=True)
         progress("writing basis", first + centre.size, n_columns)
 
     widest = min(CHUNK, n_columns)
@@ -153,7 +161,7 @@ def _strips(block: np.ndarray, buffer: np.ndarray, centred: bool) -> Iterator[tu
 def _non_finite(matrix: WeightMatrix, block: np.ndarray, first: int) -> BadSnapshotError:
     """Return the error for the first number in a block that is not finite.
 
-    If a Gram matrix is not finite, there is one, as products of finite float32 numbers are finite in float64.
+    If a Gram matrix is not finite, there is one, as products of numbers in float32's range are finite in float64.
     """
     row, column = np.argwhere(~np.isfinite(block))[0]
     layout = matrix.layout

@@ -2,6 +2,8 @@
 
 The first 512 bytes, which HDF5 leaves to its users (the "user block"), hold a checksum of the rest. It is compared
 before the HDF5 library reads anything, because a damaged file can keep that library busy for ever.
+
+The library's own lock is not used: a file appears when it is whole, and not every disk has locks.
 """
 
 import hashlib
@@ -51,7 +53,7 @@ def write_metadata(path: Path, fields: Mapping[str, Any]) -> None:
         "snapshots": [astuple(source) for source in fields["snapshots"]],
     }
     with open_atomic(path) as target:
-        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES) as file:
+        with h5py.File(target.name, "w", userblock_size=CHECKSUM_BYTES, locking=False) as file:
             file["about"] = np.bytes_(json.dumps(about))
             for name in ("mean", *_PER_ROW, "gram"):
                 file[name] = fields[name]
@@ -76,7 +78,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         with path.open("rb") as raw:
             if raw.read(CHECKSUM_BYTES) != checksum_of(path):
                 raise ValueError("its checksum does not match its content")
-        with h5py.File(path, "r") as file:
+        with h5py.File(path, "r", locking=False) as file:
             about, mean = json.loads(file["about"][()]), file["mean"]
             return {
                 "kind": about["kind"],

@@ -1,7 +1,13 @@
 """Gradient clipping by global norm."""
 
+import math
+
 from mindspore import Tensor, nn, ops
 
+from dimred.errors import check_number
+
+_ORDINARY = 2.0**48  # largest entries between 1 / _ORDINARY and _ORDINARY need no scale: the squares fit into float32
+_SCALE = 2.0**96
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
@@ -11,6 +17,14 @@ class Clipping(nn.Cell):
     (Pascanu et al., On the difficulty of training recurrent neural networks, 2013, algorithm 1.
     ``ops.clip_by_global_norm`` does the same, but does not return the norm.)
 
+    If max |g_i| is very large or very small, the squares are taken of g / s, with a power of two s, as in LAPACK's
+    ``nrm2`` (Blue, A portable Fortran program to find the Euclidean norm of a vector, 1978). So a gradient whose
+    squares overflow float32 is clipped too.
+
+    If an entry is not finite, the gradient has no direction: the norm is not finite, and *all* clipped entries are NaN.
+    A loss scale that drops overflows drops such a step by the gradient before clipping. Without one, every weight
+    becomes NaN and the next loss shows it, in place of an update that is partly applied.
+
     Args:
         norm: largest global norm, above 0.
 
@@ -19,16 +33,34 @@ class Clipping(nn.Cell):
 
     Outputs:
         the clipped gradients, and the global norm before clipping, () float32.
+
+    Raises:
+        ConfigError: ``norm`` is not above 0, or not finite.
     """
 
     def __init__(self, norm: float):
         super().__init__(auto_prefix=False)
-        self.norm = norm
+        check_number("norm", norm, above=0)
+        self.norm = float(norm)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
-        length = ops.sqrt(ops.addn(_each(_square, gradients)))
-        factor = self.norm / ops.maximum(length, self.norm)
-        return _each(ops.partial(ops.mul, factor), gradients), length
+        largest = ops.stack(_each(_largest, gradients)).max()
+        power = ops.select(largest < 1.0 / _ORDINARY, ops.full_like(largest, 1.0 / _SCALE), ops.ones_like(largest))
+        power = ops.select(largest > _ORDINARY, ops.full_like(largest, _SCALE), power)
+        scaled = _each(ops.partial(_divided, power), gradients)
+        scaled_length = ops.sqrt(ops.addn(_each(_square, scaled)))
+        length = scaled_length * power
+        shrink = ops.select(ops.isfinite(scaled_length), self.norm / scaled_length, ops.full_like(length, math.nan))
+        factor = ops.select(length <= self.norm, power, shrink)
+        return _each(ops.partial(ops.mul, factor), scaled), length
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    return gradient.abs().max()
+
+
+def _divided(power: Tensor, gradient: Tensor) -> Tensor:
+    return gradient / power
 
 
 def _square(gradient: Tensor) -> Tensor:

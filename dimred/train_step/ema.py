@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.errors import check_number, check_type
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import preserved
 
@@ -31,10 +32,16 @@ class EMA(nn.Cell):
 
     Attributes:
         statistics: the averages of BatchNorm's statistics; like the statistics, they are to be averaged over the ranks.
+
+    Raises:
+        ConfigError: ``network`` is not a cell, ``decay`` is not in its range, or ``ramp`` is not true or false.
     """
 
     def __init__(self, network: nn.Cell, decay: float = 0.9999, ramp: bool = True):
         super().__init__(auto_prefix=False)
+        check_type("network", network, nn.Cell, "a cell with trainable parameters")
+        check_number("decay", decay, at_least=0, below=1, usual="0.999 is usual")
+        check_type("ramp", ramp, bool, "True or False")
         weights, statistics = network.trainable_params(), moving_statistics(network)
         tracked = [*weights, *statistics]
         self.decay = float(decay)

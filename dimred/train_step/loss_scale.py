@@ -1,12 +1,15 @@
 """Loss scaling for mixed precision: gradients are computed S times too large, so that small ones don't vanish.
 
 Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The scalers of ``mindspore.amp`` are experimental,
-have no bounds and no count of dropped steps, and accept only whole factors.
+have no bounds and no count of dropped steps, and accept only whole factors; ``parts.py`` takes their settings.
 """
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.errors import ConfigError, check_number, check_type
+
+_TOO_LARGE = 2.0**126  # a loss scaled by it would overflow float32
 _each = ops.HyperMap()  # a graph compiles it much faster than a loop
 
 
@@ -21,10 +24,15 @@ class StaticLossScale(nn.Cell):
     Attributes:
         scale: S, () float32.
         n_overflows: steps dropped so far, () int32.
+
+    Raises:
+        ConfigError: ``scale`` is not above 0, or as large as 2^126; or ``drop_overflow`` is not true or false.
     """
 
     def __init__(self, scale: float = 1024.0, drop_overflow: bool = True):
         super().__init__(auto_prefix=False)
+        check_number("scale", scale, above=0, below=_TOO_LARGE)
+        check_type("drop_overflow", drop_overflow, bool, "True or False")
         self.drops_overflow = drop_overflow
         self.scale = Tensor(scale, ms.float32)
         self.n_overflows = Parameter(Tensor(0, ms.int32), name="loss_scale.overflows", requires_grad=False)
@@ -56,6 +64,9 @@ class DynamicLossScale(StaticLossScale):
         factor: above 1; a power of two leaves every digit of the gradient unchanged.
         window: good steps in a row before S grows.
         smallest, largest: bounds of S.
+
+    Raises:
+        ConfigError: a number is not in its range, or not 0 < smallest <= initial <= largest < 2^126.
     """
 
     def __init__(
@@ -66,8 +77,16 @@ class DynamicLossScale(StaticLossScale):
         smallest: float = 1.0,
         largest: float = 2.0**24,
     ):
+        for name, value in (("initial", initial), ("smallest", smallest), ("largest", largest)):
+            check_number(name, value, above=0, below=_TOO_LARGE)
+        check_number("factor", factor, above=1, usual="2 is usual")
+        check_number("window", window, at_least=1, whole=True)
+        if not smallest <= initial <= largest:
+            raise ConfigError(
+                f"initial is {initial:g}; it must lie between smallest ({smallest:g}) and largest ({largest:g})"
+            )
         super().__init__(initial)
-        self.factor, self.window = float(factor), window
+        self.factor, self.window = float(factor), int(window)
         self.smallest, self.largest = float(smallest), float(largest)
         self.scale = Parameter(self.scale, name="loss_scale.scale", requires_grad=False)
         self.n_good = Parameter(Tensor(0, ms.int32), name="loss_scale.good_steps", requires_grad=False)

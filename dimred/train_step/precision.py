@@ -7,9 +7,10 @@ from typing import Any
 import mindspore as ms
 from mindspore import Tensor, amp, nn, ops
 
-from dimred.errors import ConfigError
+from dimred.errors import ConfigError, check_choice, check_type
 from dimred.train_step.network_state import BATCH_NORMS, Place, places
 
+LEVELS = ("O0", "O1", "O2", "O3")
 HALF_TYPES = {"float16": ms.float16, "bfloat16": ms.bfloat16}
 TYPES = HALF_TYPES | {"float32": ms.float32}
 _each = ops.HyperMap()  # also over nested tuples, such as those of an LSTM
@@ -39,9 +40,17 @@ def with_precision(
             level, such as ``{"classifier": "float32"}``.
 
     Raises:
-        ConfigError: a pattern matches no cell, or the device can't compute in a type.
+        ConfigError: an argument has a value that is not allowed, a pattern matches no cell, or the device can't compute
+            in a type.
     """
+    check_type("network", network, nn.Cell, "a cell, without its loss")
+    check_choice("level", level, LEVELS)
+    check_choice("dtype", dtype, HALF_TYPES)
+    check_type("keep_batch_norm", keep_batch_norm, (bool, type(None)), "True, False or None")
+    check_type("casts", casts, (Mapping, type(None)), "a mapping from patterns of cells' names to types")
     casts = dict(casts or {})
+    for pattern, name in casts.items():
+        check_choice(f"casts[{pattern!r}]", name, TYPES)
     used = {dtype} if level != "O0" else set()
     for name in sorted((used | set(casts.values())) - {"float32"}):
         _check_device(network, name)

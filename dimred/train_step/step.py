@@ -13,6 +13,7 @@ from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
 from dimred.train_step.optimizers import check_optimizer
+from dimred.train_step.parts import make_parts
 from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
@@ -57,16 +58,14 @@ class TrainStep(nn.Cell):
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         optimizer: an optimizer of trainable parameters of the network, all of them float32; others stay as they are.
-        loss_scale: ``StaticLossScale`` or ``DynamicLossScale``. Unless its ``drop_overflow`` is false, a step
-            whose gradient is not finite is dropped: weights, optimizer state, EMA, BatchNorm statistics and every other
-            parameter of the network stay as they were, byte for byte.
+        loss_scale, clipping, ema: the optional parts, ours, MindSpore's or numbers; see ``make_parts``. Unless the loss
+            scale's ``drop_overflow`` is false, a step whose gradient is not finite is dropped: weights, optimizer
+            state, EMA, BatchNorm statistics and every other parameter of the network stay as they were, byte for byte.
         micro_batch_size: rows of a micro-batch. The step gets the whole batch, cuts it, and updates once with the mean
             gradient; None takes the batch whole.
         reduce: cell that maps this rank's gradients to their means over all ranks, see ``Ranks.mean``.
         ballot: needs ``reduce``. A step that not every rank votes for is dropped like an overflow, but leaves the loss
             scale and its counts alone; see ``Ballot``.
-        clipping: ``Clipping``, or a cell with the same inputs and outputs.
-        ema: ``EMA`` of the network.
 
     Inputs:
         the inputs of ``network``.
@@ -76,8 +75,8 @@ class TrainStep(nn.Cell):
 
     Raises:
         ConfigError: ``optimizer`` is not an optimizer, or has a parameter that is not trainable in the network or not
-            float32; or ``micro_batch_size`` is below 1. The first step also raises it, before it changes anything, if
-            the loss is not one number.
+            float32; ``micro_batch_size`` is below 1; or a part can't be used, see ``make_parts``. The first step also
+            raises it, before it changes anything, if the loss is not one number.
     """
 
     reads_each_step: ClassVar[bool] = False
@@ -87,14 +86,15 @@ class TrainStep(nn.Cell):
         network: nn.Cell,
         optimizer: nn.Optimizer,
         *,
-        loss_scale: StaticLossScale | None = None,
+        loss_scale: Any = None,
         micro_batch_size: int | None = None,
         reduce: nn.Cell | None = None,
         ballot: Ballot | None = None,
-        clipping: nn.Cell | None = None,
-        ema: nn.Cell | None = None,
+        clipping: Any = None,
+        ema: Any = None,
     ):
         super().__init__(auto_prefix=False)
+        loss_scale, clipping, ema = make_parts(network, loss_scale, clipping, ema)
         check_optimizer(optimizer, network.trainable_params())
         self.ballot = ballot
         self.votes = ballot is not None

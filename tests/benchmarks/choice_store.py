@@ -25,13 +25,12 @@ import numpy as np
 from dimred.averaging.windows import Window, effective_size, profiles_around, uniform_windows
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.config import StageOneConfig, StageTwoConfig, load_config, parts_of
+from dimred.config import StageOneConfig, StageTwoConfig, load_config
 from dimred.evaluation.averages import Files, SnapshotAverages
-from dimred.evaluation.evaluator import OnSplits
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.stages.device import set_up
-from dimred.stages.task import build_data, build_network, build_scores
+from dimred.stages.task import build_task
 from dimred.train_step.network_state import evaluating
 
 SPLITS = ("train", "val", "test")
@@ -50,11 +49,9 @@ class Measuring:
     """A network with the splits of its data, which are read once."""
 
     def __init__(self, one: StageOneConfig, two: StageTwoConfig, data: Path) -> None:
-        two = two.with_parts_of(parts_of(one))
-        images = {split: build_data(two.data, data, split) for split in SPLITS}
-        self.network = build_network(one)
-        self.scores = build_scores(two)
-        self.on = OnSplits(self.network, images, self.scores, seed=one.seed, n_batches=two.reestimate_batches)
+        measuring = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
+        task = build_task(one.model_copy(update=measuring), data, splits=SPLITS)
+        images, self.network, self.scores, self.on = task.images, task.network, task.scores, task.evaluator
         self.batches = {
             split: list(images[split].evaluation().create_tuple_iterator(num_epochs=1)) for split in SPLITS[1:]
         }
@@ -147,7 +144,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run, at, options = arguments.run, arguments.at, arguments.set
     one = load_config(StageOneConfig, run / "config.yaml")
-    two = load_config(StageTwoConfig, arguments.config, options).with_epochs_after(at)
+    two = load_config(StageTwoConfig, arguments.config, options, one).with_epochs_after(at)
     set_up(one.seed)
     measuring = Measuring(one, two, arguments.data)
     layout = measuring.on.layout

@@ -2,13 +2,14 @@
 
     python -m tests.benchmarks.claim_runs OUT --tasks digits noisy --seeds 1 2
     python -m tests.benchmarks.claim_runs OUT --recipe constant --tasks digits --seeds 1
-    python -m tests.benchmarks.published_claim OUT/claims
+    python -m tests.benchmarks.published_claim OUT/claims/published
 
 For each task and seed one stage 1 runs, and from one of its epochs two epochs of stage 2 as published (``start: last``,
 ``keep_best: false``, no cooldown), and a plain cooldown of two epochs, from the whole of the rate there. All of them,
 the full checkpoints of stage 1, averages and medians of its snapshots are measured with BatchNorm re-estimated. The
 recipe ``published`` is ``digits_stage_1`` run to the end of its schedule, with stage 2 from epoch 70; ``constant`` is
-``digits_anytime_1`` as in ``choice_runs``, with stage 2 from epoch 40.
+``digits_anytime_1`` as in ``choice_runs``, with stage 2 from epoch 40; beside it, plain training with a schedule made
+for as many passes.
 
 A file has ``names``, ``passes``, ``val_losses`` (means of the trained loss), and of ``test`` which samples were right,
 as bits, or of a text the loss of each. ``as_trained`` is the test accuracy before BatchNorm is re-estimated, and
@@ -47,12 +48,12 @@ class Recipe(NamedTuple):
 
     at: int  # epoch from which stage 2 starts
     end: int  # epoch of the last full checkpoint
-    folder: str  # of the store
+    is_constant: bool
 
     def stage_1(self, task: Task) -> tuple[Path, list[str]]:
         """Return the configuration of stage 1 and its options."""
         config = Path(str(task.config).format(1))
-        if self.folder != "claims":
+        if self.is_constant:
             return config, [*EVERYTHING, f"schedule.peak={task.rate}"]
         kept = ["evaluate_every=200", "snapshots.keep=99", "snapshots.first_epoch=31"]
         if not task.has_own_recipe:
@@ -61,7 +62,8 @@ class Recipe(NamedTuple):
         return config, [*kept, *schedule, "stop=null", "checkpoints.every_epochs=10", "checkpoints.keep=10"]
 
 
-RECIPES = {"published": Recipe(70, 90, "claims"), "constant": Recipe(40, 40, "constant_claims")}
+RECIPES = {"published": Recipe(70, 90, False), "constant": Recipe(40, 40, True)}
+AS_MANY = 43  # passes that the search ends after, from epoch 40 on
 
 
 class Row(NamedTuple):
@@ -80,7 +82,7 @@ class Claim:
 
     def __init__(self, out: Path, recipe: str, name: str, seed: int) -> None:
         self._task, self._recipe, self._seed = TASKS[name], RECIPES[recipe], seed
-        self._store = out / RECIPES[recipe].folder / f"{name}_{seed}.npz"
+        self._store = out / "claims" / recipe / f"{name}_{seed}.npz"
         self._run, self._data = out / f"{recipe}_{name}_{seed}", write_data(out, name, seed)
 
     def make(self) -> None:
@@ -96,9 +98,12 @@ class Claim:
         self._stage_2("search", anytime, [*own, *published, *SEARCH, BFGS])
         cooldown = ["keep_best=false", "epochs=2", "cooldown.factor=1.0", "start=last"]
         self._stage_2("cooldown", anytime, [*own, *cooldown])
+        if recipe.is_constant:
+            self._plain(own)
         one = load_config(StageOneConfig, self._run / "config.yaml")
         set_up(self._seed)
-        measuring = Measuring(one, load_config(StageTwoConfig, anytime, own).with_epochs_after(at), self._data)
+        two = load_config(StageTwoConfig, anytime, own, one).with_epochs_after(at)
+        measuring = Measuring(one, two, self._data)
         rows = list(self._rows(measuring))
         kind = "test_losses"
         if rows[0].of_test.dtype == bool:
@@ -123,6 +128,17 @@ class Claim:
             ["dimred.pipelines.stage_2", self._data, weights, "--config", config, "--out", out, "--resume"], options
         )
 
+    def _plain(self, own: list[str]) -> None:
+        """Train with a schedule made for the passes that the search ends after."""
+        schedule = ["schedule.name=linear", f"schedule.total_epochs={AS_MANY}", f"schedule.peak={self._task.peak}"]
+        config, options = self._recipe.stage_1(self._task)
+        command = ["dimred.pipelines.stage_1", self._data, "--config", config, "--out", self._made, "--resume"]
+        run_module(command, [*own, *options, f"epochs={AS_MANY}", "snapshots.first_epoch=1000", *schedule])
+
+    @property
+    def _made(self) -> Path:
+        return self._run.with_name(f"{self._run.name}_made")
+
     def _rows(self, measuring: Measuring) -> Iterator[Row]:
         layout, at = measuring.on.layout, self._recipe.at
         choosing = FORWARD * measuring.on.passes_each
@@ -144,6 +160,9 @@ class Claim:
         for epoch, file in sorted(full_checkpoints(self._run / STAGE_1_CHECKPOINTS).items()):
             if epoch >= at:
                 yield of_file(f"plain {epoch}", epoch, file)
+        if self._recipe.is_constant:
+            file = full_checkpoints(self._made / STAGE_1_CHECKPOINTS)[AS_MANY]
+            yield of_file(f"made for {AS_MANY}", AS_MANY, file)
         for name in ("search", "cooldown"):
             folder = self._run.with_name(f"{self._run.name}_{name}")
             result = read_checksummed(folder / RESULT)

@@ -15,7 +15,7 @@ from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import Ranks
 from dimred.stages.device import set_up
-from dimred.stages.loop import EpochLoop, Observer, Place
+from dimred.stages.loop import EpochLoop, Observer, Progress
 from dimred.train_step.step import TrainStep
 from tests.helpers.networks import BatchNormNet, image_batch
 
@@ -40,10 +40,10 @@ class Images:
 class Losses(Observer):
     """Read the losses as a training does."""
 
-    def after_step(self, result: Any, place: Place) -> None:
+    def after_step(self, result: Any, place: Progress) -> None:
         float(result.loss)
 
-    def after_epoch(self, place: Place) -> None:
+    def after_epoch(self, place: Progress) -> None:
         self.seconds = place.seconds
 
 
@@ -54,7 +54,9 @@ def make_epoch(ranks: Ranks, **options: Any) -> Any:
 
     def take() -> float:
         losses = Losses()
-        EpochLoop("benchmark", step, images, seed=1, n_epochs=1, read_every_steps=10, ranks=ranks).run(Place(), losses)
+        EpochLoop("benchmark", step, images, seed=1, n_epochs=1, read_every_steps=10, ranks=ranks).run(
+            Progress(), losses
+        )
         return losses.seconds / STEPS
 
     take()

@@ -1,6 +1,6 @@
 """The tables of the published claim, from what ``claim_runs.py`` stored; a second, without MindSpore.
 
-    python -m tests.benchmarks.published_claim STORE
+    python -m tests.benchmarks.published_claim STORE         # tests/benchmarks/claims/published or .../constant
 
 STORE holds ``TASK_SEED.npz``. Scores are test accuracy in percent, of a text minus a hundred times the loss, with
 BatchNorm re-estimated. ``val`` chooses the average by the loss that was trained. A difference is paired by seed, with
@@ -47,6 +47,7 @@ class Stored(NamedTuple):
         rows["the search as published, 2 epochs"] = found[last["search"]]
         rows["cooldown of 2 epochs"] = found[last["cooldown"]]
         rows["best average of the snapshots"] = min(averages, key=lambda one: one.val_loss)
+        rows |= {f"plain training, {one.name} passes": one for one in self.networks if one.name.startswith("made for ")}
         return rows | {f"plain training, epoch {one.passes:.0f}": one for one in ends[1:]}
 
 
@@ -66,18 +67,19 @@ def read(path: Path) -> Stored:
     return Stored(place["task"], int(place["seed"]), networks)
 
 
-def score_table(runs: Sequence[Stored], of: str = "test") -> str:
-    """Tabulate a score of each row and task, mean ± standard deviation over the seeds, and the passes."""
+def score_table(runs: Sequence[Stored]) -> str:
+    """Tabulate the score of each row and task, mean ± standard deviation over the seeds, and the passes."""
     tasks = list(dict.fromkeys(run.task for run in runs))
     seeds = {task: [run.seed for run in runs if run.task == task] for task in tasks}
     heads = [f"{task}, seed{'s' * (len(seeds[task]) > 1)} {', '.join(map(str, seeds[task]))}" for task in tasks]
     lines = ["| | passes | " + " | ".join(heads) + " |", "|---|---:|" + "---:|" * len(tasks)]
     rows = [run.table_rows() for run in runs]
     for title in rows[0]:
-        passes = np.mean([found[title].passes for found in rows])
+        passes = np.mean([found[title].passes for found in rows if title in found])
         cells = []
         for task in tasks:
-            values = [getattr(found[title], of) for run, found in zip(runs, rows, strict=True) if run.task == task]
+            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task and title in found]
+            values = [found[title].test for found in of_task]
             cells.append(_text(values, np.std(values, ddof=1) if len(values) > 1 else None, "{:.2f}"))
         lines.append(f"| {title} | {passes:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -91,7 +93,7 @@ def difference_table(runs: Sequence[Stored]) -> str:
     for title in (one for one in rows[0] if one != ours):
         cells = []
         for task in tasks:
-            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task]
+            of_task = [found for run, found in zip(runs, rows, strict=True) if run.task == task and title in found]
             gains = [found[ours].test - found[title].test for found in of_task]
             error = np.std(gains, ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else None
             cells.append(_text(gains, error, "{:+.2f}"))
@@ -116,24 +118,30 @@ def run_table(runs: Sequence[Stored]) -> str:
 
 
 def median_table(runs: Sequence[Stored]) -> str:
-    """Tabulate the mean and the median of the same snapshots: loss on ``val``, and score on ``test``."""
+    """Tabulate the median less the mean of the same snapshots, over all windows and seeds of a task."""
     lines = [
-        "| run | snapshots | val, mean | val, median | test, mean | test, median |",
-        "|---|---|---:|---:|---:|---:|",
+        "| task | windows | loss on val, mean | test, mean | test, standard deviation | test, largest |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    for run in runs:
-        found = {one.name: one for one in run.networks}
-        for name, median in found.items():
-            if name.startswith("median"):
-                mean = found[name.replace("median", "uniform")]
-                losses = f"{mean.val_loss:.4f} | {median.val_loss:.4f}"
-                scores = f"{mean.test:.2f} | {median.test:.2f}"
-                window = name.removeprefix("median of ").replace(" snapshots", "")
-                lines.append(f"| {run.task}, seed {run.seed} | {window} | {losses} | {scores} |")
+    for task in dict.fromkeys(run.task for run in runs):
+        pairs = [pair for run in runs if run.task == task for pair in _means_and_medians(run)]
+        if not pairs:
+            continue
+        losses = np.mean([median.val_loss - mean.val_loss for mean, median in pairs])
+        gains = np.array([median.test - mean.test for mean, median in pairs])
+        spread = f"{gains.std():.2f} | {np.abs(gains).max():.2f}"
+        lines.append(f"| {task} | {len(pairs)} | {losses:+.4f} | {gains.mean():+.2f} | {spread} |")
     return "\n".join(lines)
 
 
+def _means_and_medians(run: Stored) -> list[tuple[Measured, Measured]]:
+    found = {one.name: one for one in run.networks}
+    return [(found[name.replace("median", "uniform")], one) for name, one in found.items() if name[:6] == "median"]
+
+
 def _text(values: Sequence[float], spread: float | None, form: str) -> str:
+    if not values:
+        return ""
     mean = form.format(np.mean(values))
     return mean if spread is None else f"{mean} ± {spread:.2f}"
 

@@ -12,9 +12,9 @@ from dimred.config import (
     StageTwoConfig,
     StopConfig,
     config_text,
+    following_stage_2,
     load_any_config,
     load_config,
-    options_of_stage_2,
 )
 from dimred.errors import ConfigError
 
@@ -60,7 +60,7 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("epochs=0%", "epochs is '0%'; it must be a whole number of at least 1, or a share of all passes below 100%"),
         ("start=frist", "start is 'frist'; it must be best, mean, last, or the path of a .ckpt or .safetensors file"),
         ("search.n_components=0", "search.n_components is 0; it must be greater than or equal to 1"),
-        ("residual=off", "residual has a new place: cooldown (residual continued), or cooldown: null with search.gam"),
+        ("read_every=5", "read_every is now read_every_steps"),
         ("n_components=32", "unknown key 'n_components'; did you mean 'search.n_components'?"),
         ("search=sgd", "search is 'sgd'; it must be a section of keys and values"),
         ("search=null", "cooldown and search are both null, so stage 2 would do nothing; set one of them"),
@@ -78,7 +78,7 @@ def refusal(recipe: str, *overrides: str) -> str:
         ("dim_reduce.rho=0.5", "unknown key 'dim_reduce.rho'; did you mean 'search.rho'?"),
         ("dim_reduce={n_component: 8}", "unknown key 'dim_reduce.n_component'; did you mean 'search.n_components'?"),
         ("boost.dim_reduce.sigma=0.4", "unknown key 'boost.dim_reduce.sigma'; did you mean 'search.sigma'?"),
-        ("dim_reduce.pca_mat_path=a.npy", "dim_reduce.pca_mat_path has a new place: the argument PCA_MAT"),
+        ("dim_reduce.pca_mat_path=a.npy", "dim_reduce.pca_mat_path is now the argument PCA_MAT"),
         ("dat={batch_size: 3}", "unknown key 'dat'; did you mean 'data'?"),
         ("search.n_component=0", "search.n_components is 0; it must be greater than or equal to 1"),
         ("data.mean=[1, 2]", "data.mean is [1, 2]; the list must be longer"),
@@ -88,7 +88,7 @@ def refusal(recipe: str, *overrides: str) -> str:
             "precision.casts is {'a': 'int8'}; it must be 'float16', 'bfloat16' or 'float32'",
         ),
         ("loss_scale={name: dynamic, scale: 0.5}", "loss_scale.scale is 0.5; it must lie between smallest (1) and"),
-        ("seed.low=3", "'seed' is a value"),
+        ("epochs.low=3", "'epochs' is a value"),
         ("rho", "expected key=value"),
         ("rho=[1", "not valid YAML"),
     ],
@@ -246,19 +246,13 @@ def test_either_stage_is_told_by_its_keys(stage: type[StageConfig], number: int,
     assert load_any_config(path, ["seed=7"]) == load_config(stage, path, ["seed=7"])
     (tmp_path / "saved.yaml").write_text(config_text(stage()))
     assert load_any_config(tmp_path / "saved.yaml") == stage()
-    assert isinstance(load_any_config(Path("digits")), StageTwoConfig)
+    assert isinstance(load_any_config(Path("digits")), StageOneConfig)
 
 
-def test_stage_2_s_configuration_is_named_after_stage_1_s(tmp_path: Path) -> None:
-    assert options_of_stage_2(CONFIGS / "digits_anytime_1.yaml", []) == ["--config", "digits"]
-    assert options_of_stage_2(CONFIGS / "imagenet_stage_1.yaml", []) == ["--config", "imagenet_stage"]
-    assert options_of_stage_2(tmp_path / "mine_1.yaml", []) == ["--config", "STAGE_2.yaml"]
-    (tmp_path / "mine_2.yaml").touch()
-    assert options_of_stage_2(tmp_path / "mine_1.yaml", []) == ["--config", str(tmp_path / "mine_2.yaml")]
-    assert options_of_stage_2(tmp_path / "mine.yaml", []) == ["--config", "STAGE_2.yaml"]
-
-
-def test_stage_2_is_called_with_what_it_shares_with_stage_1() -> None:
-    typed = ["epochs=3", "model.n_classes=8", "snapshots.keep=9", "loss=my_losses:mine", "data.image_size=32"]
-    shared = ["--set=model.n_classes=8", "--set=loss=my_losses:mine", "--set=data.image_size=32"]
-    assert options_of_stage_2(CONFIGS / "digits_anytime_1.yaml", typed) == ["--config", "digits", *shared]
+def test_the_stage_2_that_follows_is_that_of_the_recipe(tmp_path: Path) -> None:
+    for recipe in ("digits_anytime", "digits_stage", "imagenet_anytime", "imagenet_stage"):
+        followed = following_stage_2(CONFIGS / f"{recipe}_1.yaml")
+        assert followed is not None
+        assert followed.samefile(CONFIGS / f"{recipe}_2.yaml")
+    (tmp_path / "mine.yaml").write_text("epochs: 3")
+    assert following_stage_2(tmp_path / "mine.yaml") is None

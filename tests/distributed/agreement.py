@@ -16,7 +16,7 @@ from dimred.errors import DataError, DivergedError, StoppedError
 from dimred.launch.signals import StopSignals
 from dimred.stages.device import watched_reads
 from dimred.stages.faults import DivergenceDetector
-from dimred.stages.loop import EpochLoop, Observer, Place
+from dimred.stages.loop import EpochLoop, Observer, Progress
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale
@@ -93,11 +93,11 @@ class Seen(Observer):
     def after_launch(self) -> None:
         self.launched += 1
 
-    def after_step(self, result: StepResult, place: Place) -> None:
+    def after_step(self, result: StepResult, place: Progress) -> None:
         self.recorded.append(place.n_steps(STEPS))
         self.watch.see(float(result.loss), place.n_steps(STEPS))
 
-    def save(self, place: Place) -> None:
+    def save(self, place: Progress) -> None:
         self.saved[place.n_steps(STEPS)] = to_arrays(list(self.step.get_parameters()))
 
 
@@ -127,7 +127,7 @@ class Runs:
                 read_every_steps=read_every_steps, save_every_steps=save_every, ranks=self.ranks, signals=signals,
             )  # fmt: skip
             try:
-                loop.run(Place(), seen)
+                loop.run(Progress(), seen)
             except (DataError, DivergedError, StoppedError) as error:
                 seen.end = f"{type(error).__name__}: {error}"
         return seen

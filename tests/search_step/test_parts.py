@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dimred.search_step.result import Outcome
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
@@ -41,6 +42,18 @@ def test_the_search_sees_the_clipped_gradient_and_the_unscaled_loss(scale):
         assert found.loss_scale == (1.0 if scale is None else 1024.0)
     np.testing.assert_allclose(weight_vector(network), twin.weights, atol=1e-4)
     assert len(step._objective._clip.compile_cache) == 1  # not one graph for each gradient
+
+
+def test_a_gradient_whose_squares_overflow_is_clipped_and_not_taken_for_one_that_is_not_finite():
+    network = TanhMLP()
+    step = SubspaceTrainStep(network, basis_for(network, 6), alpha=0.01, clipping=0.3)
+    batch = np.ones((1, 3), np.float32), np.full((1, 2), 1.25e19, np.float32)
+    _, g = mlp_function()(weight_vector(network).astype(np.float64), [part.astype(np.float64) for part in batch])
+    found = step(*tensors(batch))
+    assert found.outcome is Outcome.NO_DECREASE  # the loss is 2e38, and float32 has no smaller one near it
+    assert np.linalg.norm(g) ** 2 > np.finfo(np.float32).max
+    assert found.grad_norm == pytest.approx(np.linalg.norm(g), rel=1e-4)
+    assert 0 < found.moved_outside < 0.3 * 0.01
 
 
 def test_the_average_moves_with_accepted_steps_only():

@@ -15,17 +15,20 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import CooldownConfig, OptimizerConfig, StageOneConfig, StageTwoConfig, load_config
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import DimredError, SeriesError
-from dimred.stages.checks import check_stage_1, check_stage_2, snapshots_if_any, snapshots_until
+from dimred.errors import DimredError, Problems
+from dimred.stages.checks import check_stage_1, check_stage_2
+from dimred.stages.parent import StageOneRun
 from dimred.stages.states import RunStates
-from dimred.stages.task import build_data, build_network
+from dimred.stages.task import build_data, build_network, build_task
 from dimred.subspace.basis import SubspaceBasis
 from dimred.subspace.fit import fit_basis
 from dimred.vectors.parameters import to_arrays
 from tests.helpers.commands import STAGE_1, STAGE_2
 from tests.helpers.networks import state_bytes
 
-ONE, TWO = load_config(StageOneConfig, STAGE_1), load_config(StageTwoConfig, STAGE_2)
+SMALL = ["data.batch_size=4"]
+ONE = load_config(StageOneConfig, STAGE_1, SMALL)
+TWO = load_config(StageTwoConfig, STAGE_2, [*SMALL, "keep_best=true"], ONE)
 OWN_COOLDOWN = CooldownConfig(rate=0.1, optimizer=OptimizerConfig())
 
 
@@ -62,12 +65,28 @@ def refusal(network: nn.Cell, data: Path, check: Callable[[Path], object]) -> st
     return str(refused.value)
 
 
+def check_1(data: Path, out: Path, settings: StageOneConfig, ranks: Ranks = ALONE) -> None:
+    task = build_task(settings, data, ranks, problems := Problems())
+    check_stage_1(task, problems, out)
+
+
+def check_2(
+    data: Path,
+    weights: Path,
+    out: Path,
+    pca_mat: Path | None = None,
+    settings: StageTwoConfig = TWO,
+    resume: bool = False,
+) -> object:
+    task = build_task(settings, data, ALONE, problems := Problems())
+    parent = StageOneRun.open(weights, ALONE, out if resume else None)
+    return check_stage_2(task, problems, parent, pca_mat, out, resume=resume)
+
+
 def refusal_of_stage_2(
     data: Path, network: nn.Cell, weights: Path, pca_mat: Path | None, settings: StageTwoConfig = TWO
 ) -> str:
-    return refusal(
-        network, data, lambda out: check_stage_2(settings, network, data, weights, pca_mat, out, False, ALONE)
-    )
+    return refusal(network, data, lambda out: check_2(data, weights, out, pca_mat, settings))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +103,7 @@ def test_what_stage_1_refuses(removed: str, override: str, said: list[str], data
     for path in [data] if removed == "." else data.glob(removed) if removed else []:
         path.unlink() if path.is_file() else shutil.rmtree(path)
     settings = load_config(StageOneConfig, STAGE_1, [override] if override else [])
-    told = refusal(network, data, lambda out: check_stage_1(settings, network, data, out, None, False, ALONE))
+    told = refusal(network, data, lambda out: check_1(data, out, settings))
     assert all(words in told for words in said), told
 
 
@@ -140,7 +159,7 @@ def test_a_stage_2_that_goes_on_takes_its_own_basis_whatever_became_of_the_snaps
         series.append(noise, step, step)
     fit_basis(series, 32, out=out / "pca_mat.npy")
     (out / "config.yaml").touch()
-    found = check_stage_2(TWO, network, data, weights, None, out, True, ALONE).basis
+    found = check_2(data, weights, out, resume=True)
     assert isinstance(found, SubspaceBasis)
     assert found.path == out / "pca_mat.npy"
 
@@ -155,7 +174,7 @@ def test_a_state_of_stage_1_does_not_stand_for_weights_that_are_gone(
     weights.unlink()
     settings = TWO.model_copy(update={"search": None, "cooldown": OWN_COOLDOWN})
     with pytest.raises(DimredError, match=rf"{weights.name} is not found"):
-        check_stage_2(settings, network, data, weights, None, out, True, ALONE)
+        check_2(data, weights, out, None, settings, resume=True)
 
 
 def test_weights_of_another_network_are_refused(data: Path, network: nn.Cell, weights: Path) -> None:
@@ -181,20 +200,6 @@ def test_the_rank_that_writes_needs_room_and_no_other(data: Path, network: nn.Ce
     """When a run is resumed, what it has written already stands in the folder of rank 0."""
     keeps_all = ONE.snapshots.model_copy(update={"keep": 10**12})
     settings = ONE.model_copy(update={"epochs": 10**12, "snapshots": keeps_all})
-    said = refusal(network, data, lambda out: check_stage_1(settings, network, data, out, None, False, ALONE))
+    said = refusal(network, data, lambda out: check_1(data, out, settings))
     assert "MB free; the run takes up to" in said
-    check_stage_1(settings, network, data, data.parent / "out", None, False, Second())
-
-
-def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
-    assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None
-    (tmp_path / "checkpoint_pca").mkdir()
-    assert snapshots_if_any(tmp_path / "net-2_5.ckpt") is None
-    series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
-    for epoch in range(1, 5):
-        series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
-    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
-        assert [entry.step for entry in snapshots_if_any(tmp_path / name).entries] == steps
-    assert snapshots_if_any(tmp_path / "net-0_5.ckpt") is None
-    with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
-        snapshots_until(tmp_path / "net-0_5.ckpt")
+    check_1(data, data.parent / "out", settings, Second())

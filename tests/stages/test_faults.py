@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from dimred.errors import DataError, FaultError
+from dimred.errors import DataError, DivergedError, FaultError
 from dimred.stages.faults import DivergenceDetector, translate_errors
 
 
@@ -55,6 +55,22 @@ def test_going_on_is_not_the_advice_after_an_explosion() -> None:
     ):
         see(DivergenceDetector(first_loss=2.3), [300.0] * 10)
     assert "--resume" not in str(found.value)
+
+
+def test_only_a_training_that_diverges_has_the_exit_status_of_one() -> None:
+    """``dimred compare`` leaves out a rate with which training diverges, but not one whose disk or data failed."""
+    for error in (
+        OSError(errno.ENOSPC, "full", "a/file"),
+        DataError("an image"),
+        FaultError("a disk"),
+        RuntimeError("out of memory"),
+    ):
+        with pytest.raises(FaultError) as fault, translate_errors(None):
+            raise error
+        assert fault.value.exit_status == 3
+    with pytest.raises(DivergedError) as diverged, translate_errors(None):
+        raise DivergedError("no loss was finite")
+    assert diverged.value.exit_status == 4
 
 
 def test_a_rank_without_states_does_not_say_that_none_was_saved() -> None:

@@ -1,5 +1,6 @@
 """What a cooldown takes over from a run of stage 1 or from the configuration, and what it refuses."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,17 +8,17 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
-from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text, parts_of
-from dimred.distributed.ranks import ALONE
-from dimred.errors import ConfigError
-from dimred.stages.parent import (
-    Handover,
+from dimred.checkpoints.series import CheckpointSeries
+from dimred.config import CooldownConfig, SearchConfig, StageOneConfig, StageTwoConfig, config_text
+from dimred.distributed.ranks import Ranks
+from dimred.errors import ConfigError, SeriesError
+from dimred.stages.cooldown import (
+    Cooldown,
     build_cooldown_optimizer,
     build_cooldown_step,
-    read_handover,
-    share_handover,
-    with_parts_of_stage_1,
+    plan_cooldown,
 )
+from dimred.stages.parent import StageOneRun, config_of_stage_2, load_stage_2
 from dimred.stages.steps import build_optimizer
 from dimred.stages.subspace_train_step import build_search_step
 from dimred.stages.task import build_network
@@ -61,8 +62,8 @@ def after_updates(path: Path, count: int) -> Path:
     return path
 
 
-def read(path: Path, **options: object) -> Handover:
-    return read_handover(CooldownConfig.model_validate(options), NETWORK, path, read_checkpoint(path))
+def read(path: Path, **options: object) -> Cooldown:
+    return plan_cooldown(CooldownConfig.model_validate(options), NETWORK, StageOneRun.open(path))
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weigh
     assert (found.optimizer, found.updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.taken_from.endswith("run/config.yaml")
-    optimizer = build_cooldown_optimizer(found, NETWORK, 2, n_epochs=2)
+    optimizer = build_cooldown_optimizer(found, StageOneRun.open(weights), NETWORK, 2, n_epochs=2)
     rates = []
     for step in range(4):
         rates.append(float(optimizer.get_lr().asnumpy()))
@@ -84,34 +85,93 @@ def test_dropped_steps_do_not_count_for_the_rate(weights: Path) -> None:
     assert read(after_updates(weights, 9)).rate == pytest.approx(0.4 * (1 - 9 / 24))
 
 
-def test_batches_and_parts_of_the_step_are_those_of_stage_1_unless_set(weights: Path, tmp_path: Path) -> None:
-    parts = {"clipping": {"norm": 2.0}, "ema": {"decay": 0.9}, "loss_scale": {"name": "static"}}
-    one = StageOneConfig.checked(ONE.model_dump() | {"accumulation": 3, "precision": {"level": "O2"}} | parts)
+def test_what_stage_2_does_not_set_is_stage_1_s(weights: Path, tmp_path: Path) -> None:
+    parts = {"clipping": {"norm": 2.0}, "ema": {"decay": 0.9}, "loss_scale": {"name": "static"}, "accumulation": 3}
+    task = {"data": {"batch_size": 8, "mean": [1, 2, 3], "workers": 7}, "label_smoothing": 0.3, "reestimate_batches": 4}
+    one = StageOneConfig.checked(ONE.model_dump() | {"precision": {"level": "O2"}, "seed": 9} | parts | task)
     (tmp_path / "run" / "config.yaml").write_text(config_text(one))
-    own_parts = {key: value for key, value in parts_of(ONE).items() if key != "batch_size"}
-    bare, own = settings(), settings(data={"batch_size": 8, "workers": 3}, **own_parts)
-    found = with_parts_of_stage_1(bare, weights, ALONE)
-    assert parts_of(found) == parts_of(one)
-    assert settings(ema={"decay": 0.5}).with_parts_of(parts_of(one)).ema.decay == 0.5
-    assert with_parts_of_stage_1(own, weights, ALONE) == own
-    off = settings(cooldown=None, search={})
-    assert with_parts_of_stage_1(off, weights, ALONE) == off
+    parent, file = StageOneRun.open(weights), tmp_path / "two.yaml"
+    assert parent.config == one
+    file.write_text("epochs: 2\nema: {decay: 0.5}\ndata: {workers: 3}\n")
+    found = load_stage_2(file, ["data.batch_size=6"], parent)
+    for key in (
+        "model",
+        "precision",
+        "clipping",
+        "loss_scale",
+        "accumulation",
+        "label_smoothing",
+        "reestimate_batches",
+    ):
+        assert getattr(found, key) == getattr(one, key), key
+    assert (found.ema.decay, found.ema.ramp, found.seed) == (0.5, True, 1)
+    assert found.data == one.data.model_copy(update={"batch_size": 6, "workers": 3})
+    file.write_text("data: {sink: true}")
     with pytest.raises(ConfigError, match="sink needs batches of one shape"):
-        with_parts_of_stage_1(settings(data={"sink": True}), weights, ALONE)
-    assert with_parts_of_stage_1(bare, tmp_path / "net-4_3.ckpt", ALONE) == bare  # of no run
+        load_stage_2(file, [], parent)
+
+
+def test_what_is_taken_over_is_said_in_a_line(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        load_stage_2(None, [], StageOneRun.open(weights))
+    (said,) = caplog.messages
+    assert said.startswith("taken over from ")
+    assert said.endswith("run/config.yaml: model.name tests.helpers.tiny_task:network, model.n_classes 3")
+
+
+def test_the_recipe_of_stage_1_names_stage_2_s_file(weights: Path, tmp_path: Path) -> None:
+    assert config_of_stage_2(weights, tmp_path / "two", resume=False) is None
+    named = ONE.model_copy(update={"stage_2": "digits_stage"})
+    (tmp_path / "run" / "config.yaml").write_text(config_text(named))
+    found = config_of_stage_2(weights, tmp_path / "two", resume=False)
+    assert found is not None
+    assert found.name == "digits_stage_2.yaml"
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "config.yaml").touch()
+    assert config_of_stage_2(weights, tmp_path / "two", resume=True) == tmp_path / "two" / "config.yaml"
+    with pytest.raises(ConfigError, match=r"to be in a run of stage 1.*give a whole file by --config"):
+        config_of_stage_2(tmp_path / "net-4_3.ckpt", tmp_path / "new", resume=False)
+
+
+def test_a_larger_image_size_than_stage_1_s_is_refused_unless_it_is_allowed(weights: Path) -> None:
+    parent, larger = StageOneRun.open(weights), settings(data={"image_size": 288})
+    with pytest.raises(ConfigError, match=r"image_size is 288, but .*'data.image_size=224', or --allow-change data.im"):
+        parent.check_continued_by(larger)
+    parent.check_continued_by(larger, ["data.image_size"])
+    with pytest.raises(ConfigError, match=r"data.mean is"):
+        parent.check_continued_by(settings(data={"mean": [1, 2, 3]}), ["data.mean"])
 
 
 def test_a_rate_made_for_batches_of_another_size_is_warned_of(weights: Path, caplog: pytest.LogCaptureFixture) -> None:
     for options, steps, said in (({}, 3, False), ({}, 24, True), ({"rate": 0.2}, 24, False)):
-        build_cooldown_optimizer(read(weights, **options), NETWORK, steps, n_epochs=2)
+        build_cooldown_optimizer(read(weights, **options), StageOneRun.open(weights), NETWORK, steps, n_epochs=2)
         told = "stage 1 made 3 steps in an epoch, stage 2 makes 24, so that its rate is for batches of another size"
         assert (told in caplog.text) == said
         caplog.clear()
 
 
-def test_a_handover_is_the_same_after_it_was_shared(weights: Path) -> None:
-    found = read(weights)
-    assert share_handover(found, ALONE) == found
+class Second(Ranks):
+    """Rank 1 of two, which hears what rank 0 knows and can't read WEIGHTS."""
+
+    rank, group_size = 1, 2
+
+    def __init__(self, heard: bytes) -> None:
+        self.heard = heard
+
+    def run_on_rank_zero(self, work):
+        return None
+
+    def broadcast_bytes(self, content: bytes) -> bytes:
+        return self.heard
+
+
+def test_every_rank_knows_the_same_of_stage_1(weights: Path) -> None:
+    first = StageOneRun.open(weights)
+    second = StageOneRun.open(weights, Second(json.dumps(first.facts()).encode()))
+    weights.unlink()
+    assert second.facts() == first.facts()
+    assert second.last_rate() == first.last_rate()
+    assert plan_cooldown(CooldownConfig(), NETWORK, second) == plan_cooldown(CooldownConfig(), NETWORK, first)
 
 
 def test_the_configuration_wins_over_stage_1(weights: Path) -> None:
@@ -128,10 +188,10 @@ def test_the_loss_scale_goes_on_whether_or_not_an_average_begins(
     write_checkpoint(weights, read_checkpoint(weights) | {name: np.asarray(value) for name, value in state.items()})
     two = settings(loss_scale={"name": "dynamic"}, **ema)
     if searches:
-        basis = basis_for(NETWORK, 2)
-        step = build_search_step(two, SearchConfig(n_components=2), read(weights), NETWORK, basis, 3)
+        basis, two_d = basis_for(NETWORK, 2), SearchConfig(n_components=2)
+        step = build_search_step(two, two_d, read(weights), StageOneRun.open(weights), NETWORK, basis, 3)
     else:
-        step = build_cooldown_step(two, read(weights), NETWORK, 3)
+        step = build_cooldown_step(two, read(weights), StageOneRun.open(weights), NETWORK, 3)
     found = to_arrays([one for one in step.get_parameters() if one.name.startswith("loss_scale.")])
     assert found == state
 
@@ -140,7 +200,7 @@ def test_foreign_weights_with_optimizer_and_rate_begin_anew_and_say_so(weights: 
     shutil.copy(weights.parent / "checkpoint_pca" / weights.name, tmp_path / "foreign.ckpt")
     for path in (tmp_path / "foreign.ckpt", weights):  # momentum's state is no use to adamw
         found = read(path, **OWN)
-        assert (found.rate, found.updates, found.state) == (0.25, 0, None)
+        assert (found.rate, found.updates, found.continues) == (0.25, 0, False)
         assert "its state begins anew" in found.taken_from
 
 
@@ -176,3 +236,17 @@ def test_a_rate_that_is_used_up_is_refused(weights: Path) -> None:
         shutil.copy(weights, ended)
         with pytest.raises(ConfigError, match="rate was 0 by epoch 8, so nothing is left to cool down"):
             read(after_updates(ended, 8 * steps))
+
+
+def test_a_checkpoint_is_paired_with_the_snapshots_up_to_its_epoch(tmp_path: Path) -> None:
+    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").has_snapshots
+    (tmp_path / "checkpoint_pca").mkdir()
+    assert not StageOneRun.open(tmp_path / "net-2_5.ckpt").has_snapshots
+    series = CheckpointSeries(tmp_path / "checkpoint_pca", keep=9)
+    for epoch in range(1, 5):
+        series.append({"weight": np.full(3, epoch, np.float32)}, step=5 * epoch, epoch=epoch)
+    for name, steps in (("net-2_5.ckpt", [5, 10]), ("net-4_5.ckpt", [5, 10, 15, 20]), ("mine.ckpt", [5, 10, 15, 20])):
+        assert [entry.step for entry in StageOneRun.open(tmp_path / name).snapshots().entries] == steps
+    assert not StageOneRun.open(tmp_path / "net-0_5.ckpt").has_snapshots
+    with pytest.raises(SeriesError, match="checkpoint_pca has no snapshots up to epoch 0"):
+        StageOneRun.open(tmp_path / "net-0_5.ckpt").snapshots()

@@ -14,14 +14,12 @@ from dimred.data.image_folder import ImageFolder
 from dimred.data.image_tree import write_image_tree
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError, DataError, DimredError
-from dimred.stages.parent import check_same_task
+from dimred.stages.loss_and_metric import build_loss, build_scores, check_scores
+from dimred.stages.parent import StageOneRun
 from dimred.stages.task import (
     build_data,
-    build_loss,
     build_network,
-    build_scores,
     build_splits,
-    check_scores,
 )
 from tests.helpers import tiny_task
 from tests.helpers.tiny_regression import HERE, TASK
@@ -85,13 +83,13 @@ def test_stage_2_goes_on_with_the_loss_of_stage_1(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     two = StageTwoConfig.model_validate(TASK)
-    check_same_task(two, weights)  # stage 1's loss is not known
+    StageOneRun.open(weights).check_continued_by(two)  # stage 1's loss is not known
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(TASK | {"metric": None})))
-    check_same_task(two, weights)
+    StageOneRun.open(weights).check_continued_by(two)
     with pytest.raises(
         ConfigError, match=r"loss is null, cross entropy, but WEIGHTS .* trained with mindspore\.nn:MSE"
     ):
-        check_same_task(StageTwoConfig.model_validate(TASK | {"loss": None}), weights)
+        StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(TASK | {"loss": None}))
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,9 @@ def test_stage_2_goes_on_with_the_label_smoothing_and_the_normalisation_of_stage
     (tmp_path / "checkpoint_stage_1").mkdir()
     weights = tmp_path / "checkpoint_stage_1" / "network-1_4.ckpt"
     (tmp_path / "config.yaml").write_text(config_text(StageOneConfig.model_validate(tiny_task.TASK | trained)))
-    check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | trained), weights)
+    StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | trained))
     with pytest.raises(ConfigError) as refused:
-        check_same_task(StageTwoConfig.model_validate(tiny_task.TASK | typed), weights)
+        StageOneRun.open(weights).check_continued_by(StageTwoConfig.model_validate(tiny_task.TASK | typed))
     assert str(refused.value).startswith(value)
     assert str(refused.value).endswith(remedy)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dimred.checkpoints.checkpoint_io import write_checkpoint
-from dimred.checkpoints.layout import WeightLayout
+from dimred.checkpoints.layout import WeightLayout, vector_digest
 from dimred.checkpoints.series import CheckpointSeries
-from dimred.errors import SeriesError
+from dimred.errors import CheckpointError, ConfigError, SeriesError
 from dimred.subspace import fit
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
@@ -46,6 +46,37 @@ def test_a_small_variance_beside_a_large_mean_loses_nothing(tmp_path):
     _, components, exact = principal_components(snapshots, 3)
     assert np.allclose(basis.singular_values, exact[:3], rtol=1e-9)
     assert subspace_distance(basis.components, components) < 1e-6
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
+@pytest.mark.parametrize(("offset", "size"), [(1e6, 1e-2), (-3e7, 1.0), (1.0, 1e-9)])
+def test_float64_snapshots_are_centred_before_they_are_rounded(tmp_path, suffix, offset, size):
+    """Their differences are below what float32 resolves beside such a mean."""
+    rng = np.random.default_rng(5)
+    snapshots = offset + size * np.cumsum(rng.standard_normal((9, 70_000)), axis=0)
+    for number, vector in enumerate(snapshots):
+        write_checkpoint(tmp_path / f"n-{number}_1{suffix}", as_weights(vector))
+    layout = WeightLayout.from_weights(as_weights(snapshots[0]))
+    basis = fit_basis(tmp_path, 5, layout=layout)
+    _, components, values = principal_components(snapshots, 5)
+    rounding = np.finfo(float).eps * abs(offset) / size  # of the snapshots' own float64
+    assert np.allclose(basis.singular_values, values[:5], rtol=1e-9 + rounding)
+    assert subspace_distance(basis.components, components) < 1e-6 + 10 * rounding
+    assert [source.digest for source in basis.snapshots] == [vector_digest(vector) for vector in snapshots]
+
+
+def test_float64_beside_float32_and_beyond_its_range(tmp_path):
+    snapshots = random_walk(4, 300).astype(np.float64)
+    for number, vector in enumerate(snapshots):
+        weights = as_weights(vector)
+        write_checkpoint(tmp_path / f"n-{number}_1.ckpt", weights | {"fc": weights["fc"].astype(np.float32)})
+    _, components, _ = principal_components(snapshots, 2)
+    assert subspace_distance(fit_basis(tmp_path, 2).components, components) < 1e-6
+    weights = as_weights(snapshots[1])
+    weights["bn.gamma"][3] = 1e39
+    write_checkpoint(tmp_path / "n-1_1.ckpt", weights)
+    with pytest.raises(CheckpointError, match=r"n-1_1\.ckpt has a number that is not finite .*'bn\.gamma' \(entry 3\)"):
+        fit_basis(tmp_path, 2)
 
 
 def test_nearly_collinear_snapshots_are_repaired(tmp_path, monkeypatch):
@@ -123,6 +154,53 @@ def test_the_same_result_is_not_made_twice(walk, tmp_path, caplog):
     assert again.n_components == 3
     assert "nothing to do" in caplog.text
     assert [path.stat().st_mtime_ns for path in (out, out.with_suffix(".h5"))] == stamps
+
+
+@pytest.mark.parametrize("kind", ["pca", "snapshots"])
+def test_without_a_manifest_the_same_result_is_recognised_by_reading(tmp_path, caplog, kind):
+    caplog.set_level("INFO")
+    folder, out = tmp_path / "s", tmp_path / "pca_mat.npy"
+    folder.mkdir()
+    snapshots = random_walk(6, 300)
+    for number, vector in enumerate(snapshots):
+        write_checkpoint(folder / f"n-{number}_1.ckpt", as_weights(vector))
+    fit_basis(folder, 3, out=out, kind=kind)
+    before = {path: path.read_bytes() for path in tmp_path.glob("pca_mat*")}
+    for options in ({}, {"overwrite": True}, {"skip_bad": True}):
+        caplog.clear()
+        stamps = [path.stat().st_mtime_ns for path in before]
+        assert fit_basis(folder, 3, out=out, kind=kind, **options).n_components == 3
+        assert "nothing to do" in caplog.text
+        assert [path.stat().st_mtime_ns for path in before] == stamps
+    write_checkpoint(folder / "n-4_1.ckpt", as_weights(snapshots[4] + np.float32(0.1) * snapshots[0]))
+    for options in ({}, {"skip_bad": True}, {"n_components": 2}):
+        with pytest.raises(ConfigError, match="would be replaced"):
+            fit_basis(folder, **{"n_components": 3, "out": out, "kind": kind, **options})
+    assert {path: path.read_bytes() for path in tmp_path.glob("pca_mat*")} == before
+    fit_basis(folder, 3, out=out, kind=kind, overwrite=True)
+    assert out.read_bytes() != before[out]
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_the_same_result_is_recognised_although_a_bad_snapshot_is_met_on_the_way(tmp_path, caplog, has_manifest):
+    caplog.set_level("INFO")
+    snapshots = random_walk(6, 300)
+    series = write_series(tmp_path / "s", snapshots)
+    content = bytearray(series.paths[2].read_bytes())
+    content[-21:-17] = b"\0\0\xc0\x7f"  # NaN as the last weight, before the checksum
+    series.paths[2].write_bytes(content if has_manifest else content[:-17])
+    if not has_manifest:
+        (tmp_path / "s" / "manifest.json").unlink()
+    out = tmp_path / "pca_mat.npy"
+    fit_basis(tmp_path / "s", 3, out=out, skip_bad=True)
+    stamp = out.stat().st_mtime_ns
+    caplog.clear()
+    assert len(fit_basis(tmp_path / "s", 3, out=out, skip_bad=True).snapshots) == 5
+    assert "left out" in caplog.text
+    assert "nothing to do" in caplog.text
+    assert out.stat().st_mtime_ns == stamp
+    with pytest.raises(ConfigError, match="would be replaced"):
+        fit_basis(tmp_path / "s", 2, out=out, skip_bad=True)
 
 
 def centred_gram(snapshots):

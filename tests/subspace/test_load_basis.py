@@ -1,10 +1,11 @@
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 from dimred.checkpoints.layout import CHUNK, WeightLayout
-from dimred.errors import BasisMismatchError
+from dimred.errors import BasisMismatchError, CheckpointError, ConfigError
 from dimred.subspace.basis import load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.metadata import metadata_path
@@ -60,14 +61,14 @@ def test_another_network_is_refused_with_the_first_difference(pair, made, names,
     assert str(pair) in str(caught.value)
 
 
-def test_a_real_network_is_accepted_or_refused(tmp_path):
+def test_a_real_network_is_accepted_or_refused(tmp_path, caplog):
     nn = pytest.importorskip("mindspore.nn")
     network = nn.SequentialCell(nn.Dense(6, 5), nn.Dense(5, 2))
     layout = WeightLayout.from_network(network)
     path = tmp_path / "bare.npy"
     np.save(path, np.eye(3, layout.size, dtype=np.float32))
-    with pytest.warns(UserWarning, match=r"no bare\.h5 beside it"):
-        assert load_basis(path, network=network).n_weights == layout.size
+    assert load_basis(path, network=network).n_weights == layout.size
+    assert "no bare.h5 beside it" in caplog.text
     with pytest.raises(BasisMismatchError, match=r"has 47 columns; the network has 35 trainable weights"):
         load_basis(path, network=nn.Dense(6, 5))
 
@@ -137,12 +138,12 @@ def orthonormal(dtype, k=4, m=300):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_bare_matrix_from_elsewhere_works_with_a_warning(tmp_path, dtype, order):
+def test_a_bare_matrix_from_elsewhere_works_with_a_warning(tmp_path, dtype, order, caplog):
     rows = orthonormal(dtype)
     np.save(tmp_path / "a.npy", np.asarray(rows, order=order))
     layout = WeightLayout(("w",), ((300,),))
-    with pytest.warns(UserWarning, match=r"in this order.*can't be checked"):
-        basis = load_basis(tmp_path / "a.npy", layout=layout)
+    basis = load_basis(tmp_path / "a.npy", layout=layout)
+    assert re.fullmatch(r".*a\.npy has no a\.h5 .* in this order.*can't be checked\.", caplog.messages[0])
     assert basis.components.dtype == np.float32
     assert basis.components.flags.c_contiguous
     assert isinstance(basis.components, np.memmap)
@@ -151,12 +152,12 @@ def test_a_bare_matrix_from_elsewhere_works_with_a_warning(tmp_path, dtype, orde
     assert (basis.singular_values, basis.explained_variance, basis.explained_variance_ratio) == (None, None, None)
 
 
-def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path):
+def test_the_float64_matrix_of_mindspores_boost_module_works(tmp_path, caplog):
     base = pytest.importorskip("mindspore.boost.base")
     snapshots = random_walk(12, 2000)
     np.save(tmp_path / "pca_mat_temp.npy", base._compute_pca_mat(snapshots.astype(np.float64), 4, randomized=False))
-    with pytest.warns(UserWarning, match="can't be checked"):
-        theirs = load_basis(tmp_path / "pca_mat_temp.npy")
+    theirs = load_basis(tmp_path / "pca_mat_temp.npy")
+    assert "can't be checked" in caplog.text
     ours = fit_basis(write_series(tmp_path / "s", snapshots), 4)
     assert np.allclose(np.abs(theirs.components @ ours.components.T), np.eye(4), atol=1e-5)
 
@@ -196,3 +197,25 @@ def test_vectors_of_the_wrong_length_are_refused(made):
         made.project(np.ones(3))
     with pytest.raises(BasisMismatchError, match=r"coordinates has shape \(3,\).*\(4,\)"):
         made.back_project(np.ones(3))
+
+
+def test_a_basis_is_opened_by_either_file_and_describes_itself(tmp_path):
+    path = fit_basis(write_series(tmp_path / "s", random_walk(5, 2000)), 3, out=tmp_path / "pca_mat.npy").path
+    for given in (path, path.with_suffix(".h5"), str(path.with_suffix(".h5"))):
+        description = (
+            f"<SubspaceBasis: 3 directions of 2,000 weights, made from 5 snapshots, kind='pca', path='{path}'>"
+        )
+        assert repr(load_basis(given)) == description
+    np.save(tmp_path / "bare.npy", np.eye(2, 7, dtype=np.float32))
+    bare = repr(load_basis(tmp_path / "bare.npy"))
+    assert bare == f"<SubspaceBasis: 2 directions of 7 weights, path='{tmp_path / 'bare.npy'}'>"
+
+
+def test_errors_in_python_name_pythons_arguments(tmp_path):
+    series = write_series(tmp_path / "s", random_walk(5, 2000))
+    fit_basis(series, 3, out=tmp_path / "a.npy")
+    with pytest.raises(ConfigError, match="Give another out, or overwrite=True to replace it"):
+        fit_basis(series, 2, out=tmp_path / "a.npy")
+    series.paths[1].write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match="leave it out with skip_bad=True"):
+        fit_basis(series, 2, out=tmp_path / "b.npy")

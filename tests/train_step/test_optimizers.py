@@ -109,15 +109,26 @@ def test_a_cooldown_leaves_the_schedule_where_it_is_and_falls_to_nothing():
     np.testing.assert_allclose(cooled[70:], [rates[70], rates[70] / 2], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("norm", "size"), [(0.5, 1.0), (100.0, 1.0), (1.0, 0.0)])
-def test_clipping_is_its_twin(norm, size, pynative):
+@pytest.mark.parametrize(
+    ("norm", "size"), [(0.5, 1.0), (100.0, 1.0), (1.0, 0.0), (1.0, 1e20), (1.0, 1e38), (1e-31, 1e-30), (1e-12, 1e-13)]
+)
+def test_clipping_is_its_twin(norm, size, mode):
+    """The squares of 1e20 are too large for float32, those of 1e-30 too small."""
     rng = np.random.default_rng(1)
     gradients = [size * rng.standard_normal(shape) for shape in ((3, 2), (4,))]
     found, before = Clipping(norm)(tuple(Tensor(g.astype(np.float32)) for g in gradients))
     expected, length = clip(gradients, norm)
     assert float(before) == pytest.approx(length, rel=1e-5)
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.asnumpy(), other, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(one.asnumpy(), other, rtol=1e-5, atol=1e-7 * min(norm, 1.0))
+
+
+@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_is_clipped_to_nan_everywhere(entry, mode):
+    """So no finite part is applied as if it were a whole gradient, clipped or not."""
+    clipped, length = Clipping(1.0)((Tensor(np.array([entry, 1e6], np.float32)), Tensor(np.array([3.0], np.float32))))
+    assert not np.isfinite(length.asnumpy())
+    assert all(np.isnan(part.asnumpy()).all() for part in clipped)
 
 
 @given(finite=st.lists(st.booleans(), max_size=30), window=st.integers(1, 4), factor=st.sampled_from([2.0, 4.0]))
