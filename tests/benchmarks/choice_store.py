@@ -96,7 +96,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     yield Weights("last", 1.0, vector(full_checkpoints(run / STAGE_1_CHECKPOINTS)[at]))
     series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
     saved = Files(series.steps[-KEPT:], series.paths[-KEPT:])
-    averages = SnapshotAverages(saved, layout)
+    averages = SnapshotAverages.of_series(saved, layout)
     losses = dict[Window, float]()
 
     def average(window: Window) -> Weights:
@@ -112,7 +112,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     epochs = sorted(points)
     for epoch in epochs:
         yield Weights(f"epoch {epoch}", 1.0, vector(points[epoch]))
-    means = SnapshotAverages(Files(epochs, [points[epoch] for epoch in epochs]), layout)
+    means = SnapshotAverages.of_series(Files(epochs, [points[epoch] for epoch in epochs]), layout)
     for window in (one for one in uniform_windows(len(epochs)) if one.end == len(epochs) > one.first + 1):
         size = effective_size(window.coefficients(epochs))
         yield Weights(f"mean of epochs {epochs[window.first]} to {epochs[-1]}", size, means.of(window))
