@@ -7,8 +7,6 @@ from dimred.config.files import config_text as config_text
 from dimred.config.files import load_any_config as load_any_config
 from dimred.config.files import load_config as load_config
 from dimred.config.files import options_of_stage_2 as options_of_stage_2
-from dimred.config.parts import N_COMPONENTS as N_COMPONENTS
-from dimred.config.parts import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
 from dimred.config.parts import CooldownConfig as CooldownConfig
 from dimred.config.parts import DataConfig as DataConfig
 from dimred.config.parts import LossScaleConfig as LossScaleConfig
@@ -16,9 +14,11 @@ from dimred.config.parts import ModelConfig as ModelConfig
 from dimred.config.parts import OptimizerConfig as OptimizerConfig
 from dimred.config.parts import PrecisionConfig as PrecisionConfig
 from dimred.config.parts import ScheduleConfig as ScheduleConfig
-from dimred.config.parts import SearchConfig as SearchConfig
-from dimred.config.parts import SearchOptions as SearchOptions
 from dimred.config.parts import StopConfig as StopConfig
+from dimred.config.search import N_COMPONENTS as N_COMPONENTS
+from dimred.config.search import N_COMPONENTS_NAMES as N_COMPONENTS_NAMES
+from dimred.config.search import SearchConfig as SearchConfig
+from dimred.config.search import SearchOptions as SearchOptions
 from dimred.config.stages import StageConfig as StageConfig
 from dimred.config.stages import StageOneConfig as StageOneConfig
 from dimred.config.stages import StageTwoConfig as StageTwoConfig

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dimred.config.parts import N_COMPONENTS_NAMES
+from dimred.config.search import N_COMPONENTS_NAMES
 from dimred.config.stages import StageConfig, StageOneConfig, StageTwoConfig
 from dimred.errors import ConfigError
 

@@ -1,18 +1,15 @@
-"""The sections of a stage's configuration: network, data, the parts of a step, schedule, search, checkpoints."""
+"""The sections of a stage's configuration: network, data, the parts of a step, schedule, checkpoints."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
-from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dimred.config.base import (
     NO_DECAY_PATTERNS,
     Count,
     Epochs,
     Fraction,
-    NotNegative,
     OpenFraction,
     Own,
     Positive,
@@ -20,15 +17,10 @@ from dimred.config.base import (
     known_or_own,
 )
 
-N_COMPONENTS = 32  # directions to search in, unless a number is given
-
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
 _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
 _Level = Annotated[float, Field(ge=0, le=255)]
 _Spread = Annotated[float, Field(gt=0, le=255)]
-_Rates = Annotated[tuple[NotNegative, ...], Field(min_length=1)]
-N_COMPONENTS_NAMES = ("n_components", "n_component")  # the second is the published recipe's
-_N_COMPONENTS = AliasChoices(*N_COMPONENTS_NAMES)
 
 
 class ModelConfig(Strict):
@@ -211,55 +203,6 @@ class CooldownConfig(Strict):
     """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
     optimizer: OptimizerConfig | None = None
     """Replaces stage 1's optimizer, for WEIGHTS from elsewhere; null for stage 1's."""
-
-
-class SearchOptions(Strict):
-    """The options of ``SubspaceTrainStep``; the section ``search`` of stage 2 has these and more."""
-
-    rule: Literal["bfgs", "sgd"] = "bfgs"
-    """bfgs: a quasi-Newton direction and a line search; sgd: momentum in the subspace, no line search."""
-    n_components: Annotated[Count | None, Field(validation_alias=_N_COMPONENTS)] = None
-    """How many of the basis' leading directions to search in; all by default."""
-    rho: OpenFraction = 0.55
-    """Line search: factor by which the step shrinks from one trial to the next."""
-    sigma: OpenFraction = 0.4
-    """Line search: share of the expected decrease that a trial must reach."""
-    max_trials: Count = 10
-    """Line search: the most trials in a step; if all fail, the step makes no move inside the subspace."""
-    max_rejected_steps: Count = 100
-    """Steps in a row without an accepted trial, or with a cooldown without a finite gradient, that end the search."""
-    gamma: Fraction = 0.9
-    """Momentum of the step outside the subspace, unless an optimizer or a cooldown makes it."""
-    alpha: NotNegative = 0.001
-    """Size of the step outside the subspace, unless an optimizer or a cooldown makes it; 0 for none."""
-    learning_rate: Positive | _Rates | Callable[[int], float] = 0.1
-    """Learning rate of sgd: a number, a list with one for each accepted step (the last one stays), or a function of the
-    number of accepted steps so far."""
-    momentum: Fraction = 0.9
-    """Momentum of sgd."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _without_numpy(cls, value: Any) -> Any:
-        """Turn NumPy's numbers and arrays, and lists, into plain numbers and tuples."""
-        if isinstance(value, np.ndarray | np.generic):
-            value = value.tolist()
-        return tuple(value) if isinstance(value, list) else value
-
-
-class SearchConfig(SearchOptions):
-    """A search in the directions of stage 1's snapshots, by default with a quasi-Newton rule and a line search."""
-
-    n_components: Annotated[Count, Field(validation_alias=_N_COMPONENTS)] = N_COMPONENTS
-    """Number of leading directions to search in, and of those in a basis that is fitted for the search."""
-    basis: Literal["pca", "snapshots"] = "pca"
-    """The basis that is fitted if PCA_MAT is not given: principal directions, or the raw snapshots orthonormalised."""
-    split: Literal["train", "val"] = "train"
-    """The split whose batches give the gradients and the line search's losses."""
-    learning_rate: Positive = 0.1
-    """Learning rate of sgd."""
-    learning_rate_schedule: Literal["linear", "constant"] = "linear"
-    """How the rate of sgd changes: it falls linearly to 0 at the end, or is constant."""
 
 
 class CheckpointConfig(Strict):

@@ -21,16 +21,16 @@ from dimred.config.parts import (
     PrecisionConfig,
     ProfileConfig,
     ScheduleConfig,
-    SearchConfig,
     SnapshotConfig,
     StopConfig,
 )
+from dimred.config.search import SearchConfig
 from dimred.errors import ConfigError
 
 # Keys of metrics.jsonl and result.json, which a metric must not replace.
 _TAKEN = re.compile(
-    "average_of|basis|batches|checksum|cooldown|epochs?|grad_norm|gradients|kept|loss|loss_scale|metric|n_overflows|sources"
-    "|split|start|started_from|steps?|stopped|trials|warning|averaged_.*|(training_|evaluation_)?seconds"
+    "average_of|basis|batches|checksum|cooldown|epochs?|grad_norm|kept|loss|loss_scale|metric|n_(forward|backward|overflows)"
+    "|sources|split|start|started_from|steps?|stopped|trials|warning|averaged_.*|(training_|evaluation_)?seconds"
     r"|(start|average|kept)_(candidates|cost|seconds|\w*size)"
 )
 

@@ -178,7 +178,8 @@ def training_passes(result: Mapping[str, Any], n_epochs: int) -> float:
     """Return the cost of the first ``n_epochs`` of a stage 2, without choices; see ``passes_of``."""
     if result["basis"] is None:
         return float(n_epochs)
-    return float(n_epochs * (result["gradients"] + FORWARD * result["trials"]) / result["steps"])
+    passes = FORWARD * result["n_forward"] + (1 - FORWARD) * result["n_backward"]
+    return float(n_epochs * passes / result["steps"])
 
 
 def choosing_passes(result: Mapping[str, Any], *choices: str) -> float:

@@ -1,21 +1,14 @@
 """Rules that choose a direction in the subspace: BFGS, which estimates the inverse Hessian there, and momentum SGD.
 
 They compute with k and k x k numbers on the host in float64; k is a few dozen, so this takes microseconds.
-
-A rule has ``initial() -> state``, ``propose(state, subspace_grad) -> Proposal``, and ``follow``, which returns the
-state after an accepted step. States are immutable: a rejected step keeps the old one, so nothing has to be undone.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-# A pair is used if y's > 0.01 |y| |s|. One update multiplies H's largest eigenvalue by up to about 1 / 0.01^2, and a
-# noisy pair can come arbitrarily near to y's = 0. On a quadratic of condition number c, y's >= 2 |y| |s| / sqrt(c), so
-# no true pair is refused up to c = 40,000.
-_GUARD = 0.01
 _LARGEST_CONDITION = 1e12  # of H; float64 keeps it positive definite up to here
 _SMALLEST_NORM = 1e-150  # of s and y; their squares must not underflow
 
@@ -27,6 +20,8 @@ class Proposal(NamedTuple):
         direction: d_k, (k,) float64.
         slope: g_k' d_k.
         state: the rule's state, for ``follow`` once the step is accepted; discarded if it is not.
+        is_scaled: whether the direction's length says how far to go. That of a gradient alone says nothing, so a line
+            search can have to shorten it by any factor.
         curvature: y's of the pair that was considered; nan without one.
         pair_used: whether the pair changed the state.
         condition: condition number of the inverse Hessian; nan without one.
@@ -35,9 +30,32 @@ class Proposal(NamedTuple):
     direction: np.ndarray
     slope: float
     state: Any
+    is_scaled: bool = True
     curvature: float = math.nan
     pair_used: bool = False
     condition: float = math.nan
+
+
+class Direction(Protocol):
+    """A rule that chooses directions; ``SearchStep`` takes any object with these.
+
+    Its states are named tuples of arrays and numbers, and immutable: a rejected step keeps the old one, so that nothing
+    has to be undone.
+
+    Attributes:
+        n_components: k.
+    """
+
+    n_components: int
+
+    def initial(self) -> Any:
+        """Return the state before the first step."""
+
+    def propose(self, state: Any, subspace_grad: np.ndarray) -> Proposal:
+        """Propose a direction from the state after the last accepted step and g_k, (k,) float64."""
+
+    def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> Any:
+        """Return the state after a step that was accepted with t = ``step_size``."""
 
 
 class CurvatureState(NamedTuple):
@@ -47,11 +65,13 @@ class CurvatureState(NamedTuple):
         inverse_hessian: H, (k, k) float64, symmetric positive definite.
         step_diff: s, the last accepted step t d_k, (k,); None before the first.
         start_grad: g_k where that step began, (k,); None before the first.
+        n_pairs: number of pairs that H has taken.
     """
 
     inverse_hessian: np.ndarray
     step_diff: np.ndarray | None = None
     start_grad: np.ndarray | None = None
+    n_pairs: int = 0
 
 
 class InverseBFGS:
@@ -60,14 +80,21 @@ class InverseBFGS:
     H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's   (Nocedal & Wright, Numerical Optimization, equation 6.17)
 
     with s the last accepted step t d_k, and y the change of g_k from the batch of that step to the current one. A
-    pair after which the condition number of H would exceed 1e12 is ignored.
+    pair after which the condition number of H would exceed 1e12 is ignored. H begins as I, whose scale is arbitrary: a
+    direction is not scaled until H has taken a pair.
 
     Args:
         n_components: k.
+        initial_scaling: whether H = (y's / y'y) I before it takes its first pair (equation 6.20).
+        min_cosine: the guard: a pair is used if y's > min_cosine |y| |s|. One update multiplies H's largest eigenvalue
+            by up to about 1 / min_cosine^2, and a noisy pair can come arbitrarily near to y's = 0. On a quadratic of
+            condition number c, y's >= 2 |y| |s| / sqrt(c), so that 0.01 refuses no true pair up to c = 40,000.
     """
 
-    def __init__(self, n_components: int):
+    def __init__(self, n_components: int, initial_scaling: bool = False, min_cosine: float = 0.01):
         self.n_components = n_components
+        self.initial_scaling = initial_scaling
+        self.min_cosine = min_cosine
 
     def initial(self) -> CurvatureState:
         """Return H = I and no pair."""
@@ -80,22 +107,27 @@ class InverseBFGS:
             state: the state after the last accepted step.
             subspace_grad: g_k, (k,) float64.
         """
-        inverse_hessian, curvature, used = state.inverse_hessian, math.nan, False
+        curvature, used = math.nan, False
         if state.step_diff is not None and state.start_grad is not None:
             grad_diff = subspace_grad - state.start_grad
             curvature = float(grad_diff @ state.step_diff)
-            if _passes_guard(state.step_diff, grad_diff):
-                updated = bfgs_update(inverse_hessian, state.step_diff, grad_diff)
+            if cosine(state.step_diff, grad_diff) > self.min_cosine:
+                before = state.inverse_hessian
+                if self.initial_scaling and state.n_pairs == 0:
+                    before = initial_scale(state.step_diff, grad_diff) * before
+                updated = bfgs_update(before, state.step_diff, grad_diff)
                 used = condition_number(updated) <= _LARGEST_CONDITION
-                inverse_hessian = updated if used else inverse_hessian
-        direction = -inverse_hessian @ subspace_grad
+                if used:
+                    state = state._replace(inverse_hessian=updated, n_pairs=state.n_pairs + 1)
+        direction = -state.inverse_hessian @ subspace_grad
         return Proposal(
             direction=direction,
             slope=float(subspace_grad @ direction),
-            state=state._replace(inverse_hessian=inverse_hessian),
+            state=state,
+            is_scaled=state.n_pairs > 0,
             curvature=curvature,
             pair_used=used,
-            condition=condition_number(inverse_hessian),
+            condition=condition_number(state.inverse_hessian),
         )
 
     def follow(self, proposal: Proposal, subspace_grad: np.ndarray, step_size: float) -> CurvatureState:
@@ -104,12 +136,18 @@ class InverseBFGS:
         return state._replace(step_diff=step_size * proposal.direction, start_grad=subspace_grad)
 
 
-def _passes_guard(step_diff: np.ndarray, grad_diff: np.ndarray) -> bool:
-    """Return whether y's > 0.01 |y| |s|; False for a pair that is not finite, or too short to divide by its length."""
+def cosine(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
+    """Return y's / |y| |s|; -1 for a pair that is not finite, or too short to divide by its length."""
     grad_norm, step_norm = float(np.linalg.norm(grad_diff)), float(np.linalg.norm(step_diff))
     if not (_SMALLEST_NORM < grad_norm < math.inf and _SMALLEST_NORM < step_norm < math.inf):
-        return False
-    return float((grad_diff / grad_norm) @ (step_diff / step_norm)) > _GUARD
+        return -1.0
+    return float((grad_diff / grad_norm) @ (step_diff / step_norm))
+
+
+def initial_scale(step_diff: np.ndarray, grad_diff: np.ndarray) -> float:
+    """Return y's / y'y (equation 6.20), an estimate of an eigenvalue of the inverse Hessian."""
+    grad_norm = float(np.linalg.norm(grad_diff))
+    return float((grad_diff / grad_norm) @ step_diff) / grad_norm
 
 
 def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: np.ndarray) -> np.ndarray:
@@ -128,10 +166,10 @@ def bfgs_update(inverse_hessian: np.ndarray, step_diff: np.ndarray, grad_diff: n
     """
     step_norm, grad_norm = float(np.linalg.norm(step_diff)), float(np.linalg.norm(grad_diff))
     step, grad = step_diff / step_norm, grad_diff / grad_norm
-    cosine = float(grad @ step)
+    curvature = float(grad @ step)
     hessian_grad = inverse_hessian @ grad
-    factor = (step_norm / grad_norm + float(grad @ hessian_grad) / cosine) / cosine
-    mixed = np.outer(hessian_grad, step) / cosine
+    factor = (step_norm / grad_norm + float(grad @ hessian_grad) / curvature) / curvature
+    mixed = np.outer(hessian_grad, step) / curvature
     return inverse_hessian + factor * np.outer(step, step) - (mixed + mixed.T)
 
 

@@ -1,8 +1,29 @@
 """Line searches, which find the length of a step along a direction."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from itertools import count
+from typing import NamedTuple, Protocol
+
+
+class LineFunction(Protocol):
+    """The loss of a batch along a line, phi(t) = f(w + t d; B), as a line search sees it.
+
+    It counts what it is asked for, so that a search can spend what it likes. phi(0) and phi'(0) cost nothing.
+
+    Attributes:
+        is_scaled: whether the direction's length says how far to go, see ``Proposal``.
+    """
+
+    is_scaled: bool
+
+    def loss(self, step_size: float) -> float:
+        """Return phi(t), which takes a forward pass."""
+
+    def slope(self, step_size: float) -> float:
+        """Return phi'(t), which takes a forward and a backward pass; then phi(t) is known, too."""
+
+    def moves(self, step_size: float) -> bool:
+        """Return whether w + t d differs from w in the weights' precision."""
 
 
 class LineSearchResult(NamedTuple):
@@ -12,24 +33,30 @@ class LineSearchResult(NamedTuple):
         accepted: whether a trial was accepted.
         step_size: the accepted t, or 0.0 without one.
         loss: loss at the accepted trial; without one, the loss at t = 0.
-        n_trials: number of trial losses evaluated.
     """
 
     accepted: bool
     step_size: float
     loss: float
-    n_trials: int
+
+
+class LineSearch(Protocol):
+    """A line search; ``SearchStep`` takes any object with this method."""
+
+    def search(self, line: LineFunction) -> LineSearchResult:
+        """Look for a step size along a line."""
 
 
 class ArmijoBacktracking:
-    """A backtracking search: it accepts the first t = rho^j, j = 0, 1, ..., with f(w + t d) < f(w) + sigma t slope.
+    """A backtracking search: it accepts the first t = rho^j, j = 0, 1, ..., with phi(t) < phi(0) + sigma t phi'(0).
 
     Armijo (1966); Nocedal & Wright, Numerical Optimization, algorithm 3.1. A trial whose loss is not finite is
-    rejected; no trial is made unless the slope is finite and negative.
+    rejected; no trial is made unless the slope is finite and negative. Along a direction that is not scaled the number
+    of trials has no cap: they go on until the weights no longer change.
 
     Args:
         rho: factor by which a rejected step shrinks, 0 < rho < 1.
-        sigma: share of the slope that the decrease must reach, 0 < sigma < 1.
+        sigma: fraction of the slope that the decrease must reach, 0 < sigma < 1.
         max_trials: number of trials after which the search gives up, at least 1.
     """
 
@@ -38,22 +65,19 @@ class ArmijoBacktracking:
         self.sigma = sigma
         self.max_trials = max_trials
 
-    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Try t = 1, then smaller ones, until a trial is accepted.
-
-        Args:
-            loss_at: t -> f(w + t d; B), on the batch that gave ``loss``.
-            loss: f(w; B).
-            slope: directional derivative at t = 0; negative on a descent direction.
-        """
+    def search(self, line: LineFunction) -> LineSearchResult:
+        """Try t = 1, then smaller ones, until a trial is accepted."""
+        loss, slope = line.loss(0.0), line.slope(0.0)
         if not -math.inf < slope < 0:
-            return LineSearchResult(False, 0.0, loss, 0)
-        for trial in range(self.max_trials):
+            return LineSearchResult(False, 0.0, loss)
+        for trial in count():
             step_size = self.rho**trial
-            trial_loss = loss_at(step_size)
+            if trial >= self.max_trials and (line.is_scaled or not line.moves(step_size)):
+                break
+            trial_loss = line.loss(step_size)
             if math.isfinite(trial_loss) and trial_loss < loss + self.sigma * step_size * slope:
-                return LineSearchResult(True, step_size, trial_loss, trial + 1)
-        return LineSearchResult(False, 0.0, loss, self.max_trials)
+                return LineSearchResult(True, step_size, trial_loss)
+        return LineSearchResult(False, 0.0, loss)
 
 
 class FixedStep:
@@ -63,9 +87,9 @@ class FixedStep:
     either, so no later step could bring them back.
     """
 
-    def search(self, loss_at: Callable[[float], float], loss: float, slope: float) -> LineSearchResult:
-        """Take t = 1 if the loss there is finite; ignore ``slope``."""
-        trial_loss = loss_at(1.0)
+    def search(self, line: LineFunction) -> LineSearchResult:
+        """Take t = 1 if the loss there is finite."""
+        trial_loss = line.loss(1.0)
         if math.isfinite(trial_loss):
-            return LineSearchResult(True, 1.0, trial_loss, 1)
-        return LineSearchResult(False, 0.0, loss, 1)
+            return LineSearchResult(True, 1.0, trial_loss)
+        return LineSearchResult(False, 0.0, line.loss(0.0))

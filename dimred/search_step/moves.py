@@ -6,8 +6,10 @@ or not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
 
 from dimred.errors import ConfigError
@@ -33,6 +35,26 @@ class Line:
         self._weights.put((1.0, self._start), *step)
         self._step_size = step_size
 
+    def has_moved(self) -> bool:
+        """Return whether a weight differs from that at t = 0, by more than about 1e-22."""
+        return self._weights.squared_norm(self._weights.read() - self._start) > 0
+
+
+class MoveOutside(Protocol):
+    """A move outside the subspace; ``SearchStep`` takes any object with these.
+
+    Attributes:
+        optimizer: the optimizer that makes it; None without one. With one, each step is a training step, whatever the
+            line search finds.
+    """
+
+    optimizer: nn.Optimizer | None
+
+    def move(
+        self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None
+    ) -> tuple[Tensor | None, float]:
+        """Move the weights; see ``ResidualMomentum``."""
+
 
 class ResidualMomentum:
     """The published step outside the subspace: m <- gamma m + (g - P' g_k);  w <- w - alpha m.
@@ -43,6 +65,8 @@ class ResidualMomentum:
         gamma: momentum, 0 <= gamma < 1.
         alpha: step size, above 0.
     """
+
+    optimizer = None
 
     def __init__(self, gamma: float, alpha: float):
         self._gamma = gamma
@@ -85,13 +109,36 @@ class OptimizerOutside:
                 f"optimizer has {len(optimizer.parameters)} parameters, but the network has {len(trainable)} trainable "
                 "ones; make it from network.trainable_params()"
             )
+        self.optimizer = optimizer
         self._update = _OptimizerOnVector(optimizer, trainable)
 
-    def move(self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: None) -> tuple[None, float]:
+    def move(self, weights: Vectors, grad: Tensor, inside: Tensor, momentum: Tensor | None) -> tuple[None, float]:
         """Move the weights; see ``ResidualMomentum``. The optimizer has its own momenta."""
         before = weights.read()
         self._update(grad - inside)
         return None, math.sqrt(weights.squared_norm(weights.read() - before))
+
+
+class UnitRate(nn.Cell):
+    """A cell that stands where callbacks look for a step's optimizer, if the search applies its steps by itself.
+
+    It has an optimizer's attributes as callbacks read them: the rate 1, no parameters, and the number of steps.
+
+    Args:
+        n_steps: returns the number of steps so far.
+    """
+
+    def __init__(self, n_steps: Callable[[], int]):
+        super().__init__(auto_prefix=False)
+        self.parameters: tuple[Parameter, ...] = ()
+        self.dynamic_lr = False
+        self.learning_rate = Tensor(1.0, ms.float32)
+        self._n_steps = n_steps
+
+    @property
+    def global_step(self) -> Tensor:
+        """Return the number of steps so far, (1,) int32."""
+        return Tensor([self._n_steps()], ms.int32)
 
 
 class _OptimizerOnVector(nn.Cell):

@@ -1,11 +1,14 @@
-"""Compute loss and gradient of one batch at the current weights."""
+"""Compute loss and gradient of one batch: at the current weights, and along a line."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from mindspore import Parameter, Tensor, mutable, nn
 
+from dimred.search_step.direction import Proposal
+from dimred.search_step.moves import Line
 from dimred.train_step.gradient import BatchGradient, GroupGradient
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.vectors.weights import Vectors
@@ -33,6 +36,9 @@ class Objective:
         reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
         loss_scale, clipping: see ``SearchStep``; None if off.
+
+    Attributes:
+        n_forward, n_backward: passes over a whole batch so far; a gradient takes one of each.
     """
 
     def __init__(
@@ -51,19 +57,26 @@ class Objective:
         self._squared_norm = vectors.squared_norm
         self._clip = clipping
         self._reduce = reduce
+        self.n_forward = self.n_backward = 0
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
+        self.n_forward += 1
         loss = self._group.loss(inputs)
         if self._reduce is not None:
             (loss,) = self._reduce(loss)
         return float(loss.asnumpy())
 
+    def raw_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; BatchNorm's statistics move."""
+        self.n_forward += 1
+        self.n_backward += 1
+        loss, grad = self._group.loss_and_gradient(inputs)
+        return (loss, grad) if self._reduce is None else self._reduce(loss, grad)
+
     def gradient(self, inputs: Sequence[Tensor]) -> Evaluation:
         """Return f(w; B) and g, which is clipped if clipping is on; BatchNorm's statistics move."""
-        loss, grad = self._group.loss_and_gradient(inputs)
-        if self._reduce is not None:
-            loss, grad = self._reduce(loss, grad)
+        loss, grad = self.raw_gradient(inputs)
         square = self._squared_norm(grad)
         raw_norm = math.sqrt(square)
         if self._clip is not None:
@@ -71,3 +84,65 @@ class Objective:
             (grad,), norm = self._clip(mutable((grad,)))
             square, raw_norm = self._squared_norm(grad), float(norm.asnumpy())
         return Evaluation(loss, grad, square, raw_norm)
+
+
+class LineObjective:
+    """The loss of one batch along a line of weights; see ``LineFunction``.
+
+    phi'(t) = g_k(t)' d_k, with g_k(t) the subspace gradient at w + t d, without clipping. (phi'(0) is the proposal's
+    slope, of the clipped gradient; clipping shortens it and keeps its sign.)
+
+    Args:
+        line: w + t d.
+        proposal: the direction d_k in the subspace, and its slope at t = 0.
+        loss: phi(0).
+        reset: called before each pass; restores the untrained parameters, so that it sees those that the first one saw.
+        objective: loss and gradient of a batch.
+        inputs: the batch.
+        project: g -> g_k.
+
+    Attributes:
+        n_trials: step sizes at which the loss or the slope was computed.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        proposal: Proposal,
+        loss: float,
+        reset: Callable[[], object],
+        objective: Objective,
+        inputs: Sequence[Tensor],
+        project: Callable[[Tensor], np.ndarray],
+    ):
+        self.is_scaled = proposal.is_scaled
+        self.n_trials = 0
+        self._line, self._direction = line, proposal.direction
+        self._reset, self._objective, self._inputs, self._project = reset, objective, inputs, project
+        self._losses, self._slopes = {0.0: loss}, {0.0: proposal.slope}
+
+    def loss(self, step_size: float) -> float:
+        """Return phi(t), by a forward pass unless it is known."""
+        if step_size not in self._losses:
+            self._go_to(step_size)
+            self._losses[step_size] = self._objective.loss(self._inputs)
+        return self._losses[step_size]
+
+    def slope(self, step_size: float) -> float:
+        """Return phi'(t), by a forward and a backward pass unless it is known."""
+        if step_size not in self._slopes:
+            self._go_to(step_size)
+            loss, grad = self._objective.raw_gradient(self._inputs)
+            self._losses.setdefault(step_size, float(loss.asnumpy()))
+            self._slopes[step_size] = float(self._project(grad) @ self._direction)
+        return self._slopes[step_size]
+
+    def moves(self, step_size: float) -> bool:
+        """Return whether w + t d differs from w."""
+        self._line.move_to(step_size)
+        return self._line.has_moved()
+
+    def _go_to(self, step_size: float) -> None:
+        self.n_trials += step_size not in self._losses
+        self._line.move_to(step_size)
+        self._reset()

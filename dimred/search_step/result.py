@@ -1,4 +1,4 @@
-"""The results of a search step, and the state of the search between steps."""
+"""The results of a search step, and the memory of the search between steps."""
 
 import math
 import time
@@ -34,7 +34,8 @@ class SearchResult(NamedTuple):
         subspace_step: t d_k, (k,) float64; zeros if nothing was accepted.
         seconds: wall seconds of each part of the step, by the part's name.
         step_size: the accepted t; 0.0 if nothing was accepted.
-        n_trials: trial losses evaluated.
+        n_trials: step sizes tried.
+        n_forward, n_backward: passes over the batch that the step took, those of the gradient included.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
         curvature: y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.
@@ -54,6 +55,8 @@ class SearchResult(NamedTuple):
     seconds: dict[str, float]
     step_size: float = 0.0
     n_trials: int = 0
+    n_forward: int = 0
+    n_backward: int = 0
     slope: float = math.nan
     curvature: float = math.nan
     pair_used: bool = False
@@ -78,14 +81,13 @@ class SearchResult(NamedTuple):
         """Return whether a trial was accepted."""
         return self.outcome is Outcome.ACCEPTED
 
-
-def telemetry(found: SearchResult) -> dict[str, Any]:
-    """Turn a result into a record of ``metrics.jsonl``, with plain numbers and texts."""
-    return found._asdict() | {
-        "loss": float(found.loss.asnumpy()),
-        "outcome": found.outcome.value,
-        "subspace_step": found.subspace_step.tolist(),
-    }
+    def record(self) -> dict[str, Any]:
+        """Return a record of ``metrics.jsonl``, with plain numbers and texts."""
+        return self._asdict() | {
+            "loss": float(self.loss.asnumpy()),
+            "outcome": self.outcome.value,
+            "subspace_step": self.subspace_step.tolist(),
+        }
 
 
 def search_line(records: Sequence[dict[str, Any]]) -> str:
@@ -102,22 +104,23 @@ def search_line(records: Sequence[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the totals of a search's records: steps, accepted steps, trials, gradients, and distances moved."""
+    """Return the totals of a search's records: steps, accepted steps, trials, passes, and distances moved."""
     return {
         "steps": len(records),
         "accepted_steps": sum(record["outcome"] == "accepted" for record in records),
         "trials": sum(record["n_trials"] for record in records),
-        "gradients": len(records),
+        "n_forward": sum(record["n_forward"] for record in records),
+        "n_backward": sum(record["n_backward"] for record in records),
         "moved_inside": sum(record["moved_inside"] for record in records),
         "moved_outside": sum(record["moved_outside"] for record in records),
     }
 
 
-class SearchState(NamedTuple):
-    """The memory of the search between steps; a run resumed from it goes on as if it had not stopped.
+class SearchMemory(NamedTuple):
+    """What the search remembers between steps; a run resumed from it goes on as if it had not stopped.
 
     Attributes:
-        direction: state of the direction rule (for BFGS: H, and s and g_k of the last accepted step).
+        direction: state of the ``Direction`` (for BFGS: H, and s and g_k of the last accepted step).
         residual_momentum: m of ``ResidualMomentum``, Tensor (M,) float32; None before its first step, or without it.
         n_steps: steps taken, skipped ones included.
         n_rejected_in_a_row: steps since the last one that was accepted or, with an ``optimizer``, that was not skipped.
@@ -128,30 +131,30 @@ class SearchState(NamedTuple):
     n_steps: int = 0
     n_rejected_in_a_row: int = 0
 
-    def after(self, is_progress: bool, **changes: Any) -> "SearchState":
-        """Return the state after one more step, with the fields in ``changes`` replaced."""
+    def after(self, is_progress: bool, **changes: Any) -> "SearchMemory":
+        """Return the memory after one more step, with the fields in ``changes`` replaced."""
         in_a_row = 0 if is_progress else self.n_rejected_in_a_row + 1
         return self._replace(n_steps=self.n_steps + 1, n_rejected_in_a_row=in_a_row, **changes)
 
 
-def state_arrays(state: SearchState) -> dict[str, np.ndarray]:
-    """Turn the state into named arrays, for a file; fields that are None are left out."""
-    fields = state._asdict()
+def memory_arrays(memory: SearchMemory) -> dict[str, np.ndarray]:
+    """Turn the memory into named arrays, for a file; fields that are None are left out."""
+    fields = memory._asdict()
     fields |= {_DIRECTION + name: value for name, value in fields.pop("direction")._asdict().items()}
-    if state.residual_momentum is not None:
-        fields["residual_momentum"] = state.residual_momentum.asnumpy()
+    if memory.residual_momentum is not None:
+        fields["residual_momentum"] = memory.residual_momentum.asnumpy()
     return {name: np.array(value) for name, value in fields.items() if value is not None}
 
 
-def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> SearchState | None:
-    """Rebuild the state that ``state_arrays`` took apart, to the last bit.
+def memory_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchMemory) -> SearchMemory | None:
+    """Rebuild the memory that ``memory_arrays`` took apart, to the last bit.
 
     Args:
-        arrays: the arrays, by the names that ``state_arrays`` gave them.
-        like: a state of the same search, such as the one it begins with.
+        arrays: the arrays, by the names that ``memory_arrays`` gave them.
+        like: the memory of the same search, such as the one it begins with.
 
     Returns:
-        The state; None if the arrays belong to a different direction rule or a different k.
+        The memory; None if the arrays belong to a different direction rule or a different k.
     """
     own = {name.removeprefix(_DIRECTION): arrays[name] for name in arrays if name.startswith(_DIRECTION)}
     first = {name: np.shape(value) for name, value in like.direction._asdict().items() if value is not None}
@@ -162,7 +165,7 @@ def state_from_arrays(arrays: Mapping[str, np.ndarray], like: SearchState) -> Se
     fields["direction"] = like.direction._make(_as_before(own.get(name)) for name in like.direction._fields)
     if fields["residual_momentum"] is not None:
         fields["residual_momentum"] = Tensor(fields["residual_momentum"])
-    return SearchState(**fields)
+    return SearchMemory(**fields)
 
 
 def _as_before(value: np.ndarray | None) -> Any:

@@ -5,26 +5,37 @@ and vectors between them. ``tests/benchmarks/test_search_step.py`` compares its 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from dimred.distributed.ranks import ALONE, Ranks
-from dimred.errors import NothingAcceptedError, SearchError
-from dimred.search_step.direction import InverseBFGS, ProjectedSGD
+from dimred.errors import ConfigError, NothingAcceptedError, SearchError
+from dimred.search_step.direction import Direction
 from dimred.search_step.dropout import make_replayable
-from dimred.search_step.line_search import ArmijoBacktracking, FixedStep
-from dimred.search_step.moves import Line, OptimizerOutside, ResidualMomentum
-from dimred.search_step.objective import Objective
-from dimred.search_step.result import Clock, Outcome, SearchResult, SearchState
+from dimred.search_step.line_search import LineSearch
+from dimred.search_step.moves import Line, MoveOutside, UnitRate
+from dimred.search_step.objective import LineObjective, Objective
+from dimred.search_step.result import (
+    Clock,
+    Outcome,
+    SearchMemory,
+    SearchResult,
+    memory_arrays,
+    memory_from_arrays,
+)
+from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
+from dimred.train_step.protocol import parameters_to_save
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.projection import make_projection
 from dimred.vectors.weights import make_copies, make_vectors
 
 _SAME_LOSS_TOLERANCE = 1e-4
+_SEARCH = "search:"  # prefix of the memory's arrays in a state
 
 
 class SearchStep(nn.Cell):
@@ -40,16 +51,17 @@ class SearchStep(nn.Cell):
         w <- w + t d - alpha m
 
     (Li et al., Low Dimensional Trajectory Hypothesis is True: DNNs can be Trained in Tiny Subspaces, 2022, algorithm 2;
-    mindspore.boost's dim_reduce for the residual momentum.) With an ``optimizer``, such as a cooldown's, the last two
-    lines are replaced by its step, from w + t d on the gradient g - P' g_k.
+    mindspore.boost's dim_reduce for the residual momentum.) This is the step with ``InverseBFGS``,
+    ``ArmijoBacktracking`` and ``ResidualMomentum``. With ``OptimizerOutside``, such as for a cooldown, the last two
+    lines are replaced by the optimizer's step, from w + t d on the gradient g - P' g_k.
 
     If no trial is accepted, t = 0, and H, g_prev and s_prev stay as they were. Trials change neither BatchNorm
     statistics nor any other untrained parameter. An accepted step leaves exactly the statistics of one ordinary
-    training step, a rejected one those from before it. A step with an ``optimizer`` is a training step whatever the
+    training step, a rejected one those from before it. A step with an optimizer is a training step whatever the
     line search finds: statistics and EMA follow it, and it does not count as rejected, because a cooldown that ended
     early would stop at a high rate. If the loss or gradient is not finite, the step is skipped and changes nothing, not
-    even the optimizer's state. With ``alpha=0`` and no ``optimizer``, no ``bfgs`` step raises its batch's loss; a
-    step outside the subspace follows the line search and can raise it.
+    even the optimizer's state. Without a step outside the subspace, no backtracking step raises its batch's loss; a
+    step outside follows the line search and can raise it.
 
     The step works in graph mode and PyNative. Call it, or hand it to ``mindspore.train.Model`` with its callbacks (but
     not in sink mode, as the search loop runs on the host). It replaces every dropout cell of the network, in place,
@@ -59,13 +71,11 @@ class SearchStep(nn.Cell):
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         components: P, orthonormal rows (k, M) float32 over the network's trainable weights in their order.
-        rule: ``bfgs`` with Armijo's line search, or ``sgd`` with a fixed step.
-        rho, sigma, max_trials: see ``ArmijoBacktracking``.
+        direction: chooses the direction in the subspace, such as ``InverseBFGS`` or ``ProjectedSGD``.
+        line_search: chooses how far to go along it, such as ``ArmijoBacktracking`` or ``FixedStep``.
+        outside: makes the step outside the subspace, such as ``ResidualMomentum`` or ``OptimizerOutside``; None for
+            no such step.
         max_rejected_steps: number of rejected steps in a row after which the search gives up.
-        gamma, alpha: see ``ResidualMomentum``; with ``alpha=0`` there is no step outside the subspace.
-        learning_rate, momentum: see ``ProjectedSGD``.
-        optimizer: makes the step outside the subspace in place of ``gamma`` and ``alpha``, with a learning rate and
-            schedule of its own; an optimizer of the network's trainable parameters.
         micro_batch_size: rows of a micro-batch. The gradient and every loss of the search are means over the whole
             batch, computed in parts of this many rows; None takes the batch whole.
         ranks: the ranks of a data-parallel job, each of which calls the step with its own part of the batch and holds a
@@ -76,6 +86,9 @@ class SearchStep(nn.Cell):
         clipping: ``Clipping``, which clips the gradient g before it is used.
         ema: ``EMA`` of the network, updated after each training step.
 
+    Attributes:
+        memory: ``SearchMemory``, what the search remembers from step to step.
+
     Inputs:
         the inputs of ``network``.
 
@@ -83,51 +96,41 @@ class SearchStep(nn.Cell):
         SearchResult; its first field is the loss, Tensor () float32.
 
     Raises:
-        ConfigError: the optimizer's parameters are not exactly the trainable ones, or not float32; or
-            ``micro_batch_size`` is below 1. The first step also raises it if the loss is not one number.
+        ConfigError: ``micro_batch_size`` is below 1. The first step also raises it if the loss is not one number.
         NothingAcceptedError: the last ``max_rejected_steps`` steps were rejected; the next one raises it before it
             changes anything.
         SearchError: the network draws random numbers that can't be repeated; the first step raises it.
     """
 
+    ballot: ClassVar[None] = None  # a step reads the device midway, so the ranks agree before each one instead
+    reads_each_step: ClassVar[bool] = True
+
     def __init__(
         self,
         network: nn.Cell,
         components: np.ndarray,
+        direction: Direction,
+        line_search: LineSearch,
+        outside: MoveOutside | None = None,
         *,
-        rule: str,
-        rho: float,
-        sigma: float,
-        max_trials: int,
-        max_rejected_steps: int,
-        gamma: float,
-        alpha: float,
-        learning_rate: float | Sequence[float] | Callable[[int], float],
-        momentum: float,
-        optimizer: nn.Optimizer | None = None,
+        max_rejected_steps: int = 100,
         micro_batch_size: int | None = None,
         ranks: Ranks = ALONE,
         loss_scale: StaticLossScale | None = None,
         clipping: nn.Cell | None = None,
-        ema: nn.Cell | None = None,
+        ema: EMA | None = None,
     ):
         super().__init__(auto_prefix=False)
         trainable = network.trainable_params()
-        self.direction_rule: InverseBFGS | ProjectedSGD = InverseBFGS(len(components))
-        self.line_search: ArmijoBacktracking | FixedStep = ArmijoBacktracking(rho, sigma, max_trials)
-        if rule == "sgd":
-            self.direction_rule = ProjectedSGD(len(components), learning_rate, momentum)
-            self.line_search = FixedStep()
+        self.direction = direction
+        self.line_search = line_search
+        self._outside = outside
         self._max_rejected_steps = max_rejected_steps
-        self._outside: Any = None
-        if optimizer is not None:
-            self._outside = OptimizerOutside(optimizer, trainable)
-        elif alpha > 0:
-            self._outside = ResidualMomentum(gamma, alpha)
         self.network = network
         self.loss_scale = loss_scale
-        self.optimizer = optimizer
-        self.ballot = None  # a step reads the device midway, so the ranks agree before each one instead
+        optimizer = None if outside is None else outside.optimizer
+        self._moves_by_optimizer = optimizer is not None
+        self.optimizer = UnitRate(lambda: self.memory.n_steps) if optimizer is None else optimizer
         self.ema = ema
         self._draw_dropout_masks, self._ranks = make_replayable(network), ranks
         trained = {id(parameter) for parameter in trainable}
@@ -138,8 +141,29 @@ class SearchStep(nn.Cell):
             network, trainable, self._weights, ranks.mean(), micro_batch_size, self._draw_masks, loss_scale, clipping
         )
         self._forward_is_checked = False
-        self.state = SearchState(self.direction_rule.initial())
+        self.memory = SearchMemory(direction.initial())
         self._mode = TrainingMode(self, network)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return every parameter but the learning rates, and the memory of the search, by name."""
+        memory = {_SEARCH + name: value for name, value in memory_arrays(self.memory).items()}
+        return to_arrays(parameters_to_save(self)) | memory
+
+    def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
+        """Restore the parameters and the memory of the search from the arrays of ``state``; see ``Step``.
+
+        Raises:
+            ConfigError: they are from a search with another direction rule or another k.
+        """
+        own = {name.removeprefix(_SEARCH): value for name, value in arrays.items() if name.startswith(_SEARCH)}
+        memory = memory_from_arrays(own, self.memory)
+        if memory is None:
+            raise ConfigError(
+                "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
+                "leave them, or begin in a new folder"
+            )
+        from_arrays(parameters_to_save(self), arrays, source)
+        self.memory = memory
 
     def __call__(self, *inputs: Tensor) -> SearchResult:
         self._mode.ensure()
@@ -149,7 +173,7 @@ class SearchStep(nn.Cell):
         """Take one step; see the class."""
         self._give_up_after_too_many()
         clock = Clock()
-        before = self._untrained.save()
+        before, passes = self._untrained.save(), (self._objective.n_forward, self._objective.n_backward)
         here = self._objective.gradient(inputs)
         subspace_grad = self._subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
@@ -163,25 +187,26 @@ class SearchStep(nn.Cell):
             scale["n_overflows"] = int(self.loss_scale.n_overflows)
         if not all_finite:
             self._untrained.restore(before)
-            self.state = self.state.after(is_progress=False)
+            self.memory = self.memory.after(is_progress=False)
             nothing = np.zeros(len(subspace_grad))
-            return SearchResult(here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, **scale)
+            return SearchResult(
+                here.loss, loss, Outcome.NON_FINITE_GRADIENT, nothing, clock.laps, n_forward=1, n_backward=1, **scale
+            )
         after = self._untrained.save()
         self._check_forward(inputs, before, loss)
 
-        proposal = self.direction_rule.propose(self.state.direction, subspace_grad)
+        proposal = self.direction.propose(self.memory.direction, subspace_grad)
         wanted = [proposal.direction] if self._outside is None else [proposal.direction, subspace_grad]
         direction, *inside = self._subspace.back_project(*wanted)
         line = Line(self._weights, direction)
         clock.lap("direction")
 
-        def loss_at(step_size: float) -> float:
-            line.move_to(step_size)
-            self._untrained.restore(before)
-            return self._objective.loss(inputs)
-
+        along = LineObjective(
+            line, proposal, loss, lambda: self._untrained.restore(before), self._objective, inputs,
+            self._subspace.project,
+        )  # fmt: skip
         try:
-            found = self.line_search.search(loss_at, loss, proposal.slope)
+            found = self.line_search.search(along)
             clock.lap("trials")
             line.move_to(found.step_size)
         except BaseException:
@@ -189,17 +214,17 @@ class SearchStep(nn.Cell):
             self._untrained.restore(before)
             raise
 
-        is_training = found.accepted or self.optimizer is not None
+        is_training = found.accepted or self._moves_by_optimizer
         self._untrained.restore(after if is_training else before)
-        momentum, moved_outside = self.state.residual_momentum, 0.0
+        momentum, moved_outside = self.memory.residual_momentum, 0.0
         if self._outside is not None:
             momentum, moved_outside = self._outside.move(self._weights, here.grad, inside[0], momentum)
-        direction_state = self.state.direction
+        direction_state = self.memory.direction
         if found.accepted:
-            direction_state = self.direction_rule.follow(proposal, subspace_grad, found.step_size)
+            direction_state = self.direction.follow(proposal, subspace_grad, found.step_size)
         if is_training and self.ema is not None:
             self.ema()
-        self.state = self.state.after(is_training, direction=direction_state, residual_momentum=momentum)
+        self.memory = self.memory.after(is_training, direction=direction_state, residual_momentum=momentum)
         clock.lap("commit")
         return SearchResult(
             loss=here.loss,
@@ -208,7 +233,9 @@ class SearchStep(nn.Cell):
             subspace_step=found.step_size * proposal.direction,
             seconds=clock.laps,
             step_size=found.step_size,
-            n_trials=found.n_trials,
+            n_trials=along.n_trials,
+            n_forward=self._objective.n_forward - passes[0],
+            n_backward=self._objective.n_backward - passes[1],
             slope=proposal.slope,
             curvature=proposal.curvature,
             pair_used=proposal.pair_used,
@@ -222,14 +249,14 @@ class SearchStep(nn.Cell):
 
     def _draw_masks(self, micro_batch: int) -> None:
         """Draw the dropout masks for a micro-batch of this rank; they are the same in all forward passes of a step."""
-        self._draw_dropout_masks(self.state.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
+        self._draw_dropout_masks(self.memory.n_steps, micro_batch * self._ranks.group_size + self._ranks.rank)
 
     def _give_up_after_too_many(self) -> None:
-        if self.state.n_rejected_in_a_row >= self._max_rejected_steps:
+        if self.memory.n_rejected_in_a_row >= self._max_rejected_steps:
             raise NothingAcceptedError(
-                f"no step was accepted {self.state.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
+                f"no step was accepted {self.memory.n_rejected_in_a_row} times in a row (max_rejected_steps). The "
                 "start may already be a minimum in this subspace, the batches too small or noisy, or the loss not "
-                "finite: try a larger batch, more trials (max_trials), or a smaller sigma"
+                "finite: try a larger batch, more trials (max_trials), a smaller sigma, or initial_scaling"
             )
 
     def _check_forward(self, inputs: Sequence[Tensor], before: Sequence[Any], loss: float) -> None:

@@ -8,13 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
-from mindspore import nn
-
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Intent, Ranks
 from dimred.errors import DataError, StoppedError
 from dimred.launch.channel import COMPUTING, READING, StageBar, tell_alive, tell_position
 from dimred.launch.signals import StopSignals
+from dimred.train_step.protocol import Result, Step
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class Observer:
     def after_launch(self) -> None:
         """Count a step that was handed to the device; its results may not be read yet."""
 
-    def after_step(self, result: Any, place: Place) -> str | None:
+    def after_step(self, result: Result, place: Place) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
 
         It is called up to ``read_every`` steps later, when the host waits for the device anyway.
@@ -86,7 +85,7 @@ class EpochLoop:
 
     Attributes:
         name: shown by the progress bar.
-        step: the cell that is called with each batch.
+        step: called with each batch.
         images: the split that is trained on; its batches are the same for the same seed and order.
         seed: determines the order of the batches.
         n_epochs: the last epoch.
@@ -98,7 +97,7 @@ class EpochLoop:
     """
 
     name: str
-    step: nn.Cell
+    step: Step
     images: Batches
     _: KW_ONLY
     seed: int
@@ -134,10 +133,9 @@ class EpochLoop:
         make = partial(self.images.training_epoch, self.seed, order)
         batches = read_batches(make, place.done, at_skipped=tell_alive)
         batch: Any = ()
-        fault, launched = None, list[Any]()  # what the steps returned that are not read yet
+        fault, launched = None, list[Result]()  # what the steps returned that are not read yet
         started = time.perf_counter() - place.seconds
         ballot = None  # a failing rank repeats its last batch, so before the first step all agree that each has one
-        self.step.set_train(True)
         with self.signals.held():
             while place.done < per_epoch:
                 step = place.n_steps(per_epoch) + len(launched) + 1
@@ -169,13 +167,14 @@ class EpochLoop:
 
     def _is_read_due(self, done: int, observer: Observer) -> bool:
         """Return whether the host waits for the device after that step of an epoch, the same on all ranks."""
-        return done % self.read_every == 0 or self._is_save_due(done) or observer.reads_after(done)
+        is_due = done % self.read_every == 0 or self._is_save_due(done)
+        return is_due or self.step.reads_each_step or observer.reads_after(done)
 
     def _is_save_due(self, done: int) -> bool:
         every = self.save_every_steps
         return done == self.images.steps_per_epoch or (every is not None and done % every == 0)
 
-    def _read(self, launched: list[Any], place: Place, started: float, observer: Observer, bar: StageBar) -> bool:
+    def _read(self, launched: list[Result], place: Place, started: float, observer: Observer, bar: StageBar) -> bool:
         """Count and record the steps that were made, and save if that is due; return whether all steps were made."""
         n_made, ballot = len(launched), self.step.ballot
         if ballot is not None:

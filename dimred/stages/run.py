@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import nn
 
 from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.data.batches import Batches
@@ -24,8 +24,9 @@ from dimred.stages.records import MetricsLog
 from dimred.stages.run_folder import Session
 from dimred.stages.states import RunState
 from dimred.train_step.network_state import moving_statistics
-from dimred.train_step.optimizers import is_rate, last_rate, weights_to_use
-from dimred.vectors.parameters import from_arrays, preserved, to_arrays
+from dimred.train_step.optimizers import last_rate, weights_to_use
+from dimred.train_step.protocol import Result, Step
+from dimred.vectors.parameters import preserved
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class StageRun(Observer):
     session: Session
     settings: StageOneConfig | StageTwoConfig
     network: nn.Cell
-    step: nn.Cell
+    step: Step
     images: Mapping[str, Batches]
     scores: Scores
 
@@ -120,7 +121,7 @@ class StageRun(Observer):
             raise ConfigError(
                 f"epochs is {self.n_epochs}, but the run has {did} {place.epoch}; --set epochs to that or more"
             )
-        from_arrays(parameters_to_save(self.step), found.arrays, str(found.path))
+        self.step.restore(found.arrays, str(found.path))
         _log.info(f"going on after step {place.done} of epoch {place.epoch}, from {found.path}")
         self.metrics_length = found.progress["metrics"]
         self.last = found.progress["last"]
@@ -131,27 +132,27 @@ class StageRun(Observer):
         """Count the step for the profiler."""
         self.session.profiler.after_step()
 
-    def after_step(self, result: Any, place: Place) -> str | None:
+    def after_step(self, result: Result, place: Place) -> str | None:
         """Check the loss for divergence."""
         self._result = result
         self.divergence.see(float(result.loss), self.n_steps)
         return None
 
     def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Note the last step, average BatchNorm's statistics over the ranks, and return every parameter by name."""
+        """Note the last step, average BatchNorm's statistics over the ranks, and return the step's state."""
         if self._result is not None:
             self.last = self.last_step(self._result)
         self.ranks.all_reduce_mean(self.statistics)
-        return to_arrays(parameters_to_save(self.step))
+        return self.step.state()
 
-    def last_step(self, result: Any) -> dict[str, Any]:
+    def last_step(self, result: Result) -> dict[str, Any]:
         """Return a step's loss, a mean over the ranks, and what clipping and loss scale report if they are on."""
-        parts: dict[str, float] = {}
+        record, parts = result.record(), list[str]()
         if self.settings.clipping.norm is not None:
-            parts["grad_norm"] = float(result.grad_norm)
+            parts += ["grad_norm"]
         if self.settings.loss_scale.name != "none":
-            parts |= {"loss_scale": float(result.loss_scale), "n_overflows": int(result.n_overflows)}
-        return {"loss": float(result.loss), "parts": parts}
+            parts += ["loss_scale", "n_overflows"]
+        return {"loss": record["loss"], "parts": {part: record[part] for part in parts}}
 
     def save_state(self, place: Place, arrays: dict[str, np.ndarray], **more: Any) -> None:
         """Save a state, on rank 0; ``more`` are plain JSON values in addition to those of every run."""
@@ -197,8 +198,8 @@ class StageRun(Observer):
         loss, text = self.last["loss"], self.measured_text(1)
         shown = loss_text(loss)
         parts = [f"epoch {place.epoch}/{self.n_epochs}", f"step {self.per_epoch}", f"loss {shown}"]
-        if self.step.optimizer is not None:
-            parts.append(f"lr {last_rate(self.step.optimizer):.3g}")
+        if (rate := last_rate(self.step.optimizer)) is not None:
+            parts.append(f"lr {rate:.3g}")
         if text:
             parts.append(f"{self.settings.data.eval_split} {text}")
         _log.info(f"epoch: {place.epoch} step: {self.per_epoch} loss is {'nan' if loss is None else loss}")
@@ -238,8 +239,3 @@ class StageRun(Observer):
 def loss_text(loss: float | None) -> str:
     """Format the loss of a record; "nan" if it is None, which stands for a loss that was not finite."""
     return "nan" if loss is None else f"{loss:.4f}"
-
-
-def parameters_to_save(step: nn.Cell) -> list[Parameter]:
-    """Return every parameter of a step but the learning rates, which are made again from the configuration."""
-    return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

@@ -18,14 +18,7 @@ from dimred.evaluation.averages import shared
 from dimred.evaluation.scores import Scores
 from dimred.io.metrics_file import metric_text, read_metrics
 from dimred.io.run_names import BASIS, STATES
-from dimred.search_step.result import (
-    SearchResult,
-    search_line,
-    state_arrays,
-    state_from_arrays,
-    telemetry,
-    totals,
-)
+from dimred.search_step.result import search_line, totals
 from dimred.search_step.step import SearchStep
 from dimred.stages.checks import snapshots_until
 from dimred.stages.loop import Place
@@ -33,15 +26,13 @@ from dimred.stages.parent import Handover
 from dimred.stages.run import loss_text
 from dimred.stages.run_folder import Session
 from dimred.stages.stage_2 import Finish
-from dimred.stages.states import RunState
 from dimred.stages.subspace_train_step import build_search_step
 from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.subspace.fit import fit_basis
 from dimred.subspace.spectrum import check_enough
+from dimred.train_step.protocol import Result
 
 _log = logging.getLogger(__name__)
-
-_SEARCH = "search:"  # prefix of the search's own arrays in a state
 
 
 @dataclass(eq=False)
@@ -61,22 +52,6 @@ class SearchRun(Finish):
         super().__post_init__()
         self.records: list[dict[str, Any]] = []
         self.session.identity["PCA_MAT"] = self.basis.digest
-
-    def take_up(self, found: RunState) -> None:
-        """Restore what stage 2 has measured and chosen, and the state of the search.
-
-        Raises:
-            ConfigError: the metric has changed, or the state belongs to a search of a different rule or size.
-        """
-        super().take_up(found)
-        own = {name.removeprefix(_SEARCH): value for name, value in found.arrays.items() if name.startswith(_SEARCH)}
-        state = state_from_arrays(own, self.step.state)
-        if state is None:
-            raise ConfigError(
-                "search.rule and search.n_components can't change on the way, because H or the momentum would not fit; "
-                "leave them, or begin in a new folder"
-            )
-        self.step.state = state
 
     def put_start(self, snapshots: CheckpointSeries | None) -> None:
         """Set the network to the weights that stage 2 begins with; with ``start: mean``, to the mean of the basis."""
@@ -106,25 +81,16 @@ class SearchRun(Finish):
                 self.last = self.last_step(self._result)
                 self.after_epoch(self.place)
 
-    def reads_after(self, done: int) -> bool:
-        """Return True: a search reads its numbers within each step."""
-        return True
-
-    def after_step(self, result: SearchResult, place: Place) -> str:
+    def after_step(self, result: Result, place: Place) -> str:
         """Record the step, without a check for divergence, because a step that is not finite changes nothing."""
         self._result = result
-        self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **telemetry(result)))
+        self.records.append(self.metrics.write(epoch=place.epoch, step=len(self.records) + 1, **result.record()))
         value = [self.result[f"{self.metric}_start"], *self.result[f"{self.metric}_by_epoch"].values()][-1]
         return f"loss {loss_text(self.records[-1]['loss_after'])}, {self.metric} {metric_text(self.metric, value, 1)}"
 
-    def last_step(self, result: SearchResult) -> dict[str, Any]:
+    def last_step(self, result: Result) -> dict[str, Any]:
         """Return the loss after the step's line search."""
         return {"loss": self.records[-1]["loss_after"], "parts": {}}
-
-    def arrays_to_save(self) -> dict[str, np.ndarray]:
-        """Return every parameter by name, and the memory of the search."""
-        own = {_SEARCH + name: value for name, value in state_arrays(self.step.state).items()}
-        return super().arrays_to_save() | own
 
     def write_epoch(self, place: Place, evaluation_seconds: float) -> None:
         """Log what the search did in the epoch; its steps are recorded already."""
@@ -132,7 +98,7 @@ class SearchRun(Finish):
 
     def totals(self) -> dict[str, Any]:
         """Return the totals of the search, and a summary of its basis."""
-        return totals(self.records) | {"basis": self.basis.in_short(self.step.direction_rule.n_components)}
+        return totals(self.records) | {"basis": self.basis.in_short(self.step.direction.n_components)}
 
 
 def find_basis(

@@ -17,13 +17,14 @@ from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.stages.early_stop import AveragedStop
 from dimred.stages.loop import Place
-from dimred.stages.run import StageRun, parameters_to_save
+from dimred.stages.run import StageRun
 from dimred.stages.states import FullCheckpoints, check_finite
 from dimred.train_step.network_state import moving_statistics
 from dimred.train_step.optimizers import UPDATES, weights_to_use
+from dimred.train_step.protocol import Result
 from dimred.train_step.schedule_free import ScheduleFree
-from dimred.train_step.step import StepResult, TrainStep
-from dimred.vectors.parameters import from_arrays, preserved, to_arrays
+from dimred.train_step.step import TrainStep
+from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Training(StageRun):
         elif first is not None:
             arrays, epoch = first
             self._check_begin(arrays, epoch)
-            from_arrays(parameters_to_save(self.step), arrays, "--from")
+            self.step.restore(arrays, "--from")
             self.place = Place(epoch + 1)
 
     def _check_begin(self, arrays: Mapping[str, np.ndarray], epoch: int) -> None:
@@ -136,7 +137,7 @@ class Training(StageRun):
         """Return whether a snapshot is due after that step of the epoch."""
         return done in self._snapshot_steps()
 
-    def after_step(self, result: StepResult, place: Place) -> None:
+    def after_step(self, result: Result, place: Place) -> None:
         """Check the loss for divergence, and take a snapshot if one is due."""
         super().after_step(result, place)
         if place.done in self._snapshot_steps():

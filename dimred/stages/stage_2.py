@@ -23,9 +23,10 @@ from dimred.stages.candidates import Points, put_file
 from dimred.stages.loop import Place
 from dimred.stages.parent import Handover
 from dimred.stages.records import finite
-from dimred.stages.run import StageRun, parameters_to_save
+from dimred.stages.run import StageRun
 from dimred.stages.states import RunState
 from dimred.train_step.optimizers import state_parameters
+from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import preserved, to_arrays
 
 _log = logging.getLogger(__name__)
@@ -148,8 +149,7 @@ class Finish(StageRun):
 
     def _parameters(self) -> list[Parameter]:
         """Return the network's parameters, and those of the step's parts: the EMA and the loss scale."""
-        others = [] if self.step.optimizer is None else state_parameters(self.step.optimizer)
-        known = {id(parameter) for parameter in others}
+        known = {id(parameter) for parameter in state_parameters(self.step.optimizer)}
         return [parameter for parameter in parameters_to_save(self.step) if id(parameter) not in known]
 
     def run(self) -> None:

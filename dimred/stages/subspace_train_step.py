@@ -10,6 +10,9 @@ from dimred.checkpoints.layout import WeightLayout
 from dimred.config import SearchConfig, SearchOptions, StageTwoConfig
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
+from dimred.search_step.direction import Direction, InverseBFGS, ProjectedSGD
+from dimred.search_step.line_search import ArmijoBacktracking, FixedStep, LineSearch
+from dimred.search_step.moves import MoveOutside, OptimizerOutside, ResidualMomentum
 from dimred.search_step.step import SearchStep
 from dimred.stages.parent import Handover, build_cooldown_optimizer, take_over_parts
 from dimred.stages.steps import build_parts
@@ -18,27 +21,38 @@ from dimred.subspace.basis import SubspaceBasis, load_basis
 from dimred.train_step.parts import Parts, make_parts
 from dimred.train_step.schedule import make_rates
 
-_PARTS = ("optimizer", "micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
+_PARTS = ("micro_batch_size", "ranks", "loss_scale", "clipping", "ema")
 
 
 class SubspaceTrainStep(SearchStep):
-    """A training step that searches in the subspace of a basis: a ``SearchStep`` with checked options and defaults.
+    """A training step that searches in the subspace of a basis: a ``SearchStep`` made from checked options.
 
-    Called with the inputs of ``network``, it returns a ``SearchResult``; see ``SearchStep`` for the errors of a call.
+    The rule ``bfgs`` is ``InverseBFGS`` with ``ArmijoBacktracking``, and ``sgd`` is ``ProjectedSGD`` with
+    ``FixedStep``; give ``SearchStep`` a direction or a line search of your own. Called with the inputs of ``network``,
+    the step returns a ``SearchResult``; see ``SearchStep`` for the errors of a call.
 
     Args:
         network: network and loss in one cell; returns the scalar mean loss of a batch.
         basis: a ``SubspaceBasis`` of the network's trainable weights, or the path of one.
-        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, learning_rate, momentum, max_rejected_steps,
-            see ``SearchOptions``; the parts loss_scale, clipping, ema, see ``make_parts``; and optimizer,
+        optimizer: an optimizer of the network's trainable parameters, which makes the step outside the subspace in
+            place of ``gamma`` and ``alpha``, with a learning rate and schedule of its own.
+        options: rule, n_components, rho, gamma, alpha, sigma, max_trials, initial_scaling, learning_rate, momentum,
+            max_rejected_steps, see ``SearchOptions``; the parts loss_scale, clipping, ema, see ``make_parts``; and
             micro_batch_size, ranks, see ``SearchStep``.
 
     Raises:
-        ConfigError: an option is unknown, outside its range, or does not go with the others.
+        ConfigError: an option is unknown, outside its range, or does not go with the others; or the optimizer's
+            parameters are not exactly the trainable ones, or not float32.
         BasisMismatchError: the basis does not fit the network's trainable weights.
     """
 
-    def __init__(self, network: nn.Cell, basis: SubspaceBasis | str | os.PathLike[str], **options: Any):
+    def __init__(
+        self,
+        network: nn.Cell,
+        basis: SubspaceBasis | str | os.PathLike[str],
+        optimizer: nn.Optimizer | None = None,
+        **options: Any,
+    ):
         parts = {name: options.pop(name) for name in _PARTS if name in options}
         checked = SearchOptions.checked(options, exact=True, other_keys=_PARTS)
         taken = (parts.get(name) for name in Parts._fields)
@@ -54,7 +68,25 @@ class SubspaceTrainStep(SearchStep):
         if n_components is not None and n_components > k:
             raise ConfigError(f"n_components is {n_components}; the basis has {k}, so 1 to {k} are allowed")
         rows = np.ascontiguousarray(basis.components[:n_components], dtype=np.float32)  # a view wherever it can be
-        super().__init__(network, rows, **checked.model_dump(exclude={"n_components"}), **parts)
+        direction, line_search = build_rule(checked, len(rows))
+        outside = build_outside(checked, network, optimizer)
+        parts["max_rejected_steps"] = checked.max_rejected_steps
+        super().__init__(network, rows, direction, line_search, outside, **parts)
+
+
+def build_rule(options: SearchOptions, n_components: int) -> tuple[Direction, LineSearch]:
+    """Build the direction and the line search that ``rule`` stands for."""
+    if options.rule == "sgd":
+        return ProjectedSGD(n_components, options.learning_rate, options.momentum), FixedStep()
+    direction = InverseBFGS(n_components, options.initial_scaling)
+    return direction, ArmijoBacktracking(options.rho, options.sigma, options.max_trials)
+
+
+def build_outside(options: SearchOptions, network: nn.Cell, optimizer: nn.Optimizer | None) -> MoveOutside | None:
+    """Build the step outside the subspace; None if there is none."""
+    if optimizer is not None:
+        return OptimizerOutside(optimizer, network.trainable_params())
+    return ResidualMomentum(options.gamma, options.alpha) if options.alpha > 0 else None
 
 
 def build_search_step(

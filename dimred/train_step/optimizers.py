@@ -147,7 +147,7 @@ def is_rate(parameter: Parameter) -> bool:
     return re.fullmatch("learning_rate(_group_[0-9]+)?", parameter.name) is not None
 
 
-def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[None]:
+def weights_to_use(optimizer: nn.Cell | None) -> AbstractContextManager[None]:
     """Put the weights to evaluate and keep into the network inside the block.
 
     For ``ScheduleFree`` they are its averaged point; for other optimizers, the network already has them.
@@ -155,7 +155,7 @@ def weights_to_use(optimizer: nn.Optimizer | None) -> AbstractContextManager[Non
     return optimizer.in_place() if isinstance(optimizer, ScheduleFree) else nullcontext()
 
 
-def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
+def state_parameters(optimizer: nn.Cell) -> list[Parameter]:
     """Return an optimizer's state, such as momenta and the count of updates, without weights and rates."""
     weights = {id(weight) for weight in optimizer.parameters}
     return [
@@ -163,8 +163,14 @@ def state_parameters(optimizer: nn.Optimizer) -> list[Parameter]:
     ]
 
 
-def last_rate(optimizer: nn.Optimizer) -> float:
-    """Return the rate of the latest update of an optimizer, in its first group; before any, the first rate."""
-    rates = next(filter(is_rate, optimizer.get_parameters())).asnumpy().reshape(-1)
+def last_rate(optimizer: nn.Cell) -> float | None:
+    """Return the rate of the latest update of an optimizer, in its first group; before any, the first rate.
+
+    Return None for a cell without rates, which stands in an optimizer's place.
+    """
+    rate = next(filter(is_rate, optimizer.get_parameters()), None)
+    if rate is None:
+        return None
+    rates = rate.asnumpy().reshape(-1)
     n_updates = int(optimizer.global_step.asnumpy().item()) if len(rates) > 1 else 1
     return float(rates[min(max(n_updates, 1), len(rates)) - 1])

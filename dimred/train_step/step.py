@@ -1,9 +1,11 @@
 """Make one ordinary training step, from the gradient to the moving average."""
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, amp, nn, ops
 
 from dimred.distributed.in_step import Ballot
@@ -12,6 +14,8 @@ from dimred.train_step.loss_scale import StaticLossScale
 from dimred.train_step.network_state import TrainingMode
 from dimred.train_step.optimizers import check_optimizer
 from dimred.train_step.parts import make_parts
+from dimred.train_step.protocol import parameters_to_save
+from dimred.vectors.parameters import from_arrays, to_arrays
 from dimred.vectors.weights import GraphCopies, Unflatten, make_vectors
 
 
@@ -35,6 +39,10 @@ class StepResult(NamedTuple):
     def __repr__(self) -> str:
         """Describe the step in one line."""
         return f"StepResult(loss {float(self.loss):.4g}, {'applied' if bool(self.applied) else 'dropped'})"
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields as plain numbers; this waits for the device."""
+        return {name: value.asnumpy().item() for name, value in self._asdict().items()}
 
 
 class TrainStep(nn.Cell):
@@ -70,6 +78,8 @@ class TrainStep(nn.Cell):
             float32; ``micro_batch_size`` is below 1; or a part can't be used, see ``make_parts``. The first step also
             raises it, before it changes anything, if the loss is not one number.
     """
+
+    reads_each_step: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -116,6 +126,14 @@ class TrainStep(nn.Cell):
     def ema(self) -> nn.Cell | None:
         """Return the moving average of the network; None without one."""
         return self.finish.ema
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return every parameter but the learning rates, by name."""
+        return to_arrays(parameters_to_save(self))
+
+    def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
+        """Restore the parameters from the arrays of ``state``; see ``Step``."""
+        from_arrays(parameters_to_save(self), arrays, source)
 
     def __call__(self, *inputs: Tensor) -> StepResult:
         self._mode.ensure()

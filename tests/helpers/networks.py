@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from dimred.search_step.line_search import LineFunction, LineSearchResult
 from dimred.subspace.basis import SubspaceBasis as PlainBasis
 
 
@@ -29,6 +30,18 @@ class Shortened:
         found = self.rule.propose(state, subspace_grad)
         factor = min(1.0, self.longest / float(np.linalg.norm(found.direction)))
         return found._replace(direction=factor * found.direction, slope=factor * found.slope)
+
+
+class RejectAll:
+    """A line search that tries t = 1, 1/2, 1/4, ... and accepts none of them."""
+
+    def __init__(self, n_trials: int):
+        self.n_trials = n_trials
+
+    def search(self, line: LineFunction) -> LineSearchResult:
+        for trial in range(self.n_trials):
+            line.loss(0.5**trial)
+        return LineSearchResult(False, 0.0, line.loss(0.0))
 
 
 def weight_vector(network: nn.Cell) -> np.ndarray:

@@ -57,7 +57,8 @@ def write_run(folder: Path, epochs: int, per_epoch: int, first_epoch: int) -> Ru
         "start_cost": {"measured": 2, "forward_passes": 0.9}, "kept_cost": {"measured": 2, "forward_passes": 0.9},
         "start_seconds": 1.2, "training_seconds": 4.0, "cooldown": None, "metric": "accuracy", "kept_seconds": 1.2,
         "epochs": 1, "accuracy_start": 0.6, "accuracy_by_epoch": {"1": 0.65},
-        "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2, "trials": 4, "gradients": 2,
+        "accuracy": 0.65, "accuracy_reestimated": 0.7, "steps": 2, "accepted_steps": 2,
+        "trials": 4, "n_forward": 6, "n_backward": 2,
         "sources": {name: str(path) for name, path in sources.items()},
         "basis": {"n_snapshots": len(series), "n_components": 2, "n_weights": N_WEIGHTS, "explained_variance": 0.9},
     }  # fmt: skip

@@ -13,7 +13,6 @@ from dimred.config import StageOneConfig, StageTwoConfig
 from dimred.distributed.ranks import ALONE
 from dimred.evaluation.scores import CLASSIFICATION
 from dimred.stages.parent import build_cooldown_step, read_handover
-from dimred.stages.run import parameters_to_save
 from dimred.stages.run_folder import open_session
 from dimred.stages.search import SearchRun
 from dimred.stages.stage_1 import Training
@@ -23,6 +22,7 @@ from dimred.stages.steps import build_train_step
 from dimred.stages.subspace_train_step import build_search_step
 from dimred.stages.task import build_data, build_network
 from dimred.subspace.basis import load_basis
+from dimred.train_step.protocol import parameters_to_save
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 Run = Callable[[Path, bool], object]  # the folder, and whether to resume
@@ -72,7 +72,7 @@ def stage_2_run(
         step = build_cooldown_step(settings, handover, network, per_epoch)
     else:
         step = build_search_step(settings, search, handover, network, basis, per_epoch)
-    begin, first = to_arrays(step.get_parameters()) | start, getattr(step, "state", None)
+    begin, first = to_arrays(step.get_parameters()) | start, getattr(step, "memory", None)
 
     def run(out: Path, resume: bool) -> None:
         from_arrays(step.get_parameters(), begin, "the beginning")  # the rates too
@@ -81,7 +81,7 @@ def stage_2_run(
             if search is None:
                 finish = Finish(*common)
             else:
-                step.state, finish = first, SearchRun(*common, basis)
+                step.memory, finish = first, SearchRun(*common, basis)
             if not finish.restore([*allowed]):
                 finish.put_start(CheckpointSeries.open(weights.parent / "checkpoint_pca"))
             finish.run()

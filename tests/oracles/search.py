@@ -1,11 +1,12 @@
 """A plain NumPy twin of the search in the subspace, in float64, written from the equations and not from the code.
 
 Equations: spec.md section 2, steps 1 to 6; Nocedal & Wright, Numerical Optimization (2nd edition), 3.4 (Armijo), 6.17
-(inverse BFGS); Li et al. (2022), P-SGD. With a cooldown, line 6 is an optimizer's step on g - P' g_k, from w + t d;
-``tests.oracles.train_step`` has the optimizers' own equations.
+(inverse BFGS), 6.20 (its first H); Li et al. (2022), P-SGD. With a cooldown, line 6 is an optimizer's step on
+g - P' g_k, from w + t d; ``tests.oracles.train_step`` has the optimizers' own equations.
 """
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Twin:
     alpha: float = 0.001
     sigma: float = 0.4
     max_trials: int = 10
+    initial_scaling: bool = False
     rule: str = "bfgs"
     max_step: float = np.inf  # no option of the cell, see tests/search_step/test_against_twin.py
     learning_rate: Any = 0.1
@@ -47,6 +49,7 @@ class Twin:
     m: Any = 0.0
     velocity: Any = 0.0
     n_accepted: int = 0
+    n_pairs: int = 0
 
     def __post_init__(self):
         self.components = self.components.astype(np.float64)
@@ -66,9 +69,10 @@ class Twin:
             d_k = d_k * self.max_step / length
         d = p.T @ d_k
         slope = g_k @ d_k
-        t, n_trials = self._backtrack(w, d, loss, slope, batch) if self.rule == "bfgs" else (1.0, 1)  # 4
+        is_capped = self.n_pairs + used > 0
+        t, n_trials = self._backtrack(w, d, loss, slope, batch, is_capped) if self.rule == "bfgs" else (1.0, 1)  # 4
         if t:  # 5
-            self.h, self.velocity = h, velocity
+            self.h, self.velocity, self.n_pairs = h, velocity, self.n_pairs + used
             self.pair_start = (g_k, t * d_k)
             self.n_accepted += 1
         if self.optimizer is None:
@@ -93,12 +97,16 @@ class Twin:
         y = g_k - g_start
         if cosine(s, y) <= self.guard:
             return self.h, False
-        return bfgs_inverse(self.h, s, y), True
+        h = self.h
+        if self.initial_scaling and self.n_pairs == 0:
+            h = (y @ s) / (y @ y) * np.eye(len(s))  # 6.20
+        return bfgs_inverse(h, s, y), True
 
-    def _backtrack(self, w, d, loss, slope, batch):
-        for j in range(self.max_trials):
+    def _backtrack(self, w, d, loss, slope, batch, is_capped):
+        for j in count():
             t = self.rho**j
+            if j >= self.max_trials and (is_capped or np.array_equal((w + t * d).astype("f4"), w.astype("f4"))):
+                return 0.0, j
             trial, _ = self.function(w + t * d, batch)
             if np.isfinite(trial) and trial < loss + self.sigma * t * slope:
                 return t, j + 1
-        return 0.0, self.max_trials

@@ -34,6 +34,7 @@ CASES = {
     "as_published": {},
     "alpha_0": {"alpha": 0.0},
     "other_constants": {"rho": 0.3, "sigma": 0.1, "gamma": 0.5, "alpha": 0.01},
+    "initial_scaling": {"initial_scaling": True},
     "few_trials": {"max_trials": 2, "sigma": 0.5},
     "projected_sgd": {"rule": "sgd", "learning_rate": 0.2, "momentum": 0.8},
     "scheduled_sgd": {"rule": "sgd", "learning_rate": [0.3, 0.2, 0.1, 0.05], "alpha": 0.0},
@@ -97,10 +98,10 @@ def test_quadratic(case):
     step, twin, outcomes = follow(quadratic_case, CASES[case])
     if twin.rule == "bfgs":
         atol = TOLERANCE * np.abs(twin.h).max()
-        np.testing.assert_allclose(step.state.direction.inverse_hessian, twin.h, rtol=0, atol=atol)
+        np.testing.assert_allclose(step.memory.direction.inverse_hessian, twin.h, rtol=0, atol=atol)
         assert sum(found.pair_used for found in outcomes) > 5
     if twin.alpha:
-        np.testing.assert_allclose(step.state.residual_momentum.asnumpy(), twin.m, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(step.memory.residual_momentum.asnumpy(), twin.m, rtol=0, atol=1e-4)
     # Without rejected trials, rejected steps and refused pairs the comparison would show little.
     if case == "as_published":
         assert {found.n_trials > 1 for found in outcomes} == {True, False}
@@ -118,7 +119,7 @@ def run_free(problem, case):
     """Run cell and twin from the same start, each on its own from there."""
     pair = Pair(problem, CASES[case])
     step, twin, start = pair.step, pair.twin, pair.twin.weights
-    step.direction_rule, twin.max_step = Shortened(step.direction_rule, LONGEST), LONGEST
+    step.direction, twin.max_step = Shortened(step.direction, LONGEST), LONGEST
     assert sum(1 for _ in pair.steps()) == N_STEPS
     distance = np.linalg.norm(twin.weights - start)
     assert distance > 1, "too short a way to show anything"

@@ -10,13 +10,21 @@ from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.train_step.ema import EMA
 from dimred.train_step.optimizers import make_optimizer, state_parameters
 from dimred.train_step.schedule import with_cooldown
-from tests.helpers.networks import BatchNormNet, Shortened, TanhMLP, basis_for, image_batch, mlp_function, weight_vector
+from tests.helpers.networks import (
+    BatchNormNet,
+    RejectAll,
+    Shortened,
+    TanhMLP,
+    basis_for,
+    image_batch,
+    mlp_function,
+    weight_vector,
+)
 from tests.helpers.problems import batches, changed, tensors, values
 from tests.oracles.search import Twin
 from tests.oracles.train_step import Optimizer
 
 RATES = with_cooldown(np.full(3, 0.1), 2, 8, "sqrt")
-REJECT_ALL = {"sigma": 1 - 1e-9, "max_trials": 1}
 
 
 def continued(network: nn.Cell, n_components: int, name: str = "momentum", **options) -> SubspaceTrainStep:
@@ -36,7 +44,7 @@ def test_the_step_is_its_twin(name: str) -> None:
     )  # fmt: skip
     optimizer = make_optimizer(name, weights, RATES, weight_decay=0.01, no_decay=["*bias"])
     step = SubspaceTrainStep(network, basis, optimizer=optimizer)
-    step.direction_rule = Shortened(step.direction_rule, 0.05)
+    step.direction = Shortened(step.direction, 0.05)
     outside, start = 0.0, twin.weights
     for batch in batches(len(RATES), rows=64):
         expected, found = twin.step(tuple(part.astype(np.float64) for part in batch)), step(*tensors(batch))
@@ -66,14 +74,15 @@ def test_a_gradient_that_is_not_finite_leaves_the_optimizer_alone() -> None:
 def test_a_step_without_an_accepted_trial_is_a_training_step_all_the_same() -> None:
     network = BatchNormNet()
     ema = EMA(network, 0.5)
-    step = continued(network, 6, max_rejected_steps=2, ema=ema, **REJECT_ALL)
+    step = continued(network, 6, max_rejected_steps=2, ema=ema)
+    step.line_search = RejectAll(1)
     before = values(step)
     found = [step(*image_batch(number)) for number in range(4)]
     assert {result.outcome for result in found} == {Outcome.NO_DECREASE}
     assert all(result.moved_outside > 0 for result in found)
     assert {"norm.moving_mean", "ema.updates", "global_step"} <= changed(before, values(step))
     assert int(ema.n_updates.asnumpy()) == 4
-    assert step.state.n_rejected_in_a_row == 0
+    assert step.memory.n_rejected_in_a_row == 0
 
 
 def test_an_optimizer_in_another_order_gets_each_gradient_where_it_belongs() -> None:

@@ -9,7 +9,7 @@ from dimred.train_step.clipping import Clipping
 from dimred.train_step.ema import EMA
 from dimred.train_step.loss_scale import DynamicLossScale, StaticLossScale
 from dimred.train_step.precision import with_precision
-from tests.helpers.networks import TanhMLP, basis_for, mlp_function, weight_vector
+from tests.helpers.networks import RejectAll, TanhMLP, basis_for, mlp_function, weight_vector
 from tests.helpers.problems import batches, tensors
 from tests.oracles.search import Twin
 
@@ -63,7 +63,7 @@ def test_the_average_moves_with_accepted_steps_only():
     average = weight_vector(network)
     for number, batch in enumerate(BATCHES):
         if number == 3:
-            step.line_search.sigma = 1e6  # no trial is accepted from here on
+            step.line_search = RejectAll(2)
         accepted = step(*tensors(batch)).accepted
         assert accepted == (number < 3)
         average = 0.5 * average + 0.5 * weight_vector(network) if accepted else average

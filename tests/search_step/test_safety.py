@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
-from dimred.errors import NothingAcceptedError, SearchError
+from dimred.errors import ConfigError, NothingAcceptedError, SearchError
 from dimred.search_step.line_search import LineSearchResult
-from dimred.search_step.result import Outcome, search_line, state_arrays, state_from_arrays, telemetry
+from dimred.search_step.result import Outcome, memory_arrays, search_line
 from dimred.stages.subspace_train_step import SubspaceTrainStep
 from dimred.vectors.parameters import from_arrays, to_arrays
 from tests.helpers.networks import (
     BatchNormNet,
     PlainBasis,
     Quadratic,
+    RejectAll,
     basis_for,
     image_batch,
     quadratic_matrix,
@@ -22,9 +23,6 @@ from tests.helpers.networks import (
     state_bytes,
     weight_vector,
 )
-
-# A convex loss falls by less than t |slope|, so that no trial is accepted.
-REJECT_ALL = {"sigma": 1 - 1e-9, "max_trials": 3}
 
 
 def quadratic(k: int = 6, **options) -> tuple[Quadratic, SubspaceTrainStep]:
@@ -99,26 +97,27 @@ def test_a_wholly_rejected_step_changes_nothing(mode):
     network = BatchNormNet()
     step = SubspaceTrainStep(network, basis_for(network, 8), alpha=0.0)
     assert step(*image_batch(0)).accepted
-    before, memory = state_bytes(network), step.state
-    step.line_search.sigma, step.line_search.max_trials = 1e6, 4  # no trial can reach this
+    before, memory = state_bytes(network), step.memory
+    step.line_search = RejectAll(4)
     found = step(*image_batch(1))
     assert found.outcome is Outcome.NO_DECREASE
     assert (found.step_size, found.n_trials, found.moved_inside, found.accepted) == (0.0, 4, 0.0, False)
     assert found.loss_after == float(found.loss.asnumpy())
     assert state_bytes(network) == before
-    assert step.state.direction is memory.direction
-    assert (step.state.n_steps, step.state.n_rejected_in_a_row) == (2, 1)
+    assert step.memory.direction is memory.direction
+    assert (step.memory.n_steps, step.memory.n_rejected_in_a_row) == (2, 1)
     np.testing.assert_array_equal(found.subspace_step, np.zeros(8))
 
 
 def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason():
-    network, step = quadratic(alpha=0.01, gamma=0.0, max_rejected_steps=3, **REJECT_ALL)
-    memory, components = step.state.direction, basis_for(network, 6).components
+    network, step = quadratic(alpha=0.01, gamma=0.0, max_rejected_steps=3)
+    step.line_search = RejectAll(3)
+    memory, components = step.memory.direction, basis_for(network, 6).components
     for number in range(3):
         before = weight_vector(network)
         found = step(linear(number))
         assert not found.accepted
-        assert step.state.direction is memory
+        assert step.memory.direction is memory
         moved = weight_vector(network) - before
         assert np.linalg.norm(moved) == pytest.approx(found.moved_outside, rel=1e-4)
         assert np.linalg.norm(moved) > 1e-3
@@ -127,7 +126,7 @@ def test_rejected_steps_move_outside_only_keep_the_state_and_end_with_the_reason
     with pytest.raises(NothingAcceptedError, match=r"no step was accepted 3 times in a row \(max_rejected_steps\)"):
         step(linear(3))
     np.testing.assert_array_equal(weight_vector(network), end)
-    assert step.state.n_steps == 3
+    assert step.memory.n_steps == 3
 
 
 def test_captured_share_and_distances():
@@ -155,7 +154,7 @@ def test_a_trial_that_is_not_finite_is_rejected(rule):
     if rule == "sgd":
         assert (found.accepted, found.n_trials) == (False, 1)
         assert state_bytes(network) == before
-        assert not np.any(step.state.direction.velocity)
+        assert not np.any(step.memory.direction.velocity)
     else:
         assert found.accepted
         assert found.n_trials > 1
@@ -168,34 +167,34 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step(poison, mode):
     step = SubspaceTrainStep(network, PlainBasis(np.eye(5, dtype=np.float32)), alpha=0.1)
     good = Tensor(np.ones(5, np.float32))
     step(good)
-    before, memory = state_bytes(network), step.state
+    before, memory = state_bytes(network), step.memory
     found = step(Tensor(np.array([1, 1, poison, 1, 1], np.float32)))
     assert found.outcome is Outcome.NON_FINITE_GRADIENT
     assert (found.n_trials, found.step_size, found.moved_outside) == (0, 0.0, 0.0)
     assert state_bytes(network) == before
-    assert step.state == memory._replace(n_steps=2, n_rejected_in_a_row=1)
-    assert "accepted 0 of 1 steps, 0.0 trials a step; unknown of the gradient" in search_line([telemetry(found)])
+    assert step.memory == memory._replace(n_steps=2, n_rejected_in_a_row=1)
+    assert "accepted 0 of 1 steps, 0.0 trials a step; unknown of the gradient" in search_line([found.record()])
     assert step(good).accepted
-    assert step.state.n_rejected_in_a_row == 0
+    assert step.memory.n_rejected_in_a_row == 0
 
 
 class Interrupted:
     """A line search during which the user presses Ctrl-C."""
 
-    def search(self, loss_at, loss, slope) -> LineSearchResult:
-        loss_at(1.0)
+    def search(self, line) -> LineSearchResult:
+        line.loss(1.0)
         raise KeyboardInterrupt
 
 
 def test_an_interrupted_search_puts_everything_back():
     network = BatchNormNet()
     step = SubspaceTrainStep(network, basis_for(network, 8))
-    before, memory = state_bytes(network), step.state
+    before, memory = state_bytes(network), step.memory
     step.line_search = Interrupted()
     with pytest.raises(KeyboardInterrupt):
         step(*image_batch(0))
     assert state_bytes(network) == before
-    assert step.state == memory
+    assert step.memory == memory
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.01}, {"alpha": 0.0, "rule": "sgd"}], ids=str)
@@ -204,18 +203,29 @@ def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_byte_for_byte(option
     network, step = quadratic(**options)
     for number in range(4):
         step(linear(number))
-    weights, kept, arrays = weight_vector(network), step.state, state_arrays(step.state)
+    kept, arrays = step.memory, step.state()
     for number in range(4, 8):
         step(linear(number))
     resumed, resumed_step = quadratic(**options)
-    set_weights(resumed, weights)
-    for name, value in state_arrays(kept).items():
-        np.testing.assert_array_equal(value, arrays[name])
-    resumed_step.state = state_from_arrays(arrays, resumed_step.state)
-    assert resumed_step.state.n_steps == 4
+    for name, value in memory_arrays(kept).items():
+        np.testing.assert_array_equal(value, arrays[f"search:{name}"])
+    resumed_step.restore(arrays, "the state")
+    assert resumed_step.memory.n_steps == 4
     for number in range(4, 8):
         resumed_step(linear(number))
     assert state_bytes(resumed) == state_bytes(network)
+
+
+def test_the_state_of_another_search_is_refused_and_changes_nothing():
+    _, step = quadratic()
+    step(linear(0))
+    for options in ({"rule": "sgd"}, {"k": 5}):
+        network, other = quadratic(**options)
+        before, memory = state_bytes(network), other.memory
+        with pytest.raises(ConfigError, match=r"search\.rule and search\.n_components can't change on the way"):
+            other.restore(step.state(), "the state")
+        assert state_bytes(network) == before
+        assert other.memory is memory
 
 
 def test_frozen_parameters_are_outside_the_basis_and_untouched(pynative):

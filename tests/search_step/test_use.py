@@ -1,11 +1,14 @@
 """The cell as users meet it: ``mindspore.train.Model``, callbacks, checkpoints, wrong arguments."""
 
+import logging
 import re
+import threading
 
 import numpy as np
 import pytest
+from mindcv.utils.callbacks import StateMonitor
 from mindspore import Tensor, dataset, load_checkpoint, nn
-from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint
+from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model, ModelCheckpoint, TimeMonitor
 
 from dimred.checkpoints.layout import WeightLayout
 from dimred.errors import BasisMismatchError, ConfigError
@@ -30,6 +33,12 @@ def network_and_loss():
     return network, nn.WithLossCell(network, nn.MSELoss())
 
 
+def wait_for_async_saves():
+    for thread in threading.enumerate():
+        if thread.name == "asyn_save_ckpt":
+            thread.join()
+
+
 def batches():
     rng = np.random.default_rng(0)
     columns = {name: rng.standard_normal((40, width)).astype(np.float32) for name, width in (("x", 4), ("y", 2))}
@@ -45,7 +54,7 @@ def test_model_train_with_callbacks(mode, tmp_path, capsys):
     record = Record()
     checkpoint = ModelCheckpoint("net", str(tmp_path), CheckpointConfig(save_checkpoint_steps=5))
     Model(step).train(2, batches(), callbacks=[LossMonitor(5), record, checkpoint], dataset_sink_mode=False)
-    assert len(record.outputs) == step.state.n_steps == 10
+    assert len(record.outputs) == step.memory.n_steps == 10
     printed = re.findall(r"loss is ([\d.]+)", capsys.readouterr().out)
     losses = [float(output.loss.asnumpy()) for output in record.outputs]
     assert [float(loss) for loss in printed] == pytest.approx([losses[4], losses[9]])
@@ -57,6 +66,29 @@ def test_model_train_with_callbacks(mode, tmp_path, capsys):
     assert sum(value.size for name, value in saved.items() if name not in names) <= 8  # Model's own counters
     for parameter in network.get_parameters():
         np.testing.assert_array_equal(saved[parameter.name].asnumpy(), parameter.asnumpy())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("has_optimizer", [False, True])
+def test_callbacks_that_look_for_an_optimizer_find_one(has_optimizer, tmp_path, caplog):
+    """mindcv's StateMonitor reads a rate and a count of updates from it, and saves it; so does OnRequestExit its count.
+
+    Without an optimizer the rate is 1 and the count that of the steps.
+    """
+    network, with_loss = network_and_loss()
+    optimizer = nn.Momentum(network.trainable_params(), 0.125, 0.9) if has_optimizer else None
+    step = SubspaceTrainStep(with_loss, basis_for(network, 5), optimizer=optimizer)
+    model, folder = Model(step), tmp_path / "mindcv"
+    monitor = StateMonitor(
+        model, "net", dataset_sink_mode=False, ckpt_save_dir=str(folder), summary_dir=str(tmp_path), log_interval=1
+    )
+    with caplog.at_level(logging.INFO):
+        model.train(2, batches(), callbacks=[monitor, TimeMonitor()], dataset_sink_mode=False)
+    rates = re.findall(r"lr: ([\d.]+)", caplog.text)
+    assert [float(rate) for rate in rates] == [0.125 if has_optimizer else 1.0] * 10
+    assert int(step.optimizer.global_step.asnumpy().item()) == 10
+    wait_for_async_saves()
+    assert {path.name for path in folder.glob("*.ckpt")} == {"net-1_5.ckpt", "net-2_5.ckpt", "optim_net.ckpt"}
 
 
 def test_a_basis_may_be_the_path_of_one(tmp_path, pynative, caplog):

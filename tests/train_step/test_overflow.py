@@ -98,10 +98,10 @@ def test_a_search_step_that_overflows_is_skipped_and_the_scale_shrinks(rows):
         network, basis_for(network, 8), loss_scale=DynamicLossScale(128.0), ema=ema, micro_batch_size=rows
     )
     assert step(*image_batch(0)).loss_scale == 128.0
-    before, memory = values(step), step.state
+    before, memory = values(step), step.memory
     found = step(*overflowing(1))
     assert found.outcome is Outcome.NON_FINITE_GRADIENT
     assert found.n_overflows == 1
     assert changed(before, values(step)) <= SCALE_STATE
-    assert step.state == memory._replace(n_steps=2, n_rejected_in_a_row=memory.n_rejected_in_a_row + 1)
+    assert step.memory == memory._replace(n_steps=2, n_rejected_in_a_row=memory.n_rejected_in_a_row + 1)
     assert step(*image_batch(2)).loss_scale == 64.0

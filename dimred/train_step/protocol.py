@@ -1,0 +1,83 @@
+"""The protocol between a run and the step that it calls, whichever step it is."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from dimred.distributed.in_step import Ballot
+from dimred.train_step.ema import EMA
+from dimred.train_step.optimizers import is_rate
+
+
+class Result(Protocol):
+    """What a step returns: a named tuple whose first field is the loss, where MindSpore's callbacks look for it.
+
+    Attributes:
+        loss: () float32.
+    """
+
+    @property
+    def loss(self) -> Tensor:
+        """Return the batch's loss before the step."""
+
+    def record(self) -> dict[str, Any]:
+        """Return plain numbers, texts and lists by name, as for a JSON record; this waits for the device."""
+
+
+@runtime_checkable
+class Step(Protocol):
+    """A step as a run sees it: ``TrainStep`` and ``SearchStep`` are cells with these attributes.
+
+    Attributes:
+        network: the cell of the network and its loss.
+        optimizer: an optimizer, or a cell with its ``global_step``, ``learning_rate``, ``dynamic_lr`` and
+            ``parameters``, where callbacks look for them.
+        ema: the moving average of the network; None without one.
+        ballot: the ranks' votes on each step; None if they must agree before it in another way.
+        reads_each_step: whether a step waits for its own numbers, so that reading its result costs nothing more.
+    """
+
+    @property
+    def network(self) -> nn.Cell:
+        """Return the cell of the network and its loss."""
+
+    @property
+    def optimizer(self) -> nn.Cell:
+        """Return the optimizer, or what stands in its place."""
+
+    @property
+    def ema(self) -> EMA | None:
+        """Return the moving average of the network."""
+
+    @property
+    def ballot(self) -> Ballot | None:
+        """Return the ranks' votes."""
+
+    @property
+    def reads_each_step(self) -> bool:
+        """Return whether a step waits for its own numbers."""
+
+    def __call__(self, *inputs: Tensor) -> Result:
+        """Take a step on a batch."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything that a step needs to go on, by name: weights, statistics, and the parts' own memories."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray], source: str) -> None:
+        """Restore what ``state`` returned, to the last bit, or change nothing.
+
+        Args:
+            arrays: the arrays; others among them are ignored.
+            source: what they are from, for errors.
+
+        Raises:
+            CheckpointError: an array is missing or has a different shape.
+            ConfigError: they are the state of a different kind of step.
+        """
+
+
+def parameters_to_save(step: nn.Cell) -> list[Parameter]:
+    """Return every parameter of a step but the learning rates, which are made again from the configuration."""
+    return [parameter for parameter in step.get_parameters() if not is_rate(parameter)]

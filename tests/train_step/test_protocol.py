@@ -1,0 +1,51 @@
+"""Both steps keep the protocol that a run relies on."""
+
+import numpy as np
+import pytest
+from mindspore import nn
+
+from dimred.search_step.direction import InverseBFGS
+from dimred.search_step.line_search import ArmijoBacktracking
+from dimred.search_step.step import SearchStep
+from dimred.train_step.clipping import Clipping
+from dimred.train_step.ema import EMA
+from dimred.train_step.loss_scale import DynamicLossScale
+from dimred.train_step.protocol import Step
+from dimred.train_step.step import TrainStep
+from tests.helpers.networks import BatchNormNet, image_batch, orthonormal_rows, weight_vector
+from tests.helpers.problems import changed, values
+
+
+def parts(network: nn.Cell) -> dict[str, nn.Cell]:
+    return {"ema": EMA(network, 0.9), "clipping": Clipping(1.0), "loss_scale": DynamicLossScale(1024.0, window=2)}
+
+
+def train_step() -> TrainStep:
+    network = BatchNormNet()
+    return TrainStep(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), **parts(network))
+
+
+def search_step() -> SearchStep:
+    network = BatchNormNet()
+    rows, search = orthonormal_rows(4, len(weight_vector(network))), ArmijoBacktracking(0.5, 0.1, 9)
+    return SearchStep(network, rows, InverseBFGS(4), search, **parts(network))
+
+
+@pytest.mark.parametrize("make", [train_step, search_step])
+def test_a_step_goes_on_from_its_state_byte_for_byte_and_its_results_have_records(make) -> None:
+    step, resumed = make(), make()
+    assert isinstance(step, Step)
+    for number in range(3):
+        step(*image_batch(number))
+    resumed.restore(step.state(), "the state")
+    for number in range(3, 6):
+        one, other = step(*image_batch(number)), resumed(*image_batch(number))
+        record = one.record()
+        assert record["loss"] == float(one.loss.asnumpy()) == other.record()["loss"]
+        assert {"loss", "grad_norm", "loss_scale", "n_overflows"} <= record.keys()
+        assert all(isinstance(value, bool | int | float | str | list | dict) for value in record.values())
+    assert changed(values(step), values(resumed)) == set()
+    state = step.state()
+    assert state.keys() == resumed.state().keys()
+    for name, value in resumed.state().items():
+        np.testing.assert_array_equal(value, state[name], err_msg=name)
