@@ -36,9 +36,6 @@ class Objective:
         reduce: cell that maps this rank's means to those over all ranks, see ``Ranks.mean``; None for one process.
         micro_batch_size, draw_dropout_masks: see ``GroupGradient``.
         loss_scale, clipping: see ``SearchStep``; None if off.
-
-    Attributes:
-        n_forward, n_backward: passes over a whole batch so far; a gradient takes one of each.
     """
 
     def __init__(
@@ -57,11 +54,9 @@ class Objective:
         self._squared_norm = vectors.squared_norm
         self._clip = clipping
         self._reduce = reduce
-        self.n_forward = self.n_backward = 0
 
     def loss(self, inputs: Sequence[Tensor]) -> float:
         """Return f(w; B) for the network's inputs; BatchNorm's statistics move."""
-        self.n_forward += 1
         loss = self._group.loss(inputs)
         if self._reduce is not None:
             (loss,) = self._reduce(loss)
@@ -69,8 +64,6 @@ class Objective:
 
     def raw_gradient(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return f(w; B), () float32, and its gradient, (M,) float32, unclipped; BatchNorm's statistics move."""
-        self.n_forward += 1
-        self.n_backward += 1
         loss, grad = self._group.loss_and_gradient(inputs)
         return (loss, grad) if self._reduce is None else self._reduce(loss, grad)
 
@@ -103,6 +96,7 @@ class LineObjective:
 
     Attributes:
         n_trials: step sizes at which the loss or the slope was computed.
+        n_forward, n_backward: passes over the batch that this took.
     """
 
     def __init__(
@@ -116,7 +110,7 @@ class LineObjective:
         project: Callable[[Tensor], np.ndarray],
     ):
         self.is_scaled = proposal.is_scaled
-        self.n_trials = 0
+        self.n_trials = self.n_forward = self.n_backward = 0
         self._line, self._direction = line, proposal.direction
         self._reset, self._objective, self._inputs, self._project = reset, objective, inputs, project
         self._losses, self._slopes = {0.0: loss}, {0.0: proposal.slope}
@@ -132,6 +126,7 @@ class LineObjective:
         """Return phi'(t), by a forward and a backward pass unless it is known."""
         if step_size not in self._slopes:
             self._go_to(step_size)
+            self.n_backward += 1
             loss, grad = self._objective.raw_gradient(self._inputs)
             self._losses.setdefault(step_size, float(loss.asnumpy()))
             self._slopes[step_size] = float(self._project(grad) @ self._direction)
@@ -144,5 +139,6 @@ class LineObjective:
 
     def _go_to(self, step_size: float) -> None:
         self.n_trials += step_size not in self._losses
+        self.n_forward += 1
         self._line.move_to(step_size)
         self._reset()

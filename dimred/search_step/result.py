@@ -35,7 +35,8 @@ class SearchResult(NamedTuple):
         seconds: wall seconds of each part of the step, by the part's name.
         step_size: the accepted t; 0.0 if nothing was accepted.
         n_trials: step sizes tried.
-        n_forward, n_backward: passes over the batch that the step took, those of the gradient included.
+        n_forward, n_backward: passes over the batch that the step took: those of its gradient and of the line search.
+            The one that checks a process' first loss, which a resumed run makes again, is not among them.
         slope: g_k' d_k, the directional derivative (negative on a descent direction); nan on a skipped step.
         curvature: y's of the pair that was considered; nan without a pair.
         pair_used: whether that pair updated the inverse Hessian.

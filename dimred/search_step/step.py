@@ -173,7 +173,7 @@ class SearchStep(nn.Cell):
         """Take one step; see the class."""
         self._give_up_after_too_many()
         clock = Clock()
-        before, passes = self._untrained.save(), (self._objective.n_forward, self._objective.n_backward)
+        before = self._untrained.save()
         here = self._objective.gradient(inputs)
         subspace_grad = self._subspace.project(here.grad)
         loss = float(here.loss.asnumpy())
@@ -234,8 +234,8 @@ class SearchStep(nn.Cell):
             seconds=clock.laps,
             step_size=found.step_size,
             n_trials=along.n_trials,
-            n_forward=self._objective.n_forward - passes[0],
-            n_backward=self._objective.n_backward - passes[1],
+            n_forward=1 + along.n_forward,
+            n_backward=1 + along.n_backward,
             slope=proposal.slope,
             curvature=proposal.curvature,
             pair_used=proposal.pair_used,
