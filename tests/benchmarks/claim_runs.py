@@ -172,7 +172,7 @@ class Claim:
                 yield of_file(f"{name} {epoch}", at + training_passes(result, epoch), file, *moved)
         series = CheckpointSeries.open(self._run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
         series = series.select(last=KEPT) if len(series) > KEPT else series
-        averages, n = SnapshotAverages(series, layout), len(series)
+        averages, n = SnapshotAverages.of_series(series, layout), len(series)
         windows = dict[Window, Row]()
 
         def loss(window: Window) -> float:
