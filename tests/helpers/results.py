@@ -12,7 +12,7 @@ from dimred.stages.states import RunStates
 
 TIMES = (
     "seconds", "evaluation_seconds", "averaged_seconds", "training_seconds", "start_seconds", "average_seconds",
-    "kept_seconds", "sources",
+    "alternative_seconds", "kept_seconds", "sources",
 )  # fmt: skip
 
 # These come from differences of losses, of which a millionth of a loss may be a large part.

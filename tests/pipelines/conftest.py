@@ -82,7 +82,7 @@ def searched(two_stages: TwoStages, shared: Shared) -> Path:
     def fill(out: Path) -> None:
         done = program(
             "stage_2", two_stages.data, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out", out,
-            "--set=search.alpha=0", "--set=start=mean", cwd=two_stages.folder, status=0,
+            "--set=search.alpha=0", "--set=start=mean", "--set=keep_best=true", cwd=two_stages.folder, status=0,
         )  # fmt: skip
         assert re.search(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)
 

@@ -74,7 +74,9 @@ def test_stage_1_begun_with_a_checkpoint_goes_on_as_if_it_had_not_stopped(run: P
 
 
 def test_a_search_has_all_parts_and_measures_the_average_beside_the_raw_weights(run: Path, tmp_path: Path) -> None:
-    stage_2(run, checkpoint(run), configuration(tmp_path / "two.yaml", DATA, PARTS, SEARCH), out=tmp_path / "two")
+    stage_2(
+        run, checkpoint(run), config=configuration(tmp_path / "two.yaml", DATA, PARTS, SEARCH), out=tmp_path / "two"
+    )
     result = json.loads((tmp_path / "two" / "result.json").read_text())
     assert list(result["ema_accuracy_by_point"]) == ["start", "1", "2"]
     assert result["ema_accuracy_by_point"]["start"] == pytest.approx(result["accuracy_start"])
@@ -92,7 +94,7 @@ def test_a_cooldown_takes_over_batches_and_the_parts_of_the_step(
 ) -> None:
     bare = {"data": {key: value for key, value in DATA["data"].items() if key != "batch_size"}}
     config = configuration(tmp_path / "two.yaml", bare, {"epochs": 1, "reestimate_batches": 2})
-    stage_2(run, checkpoint(run, 2), config, out=tmp_path / "two")
+    stage_2(run, checkpoint(run, 2), config=config, out=tmp_path / "two")
     settings = load_config(StageTwoConfig, tmp_path / "two" / "config.yaml")
     assert settings.data.batch_size == 3
     assert settings.model_dump(include={*PARTS}) == load_config(StageOneConfig, run / "one.yaml").model_dump(

@@ -46,7 +46,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     TOLD.clear()
     stage_1(folder, folder / "one.yaml", folder / "one")
     n_lines = len(said)
-    stage_2(folder, folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt", folder / "two.yaml", out=folder / "two")
+    stage_2(
+        folder,
+        folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt",
+        config=folder / "two.yaml",
+        out=folder / "two",
+    )
     logger.removeHandler(handler)
     logger.setLevel(level)
     return Shown(folder, "\n".join(said[:n_lines]), "\n".join(said[n_lines:]))
@@ -77,7 +82,7 @@ def test_a_run_ends_with_its_value_its_network_and_the_next_command(shown: Shown
         f"absolute_error on 'val': {errors[-1]:.4g}",
         f"{too_good}data.eval_split=test reports on samples that chose nothing.",
         f"network: {weights}",
-        f"next: dimred train stage-2 {shown.folder} {weights} --config STAGE_2.yaml --device-target CPU --devices 1",
+        f"next: dimred train stage-2 {shown.folder} {weights} --out {shown.folder} --device-target CPU --devices 1",
     ]
     assert shown.two.splitlines()[-2:] == [
         f"network: {two / 'checkpoint_stage_2' / 'network-final.ckpt'}", f"next: dimred report {two}"
@@ -111,7 +116,7 @@ def test_another_loss_than_stage_1_s_is_refused_by_stage_2_and_the_comparison(sh
     weights = shown.folder / "one" / "checkpoint_stage_1" / "network-4_4.ckpt"
     other = ["loss=mindspore.nn:L1Loss"]
     with pytest.raises(ConfigError, match=r"trained with mindspore\.nn:MSELoss; set the same loss"):
-        stage_2(shown.folder, weights, shown.folder / "two.yaml", out=tmp_path / "two", overrides=other)
+        stage_2(shown.folder, weights, config=shown.folder / "two.yaml", out=tmp_path / "two", overrides=other)
     with pytest.raises(ConfigError, match=r"L1Loss, but .* trained with mindspore\.nn:MSELoss; set"):
         compare(str(shown.folder), shown.folder / "two.yaml", [shown.folder / "one"], tmp_path / "out", overrides=other)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.report.record import read_stage_2
-from tests.helpers.commands import STAGE_2, TwoStages, dimred_here, run
+from tests.helpers.commands import TwoStages, dimred_here, run
 
 PICTURES = {
     "metric", "loss", "spectrum", "plane", "plane-near", "gains", "movement", "coordinates", "captured"
@@ -74,9 +74,10 @@ def test_the_steps_lead_where_the_checkpoints_are(searched: Path) -> None:
 
 
 def test_the_last_weights_are_measured_as_dimred_eval_measures_them(
-    page: Path, two_stages: TwoStages, tmp_path: Path
+    page: Path, two_stages: TwoStages, searched: Path, tmp_path: Path
 ) -> None:
-    done = dimred_here("eval", two_stages.data, two_stages.weights, "--config", STAGE_2, "--json", cwd=tmp_path)
+    config = searched / "config.yaml"
+    done = dimred_here("eval", two_stages.data, two_stages.weights, "--config", config, "--json", cwd=tmp_path)
     last = json.loads(done.stdout)
     by_run = dimred_here("eval", two_stages.data, two_stages.stage_1, "--json", cwd=tmp_path, status=0)
     assert json.loads(by_run.stdout)["accuracy"] == last["accuracy"]

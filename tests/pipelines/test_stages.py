@@ -98,10 +98,11 @@ def test_without_the_residual_the_weights_stay_in_the_mean_plus_the_span_of_the_
 
 
 def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_digits: Path, tmp_path: Path) -> None:
-    """The best start is the default, and a search that does not move keeps it."""
+    """A search that does not move keeps it."""
     done = program(
-        "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--config", STAGE_2, "--out",
-        tmp_path / "out", "--set=epochs=1", "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
+        "stage_2", few_digits, two_stages.weights, two_stages.matrix, "--set=start=best", "--set=keep_best=true",
+        "--out", tmp_path / "out", "--config", STAGE_2, "--set=epochs=1",
+        "--set=search={rule: sgd, learning_rate: 1.0e-12, alpha: 0}",
         "--set=reestimate_batches=2", "--set=data.batch_size=50", cwd=tmp_path, status=0,
     )  # fmt: skip
     result = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -126,7 +127,7 @@ def _is_average(two_stages: TwoStages, weights: dict[str, np.ndarray], name: str
         last = read_checkpoint(two_stages.weights)
         return all(np.array_equal(last[key], weights[key]) for key in weights if not key.endswith(("mean", "variance")))
     layout = load_basis(two_stages.matrix).layout
-    averages = SnapshotAverages(CheckpointSeries.open(two_stages.snapshots), layout)
+    averages = SnapshotAverages.of_series(CheckpointSeries.open(two_stages.snapshots), layout)
     first, last = (averages.steps.index(int(step)) for step in re.findall(r"steps (\d+) to (\d+)", name)[0])
     expected = averages.of(Window(first, last + 1, name.partition(" ")[0]))
     return np.array_equal(layout.flatten(weights), expected)
@@ -136,7 +137,7 @@ def test_a_search_that_accepts_nothing_stops_and_says_why(two_stages: TwoStages,
     """It starts from the last weights, with a matrix fitted on the way, which must be the one that the command fits."""
     done = program(
         "stage_2", two_stages.data, two_stages.weights, "--config", STAGE_2, "--out", tmp_path / "out",
-        "--set=start=last", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
+        "--set=keep_best=true", "--set=search={sigma: 0.999, max_trials: 1, max_rejected_steps: 3}",
         "--set=reestimate_batches=2", cwd=tmp_path, status=0,
     )  # fmt: skip
     assert "no step was accepted 3 times in a row" in done.stdout
@@ -167,14 +168,14 @@ def test_the_average_is_the_mean_of_the_snapshots_and_needs_its_own_statistics(
     made = dimred_here("merge", two_stages.snapshots, "--rest", two_stages.weights, "--out", averaged, cwd=tmp_path)
     worth = f"BatchNorm: 18 statistics are those of {two_stages.weights}, which do not belong to these"
     assert worth in made.stdout, made.stderr
-    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_2, "--json", cwd=tmp_path, status=0)
+    done = dimred_here("eval", two_stages.data, averaged, "--config", STAGE_1, "--json", cwd=tmp_path, status=0)
     average = json.loads(done.stdout)
     assert average["accuracy"] != average["accuracy_reestimated"]
     start = json.loads((searched / "result.json").read_text())["accuracy_start"]
     assert average["accuracy_reestimated"] == pytest.approx(start, abs=0.02)  # other batches for the statistics
     merged = tmp_path / "merged.ckpt"  # the same weights, without statistics
     assert dimred_here("merge", two_stages.snapshots, "--out", merged, cwd=tmp_path).returncode == 0
-    done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_2, "--json", cwd=tmp_path)
+    done = dimred_here("eval", two_stages.data, merged, "--config", STAGE_1, "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {key: average[key] for key in ("split", "batches", "accuracy_reestimated")}
 
 
