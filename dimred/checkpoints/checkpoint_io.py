@@ -141,7 +141,8 @@ class Checkpoint:
     @cached_property
     def statistics(self) -> tuple[str, ...]:
         """Return the names of BatchNorm statistics, which are averaged but not trained."""
-        return tuple(name for name, tensor in self.tensors.items() if is_statistic(name) and tensor.is_float)
+        tensors = self.tensors
+        return tuple(name for name, tensor in tensors.items() if tensor.is_float and is_statistic(name, tensors))
 
     @cached_property
     def integers(self) -> tuple[str, ...]:

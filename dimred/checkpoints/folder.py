@@ -1,83 +1,180 @@
-"""Find the checkpoints in a folder, and open one: a file, a folder with one file of weights, or shards."""
+"""Find the checkpoints in a folder, and open one: a file, or a folder: one file, shards, sub-folders."""
 
 import json
+import logging
 import re
-import shlex
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_checkpoint, open_file, read_index
+from dimred.checkpoints.checkpoint_io import SUFFIXES, Checkpoint, open_file, read_index
+from dimred.checkpoints.pickles import converted_path, is_pickle, is_state, pickles_of_weights, refusal, unconverted
 from dimred.checkpoints.stored_tensor import StoredTensor, reading
 from dimred.errors import CheckpointError, ConfigError, shown
 from dimred.io.run_names import MERGE_FOLDER, has_record, snapshots_below
 
+_log = logging.getLogger(__name__)
+
 INDEX = ".safetensors.index.json"
-_PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
-_STATES = ("optimizer", "scheduler", "rng_state", "training_args")  # a trainer's pickles beside those of the weights
-_CONVERT = (
-    "import torch; from safetensors.torch import save_file; save_file({{n: t.contiguous().clone() for n, t in "
-    'torch.load({0}, weights_only=True).items()}}, {1}, {{"format": "pt"}})'
-)
+ADAPTER_CONFIG = "adapter_config.json"
+_LISTS = ("modules.json", "model_index.json")  # name the sub-folders of Sentence Transformers' and diffusers' networks
+_COPY = re.compile(r"(?:^|[\W_])(?:best|last|latest|final|newest)(?=[\W_\d]|$)", re.IGNORECASE)
+_PLACE = re.compile(r"checkpoint|ckpt|epoch|step|iter", re.IGNORECASE)  # in a name: it tells when, not which part
 
 
 def checkpoints_in(folder: Path, argument: str) -> list[Path]:
-    """List the checkpoints in a folder: numbered folders or, if there are none, files; omit results of merges.
+    """List the checkpoints in a folder: numbered folders or, if there are none, files.
+
+    Left out are results of merges, optimizer states, and a single file or folder named as a copy, such as ``best``.
 
     Raises:
         ConfigError: there are none; the message names ``argument``.
-        CheckpointError: there are only pickles.
+        CheckpointError: some or all of them are pickles that were not converted.
     """
     if where := snapshots_below(folder):
         raise ConfigError(f"{argument} is {str(folder)!r}, the folder of a run{where}")
     visible = (path for path in folder.iterdir() if not path.name.startswith("."))
     entries = sorted(path for path in visible if path.suffix != MERGE_FOLDER and not has_record(path))
-    folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name) and _weight_files(path)]
-    files = [path for path in entries if path.suffix in SUFFIXES]
-    converted = {path.with_suffix(".ckpt") for path in files if path.suffix == ".safetensors"}
-    files = [path for path in files if path not in converted or not _begins_like_a_pickle(path)]
-    if folders or files:
-        return folders or files
-    if pickles := _pickles(folder.rglob("*")):
-        raise _pickle(pickles[0])
+    folders = [path for path in entries if path.is_dir() and re.search(r"\d", path.name)]
+    if complete := [path for path in folders if _parts(path)]:
+        others = [path for path in folders if path not in complete and _pattern(path) in {*map(_pattern, complete)}]
+        if pickles := [pickle for other in others for pickle in unconverted(pickles_of_weights(other.rglob("*")))]:
+            raise refusal(pickles, folder)
+        _pass_over(others, "has no weights")
+        return _without_copies(complete)
+    pickles = unconverted(pickles_of_weights(entries))
+    files = [path for path in entries if path.suffix in SUFFIXES and path.is_file() and not is_pickle(path)]
+    if files := [path for path in files if not is_state(path)] or files:
+        patterns = {*map(_pattern, files)}
+        if missing := [path for path in pickles if _pattern(path) in patterns]:
+            raise refusal(missing, folder)
+        _pass_over(pickles, "is a pickle")
+        return _without_copies(files)
+    if pickles := unconverted(pickles_of_weights(folder.rglob("*"))):
+        raise refusal(pickles, folder)
     raise ConfigError(f"{argument} is {str(folder)!r}, a folder without a .safetensors or .ckpt file; name another")
 
 
-def _pickles(paths: Iterable[Path]) -> list[Path]:
-    return sorted(path for path in paths if path.suffix in _PICKLES and not path.name.startswith(_STATES))
+def _pattern(path: Path) -> str:
+    """Return the name without its ending, with # in place of each number, so that a series has one pattern."""
+    return re.sub(r"\d+(?:\.\d+)?", "#", path.name if path.is_dir() else converted_path(path).stem)
+
+
+def _without_copies(paths: Sequence[Path]) -> list[Path]:
+    """Leave out what a trainer keeps twice, such as ``resnet_best.ckpt`` or ``last.safetensors``, and say so."""
+    counts = Counter(map(_pattern, paths))
+    kept = [path for path in paths if counts[_pattern(path)] > 1 or not _COPY.search(path.name)]
+    _pass_over([path for path in paths if kept and path not in kept], "has no number of its own")
+    return kept or list(paths)
+
+
+def _pass_over(paths: Sequence[Path], why: str) -> None:
+    for path in paths:
+        _log.info(f"{path} {why}, and is passed over")
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    return index_files(folder) or sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and not is_pickle(path))
+    return index_files(folder) or [path for path in files if not is_state(path)] or files
 
 
 def index_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{INDEX}"))
 
 
+def _parts(folder: Path) -> list[Path]:
+    """List the folders that hold the weights of one checkpoint: itself, or sub-folders, as of a pipeline.
+
+    Raises:
+        CheckpointError: the list of its sub-folders can't be read, or a sub-folder has a pickle that was not converted.
+    """
+    listed = _listed_parts(folder)
+    if listed is None:
+        if _weight_files(folder):
+            return [folder]
+        below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        parts = [path for path in below if not _PLACE.search(path.name) and _weight_files(path)]
+        return parts if len({*map(_pattern, parts)}) == len(parts) else []  # else they are a series
+    below = [path for part in listed if part != folder for path in part.rglob("*")]
+    parts = [path for path in dict.fromkeys([*listed, *sorted(below)]) if path.is_dir()]
+    if pickles := unconverted(pickles_of_weights(path for part in parts for path in part.iterdir())):
+        raise refusal(pickles, folder)
+    return [path for path in parts if _weight_files(path)]
+
+
+def _listed_parts(folder: Path) -> list[Path] | None:
+    """Return the sub-folders that a network's own list names, the folder itself among them; None without a list."""
+    path = next((folder / name for name in _LISTS if (folder / name).is_file()), None)
+    if path is None:
+        return None
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        listed = json.loads(content)
+        if isinstance(listed, dict):
+            names = [name for name, kind in listed.items() if isinstance(kind, list)]
+        else:
+            names = [entry["path"] for entry in listed]
+        parts = [folder / name for name in names]
+        if any(".." in part.parts or not part.is_relative_to(folder) for part in parts):
+            raise ValueError("it names no folder below it")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path} does not list a network's folders ({type(error).__name__}: {error})") from None
+    return parts
+
+
 def read_one(path: Path) -> Checkpoint:
-    """Open a checkpoint: a file, a folder with one file of weights, or shards. Its step is left at 0.
+    """Open a checkpoint: a file, or a folder with weights in one file, shards or sub-folders. Its step is left at 0.
+
+    The tensors of a sub-folder are named FOLDER/NAME.
 
     Raises:
         CheckpointError: a file is damaged or a pickle, or ``path`` is not a single checkpoint.
     """
-    main = path
-    if path.is_dir():
-        candidates = _weight_files(path) or _pickles(path.iterdir())
-        if len(candidates) != 1:
-            each = f"; to average its files, give {path / ('*' + candidates[0].suffix)}" if candidates else ""
-            raise CheckpointError(
-                f"{path} has {len(candidates)} files of weights; a folder that is one checkpoint has one, or shards "
-                f"and their model{INDEX}{each}"
-            )
-        main = candidates[0]
-    if main.name.endswith(INDEX):
-        return _sharded(main)
-    if main.suffix in _PICKLES or (main.suffix == ".ckpt" and _begins_like_a_pickle(main)):
-        raise _pickle(main)
-    if re.search(r"-\d+-of-\d+$", main.stem):
-        raise CheckpointError(f"{main} is one of several shards; give the folder with their model{INDEX}")
-    return replace(open_file(main), path=path)
+    if not path.is_dir():
+        return _read_file(path)
+    parts = _parts(path)
+    if parts in ([], [path]):
+        return _read_folder(path)
+    if adapter := next((part for part in parts if part != path and (part / ADAPTER_CONFIG).exists()), None):
+        each = path.parent / "*" / adapter.relative_to(path)
+        raise CheckpointError(f"{path} holds the adapter {adapter.name}; to average one adapter of each, give '{each}'")
+    opened = [_read_folder(part) for part in parts]
+    tensors = {
+        part_prefix(path, tensor.file) + name: tensor for part in opened for name, tensor in part.tensors.items()
+    }
+    return Checkpoint(path, tuple(file for part in opened for file in part.files), tensors)
+
+
+def part_prefix(folder: Path, file: Path) -> str:
+    """Return what precedes the names in a file of a checkpoint's folder: its sub-folder and a slash, or nothing."""
+    below = file.parent.relative_to(folder).as_posix()
+    return "" if below == "." else f"{below}/"
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    candidates = _weight_files(folder)
+    if not candidates and (pickles := unconverted(pickles_of_weights(folder.iterdir()))):
+        raise refusal(pickles, folder)
+    if len(candidates) != 1:
+        each = f"; to average its files, give '{folder / ('*' + candidates[0].suffix)}'" if candidates else ""
+        raise CheckpointError(
+            f"{folder} has {len(candidates)} files of weights; a folder that is one checkpoint has one, or shards "
+            f"and their model{INDEX}{each}"
+        )
+    opened = _read_file(candidates[0])
+    return replace(opened, path=folder)
+
+
+def _read_file(path: Path) -> Checkpoint:
+    if path.name.endswith(INDEX):
+        return _sharded(path)
+    if is_pickle(path):
+        raise refusal([path], path)
+    if re.search(r"-\d+-of-\d+$", path.stem):
+        raise CheckpointError(f"{path} is one of several shards; give the folder with their model{INDEX}")
+    return open_file(path)
 
 
 def _sharded(index: Path) -> Checkpoint:
@@ -99,14 +196,3 @@ def _sharded(index: Path) -> Checkpoint:
     if missing is not None:
         raise CheckpointError(f"{index} says {shown(missing)} is in {weight_map[missing]}, which does not have it")
     return Checkpoint(index.parent, files, tensors)
-
-
-def _begins_like_a_pickle(path: Path) -> bool:
-    with open_checkpoint(path) as file, reading(path):
-        return file.read(4).startswith((b"PK\x03\x04", b"\x80"))
-
-
-def _pickle(path: Path) -> CheckpointError:
-    names = (json.dumps(str(name), ensure_ascii=False) for name in (path, path.with_suffix(".safetensors")))
-    convert = shlex.quote(_CONVERT.format(*names))
-    return CheckpointError(f"{path} is a pickle, which could run any code; convert it: python -c {convert}")

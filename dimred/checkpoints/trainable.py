@@ -23,8 +23,10 @@ from dimred.checkpoints.stored_tensor import StoredTensor
 from dimred.errors import CheckpointError, shown
 
 # Names of a normalisation's running statistics in PyTorch (with their count), and in MindSpore and Keras. Flax calls
-# them mean and var, and keeps them below batch_stats.
+# them mean and var: Linen keeps them below batch_stats, NNX beside each other in the layer.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
+_LAST = re.compile(r"(?P<above>(?:.*?[./])??)(?P<last>[^./:]+)(?P<ending>(?:[./](?:raw_)?value)?(?::\d+)?)")
+_PARTNERS = {"mean": "var", "var": "mean"}
 _SEPARATORS = re.compile("[./_]")
 # Keras calls it seed_generator_state, Flax rngs, PyTorch rng_state.
 _RANDOM_STATE = re.compile(r"(?:^|[./_])(?:rngs?|seed|seed_generator)(?:[./_]|$)", re.IGNORECASE)
@@ -47,10 +49,22 @@ class Trainable(NamedTuple):
     doubtful: tuple[str, ...]
 
 
-def is_statistic(name: str) -> bool:
-    """Return whether an entry is a running statistic of a normalisation, or the count of its batches."""
-    *above, last = re.split("[./]", name)
-    return last in _STATISTICS or ("batch_stats" in above and last in ("mean", "var"))
+def is_statistic(name: str, index: Index | None = None) -> bool:
+    """Return whether an entry is a running statistic of a normalisation, or the count of its batches.
+
+    Args:
+        name: the entry's name, which may end as Keras's variables (``:0``) and those of Flax NNX (``.value``) do.
+        index: all entries, to recognise a ``mean`` and a ``var`` of one shape in one layer.
+    """
+    if not (match := _LAST.fullmatch(name)):
+        return False
+    above, last, ending = match.groups()
+    if last in _STATISTICS or last not in _PARTNERS:
+        return last in _STATISTICS
+    if "batch_stats" in re.split("[./]", above):
+        return True
+    partner = f"{above}{_PARTNERS[last]}{ending}"
+    return index is not None and partner in index and index[partner].shape == index[name].shape != ()
 
 
 def is_counter(name: str, tensor: StoredTensor) -> bool:
@@ -98,7 +112,7 @@ def trainable_entries(index: Index) -> Trainable:
     Returns:
         The names of the weights, and which of them are doubtful.
     """
-    floats = {name: tensor for name, tensor in index.items() if tensor.is_float and not is_statistic(name)}
+    floats = {name: tensor for name, tensor in index.items() if tensor.is_float and not is_statistic(name, index)}
     has_optimizer = any(map(_counts_steps, index, index.values()))
     owners, state, doubtful = _owners_and_state(floats, has_optimizer=has_optimizer)
     if has_optimizer and not owners:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dimred import __version__
+from dimred.cli.convert import convert
 from dimred.cli.init import data, init
 from dimred.cli.machine import bench, doctor
 from dimred.cli.measure import compare, evaluate, report, summary
@@ -54,6 +55,6 @@ def options(
 
 for group, name in ((data, "data"), (rank_table, "rank-table")):
     typer_app.add_typer(group, name=name)
-for command in (init, train, pca, show, merge, compare, report, summary, doctor, bench):
+for command in (init, train, pca, show, merge, convert, compare, report, summary, doctor, bench):
     typer_app.command()(command)
 typer_app.command("eval")(evaluate)

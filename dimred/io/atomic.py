@@ -86,12 +86,12 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def rename(path: Path, target: Path) -> None:
-    """Flush a file, or a folder and the files in it, rename it, and flush the folder around it.
+    """Flush a file, or a folder and all that is in it, rename it, and flush the folder around it.
 
     After that, a power cut can't undo the renaming.
     """
-    inside = path.iterdir() if path.is_dir() else ()
-    for one in (*filter(Path.is_file, inside), path):
+    inside = path.rglob("*") if path.is_dir() else ()
+    for one in (*inside, path):
         _flush(one)
     path.replace(target)
     _flush(target.parent)

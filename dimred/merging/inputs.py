@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,8 @@ from dimred.merging.lora import check_adapters
 _log = logging.getLogger(__name__)
 
 Sources = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_OF_FOLDERS = ("model", "adapter_model")  # names that say nothing about a file; its folder's name does
+_RANDOM_STATE = re.compile(r"(?:^|[./_])(?:seed|rngs?|random|generator)(?=[./_:]|$)", re.IGNORECASE)
+_OF_FOLDERS = ("model", "adapter_model", "diffusion_pytorch_model")  # only the names of their folders say more
 
 
 def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
@@ -44,7 +46,7 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
     steps: list[int] | None = None
     with reading(given[0]):
-        paths = [path for source in given for path in _matches(source)]
+        paths = [path for source in given for path in matching(source)]
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
@@ -120,11 +122,13 @@ def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
 def check_integers(checkpoints: Sequence[Checkpoint]) -> None:
     """Check that integer tensors are equal in all checkpoints: they have no mean, and are copied from one of them.
 
+    States of random generators, such as Keras's ``seed_generator_state``, may differ; they are copied from it too.
+
     Raises:
         CheckpointError: an integer or bool tensor differs between two checkpoints, or a file can't be read.
     """
     for name in checkpoints[-1].integers:
-        if len(checkpoints) > 1 and not is_constant(checkpoints, name):
+        if len(checkpoints) > 1 and not _RANDOM_STATE.search(name) and not is_constant(checkpoints, name):
             raise CheckpointError(
                 f"{name!r} has the type {checkpoints[-1].tensors[name].dtype} and differs between the checkpoints; "
                 "integers, such as quantised weights, can't be averaged: merge the checkpoints from before they were "
@@ -142,7 +146,7 @@ def is_folder(checkpoint: Checkpoint) -> bool:
     return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
 
 
-def _matches(source: str) -> list[Path]:
+def matching(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none."""
     path = Path(source)
     found = [path] if path.exists() else []

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from dimred.checkpoints.checkpoint_io import Checkpoint
+from dimred.checkpoints.folder import ADAPTER_CONFIG
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import CheckpointError, shown
 
-CONFIG = "adapter_config.json"
 _ANY_FACTOR = re.compile(r"\blora_")
 _A = re.compile(r"\blora_(embedding_)?A\b")
 _SAME = (
@@ -44,7 +44,7 @@ def adapter_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     Raises:
         CheckpointError: the configuration can't be read, or lacks a valid rank or alpha.
     """
-    path = checkpoint.files[0].with_name(CONFIG)
+    path = checkpoint.files[0].with_name(ADAPTER_CONFIG)
     if not path.is_file():
         return None
     with reading(path):
@@ -75,8 +75,8 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
         factor = next((name for name in checkpoint.tensors if _ANY_FACTOR.search(name)), None)
         if config is None and factor is not None:
             raise CheckpointError(
-                f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {CONFIG} that tells "
-                "their scale; the mean of factors is not the mean of their products: save the adapter with its "
+                f"{checkpoint.path} holds factors of LoRA, such as {shown(factor)}, without the {ADAPTER_CONFIG} that "
+                "tells their scale; the mean of factors is not the mean of their products: save the adapter with its "
                 "configuration, or merge it into its network first"
             )
         if config is not None:
@@ -245,6 +245,6 @@ def _whole(number: float) -> float | int:
 
 def write_config(folder: Path, mean: LowRankMean) -> None:
     """Write the result's configuration as PEFT does, unless it equals the input's, which is in the folder already."""
-    path = folder / CONFIG
+    path = folder / ADAPTER_CONFIG
     if mean.config != json.loads(path.read_bytes()):
         path.write_text(json.dumps(mean.config, indent=2, sort_keys=True), encoding="utf-8")

@@ -1,6 +1,5 @@
 """Write a merged network with the names, types, shards and metadata of its template: the last input, or ``--rest``."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,21 +9,19 @@ import numpy as np
 from safetensors import safe_open
 
 from dimred.averaging.mean import BLOCK, buffer, stream_mean
-from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint, read_index
+from dimred.checkpoints.checkpoint_io import Checkpoint, open_checkpoint
 from dimred.checkpoints.ckpt_format import renew_ckpt_crc
+from dimred.checkpoints.folder import part_prefix, read_one
 from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, TEXT, StoredTensor, reading, write_exactly
 from dimred.errors import CheckpointError, ConfigError, shown
-from dimred.merging.inputs import is_folder, read_one
+from dimred.merging.companions import copy_companions, copy_file, renew_dtype, renew_indices, root_of
+from dimred.merging.inputs import is_folder
 from dimred.merging.lora import LowRankMean, adapter_config, write_config
-from dimred.merging.record import CARD, INPUT_CARD
 
 DTYPES: dict[str, np.dtype | str] = {
     "float64": np.dtype("<f8"), "float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": BFLOAT16
 }  # fmt: skip
-_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")  # a model's configuration, tokenizer and code
-_NOT_COMPANIONS = ("trainer_state.json", "manifest.json")
-_COPY_BYTES = 1 << 20
 # Numbers from this size on are rounded to infinity.
 _TOO_LARGE: dict[np.dtype | str, float] = {
     np.dtype("<f2"): 65_520.0, np.dtype("<f4"): (2 - 2**-24) * 2.0**127, BFLOAT16: (2 - 2**-8) * 2.0**127
@@ -42,7 +39,7 @@ def check_target(out: Path, template: Checkpoint, dtype: str | None) -> None:
         raise ConfigError(f"--dtype is {dtype!r}; allowed: {', '.join(DTYPES)}")
     if not out.parent.is_dir():
         raise ConfigError(f"--out is {str(out)!r}, in a folder that does not exist; make it first")
-    kind = "LoRA adapters" if adapter_config(template) else "in shards" if len(template.files) > 1 else ""
+    kind = "LoRA adapters" if adapter_config(template) else "in several files" if len(template.files) > 1 else ""
     if kind and out.suffix:
         raise ConfigError(f"--out is {str(out)!r}, but the checkpoints are {kind}; name a folder, without an ending")
     if out.suffix not in (".safetensors", suffix, *([""] if is_folder(template) else [])):
@@ -96,8 +93,10 @@ def write_network(
                 own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
                 types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
                 texts = _texts_of(source, path, places)
-                typed = {name: (types[name], shapes[name]) for name in types}
-                head, targets = safetensors_header(target, typed, texts)
+                prefix = part_prefix(root_of(template), path)
+                stored = {name.removeprefix(prefix): (types[name], shapes[name]) for name in types}
+                head, written = safetensors_header(target, stored, texts)
+                targets = {prefix + name: place for name, place in written.items()}
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
@@ -107,7 +106,7 @@ def write_network(
                     places[name].read_bytes(source.fileno(), 0, copied)
                     write_exactly(descriptor, copied, targets[name].pieces[0][0])
             else:
-                _copy(source, path, file)
+                copy_file(source, path, file)
                 file.flush()
                 targets = places
             means = {name: place for name, place in targets.items() if name in averaged}
@@ -129,12 +128,16 @@ def write_network(
     if out.suffix:
         write_file(template.files[0], out)
         return {}
-    out.mkdir()
     for file in template.files:
-        write_file(file, out / file.name)
-    _copy_companions(template, out)
+        target = out / file.relative_to(root_of(template))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, target)
+    copy_companions(template, next((one for one in checkpoints if one is not template), template), out)
+    renew_indices(template, out)
     if lora:
         write_config(out, lora)
+    if dtype:
+        renew_dtype(out, dtype)
     return {"lora": str(lora)} if lora else {}
 
 
@@ -145,35 +148,6 @@ def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) ->
             return dict(opened.metadata() or {})
     texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
-
-
-def _copy_companions(template: Checkpoint, folder: Path) -> None:
-    """Copy the configuration, tokenizer, code and index that a framework loads, and the card under another name."""
-    for file in sorted(template.files[0].parent.iterdir()):
-        known = file.suffix in _COMPANIONS and file.name not in _NOT_COMPANIONS
-        if file.is_file() and (known or file.name == CARD):
-            with reading(file):
-                opened = file.open("rb")
-            with opened, (folder / (file.name if known else INPUT_CARD)).open("wb") as target:
-                _copy(opened, file, target)
-    for index in folder.glob("*.safetensors.index.json"):
-        content = json.loads(index.read_bytes())
-        written = [place for file in template.files for place in read_index(folder / file.name).values()]
-        total = sum(place.n_bytes for place in written)
-        metadata = content.get("metadata")
-        if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # --dtype has changed it
-            metadata["total_size"] = total
-            index.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _copy(source: BinaryIO, path: Path, target: BinaryIO) -> None:
-    """Copy an input file; a read error names its ``path``."""
-    while True:
-        with reading(path):
-            piece = source.read(_COPY_BYTES)
-        if not piece:
-            return
-        target.write(piece)
 
 
 def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:

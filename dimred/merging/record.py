@@ -13,12 +13,12 @@ import numpy as np
 import yaml
 
 from dimred.checkpoints.checkpoint_io import Checkpoint
+from dimred.checkpoints.folder import ADAPTER_CONFIG
 from dimred.checkpoints.stored_tensor import reading
 from dimred.errors import ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error
 from dimred.io.checksums import sample_digest
 from dimred.io.run_names import MERGE_FOLDER, MERGE_FORMAT, has_record, record_path
-from dimred.merging.lora import CONFIG
 
 CARD = "README.md"  # a model's card, named as hubs expect
 INPUT_CARD = "README.input.md"  # a copy of the last input's card
@@ -170,9 +170,9 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
 def _front_matter(folder: Path) -> dict[str, Any]:
     """Make the metadata that hubs read, including the entries of the last input's card that hold for the average."""
     found: dict[str, Any] = {}
-    if (folder / CONFIG).exists():
+    if (folder / ADAPTER_CONFIG).exists():
         found["library_name"] = "peft"
-        base = json.loads((folder / CONFIG).read_bytes()).get("base_model_name_or_path")
+        base = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("base_model_name_or_path")
         if base and not Path(base).exists():  # a folder of this machine means nothing on a hub
             found["base_model"] = base
     elif (folder / "config.json").exists():
@@ -185,7 +185,7 @@ def _front_matter(folder: Path) -> dict[str, Any]:
         except yaml.YAMLError:
             given = {}
         found |= {key: given[key] for key in _STILL_TRUE if isinstance(given, dict) and key in given}
-    return found | {"tags": ["merge", "dimred", *(["lora"] if (folder / CONFIG).exists() else [])]}
+    return found | {"tags": ["merge", "dimred", *(["lora"] if (folder / ADAPTER_CONFIG).exists() else [])]}
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
 """The choice among candidates: the lowest loss wins, and the log and the record say so."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_log_and_record_say_rule_candidates_and_cost(caplog: pytest.LogCaptureFi
     summary = made.summary("start")
     assert [record["name"] for record in summary["start_candidates"]] == [f"w{width}" for width in range(1, 9)]
     assert summary["start_cost"] == {"measured": 8, "forward_passes": 4.0}
-    made.add("average", made.candidates[0])  # another selection has measured it
+    made.add("average", made.candidates[0], Path("average.ckpt"))  # another selection has measured it
     assert made.summary("start")["start_cost"]["measured"] == 8
     made = selection(("start", 1, HARD + 1), ("2", 1, HARD))
     caplog.clear()

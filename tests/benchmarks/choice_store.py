@@ -26,7 +26,7 @@ from dimred.averaging.windows import Window, effective_size, profiles_around, un
 from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig, StageTwoConfig, load_config
-from dimred.evaluation.averages import Files, SnapshotAverages
+from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.scores import means_of_samples, score_batches
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS, STAGE_2_CHECKPOINTS, full_checkpoints
 from dimred.stages.device import set_up
@@ -95,8 +95,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
 
     yield Weights("last", 1.0, vector(full_checkpoints(run / STAGE_1_CHECKPOINTS)[at]))
     series = CheckpointSeries.open(run / STAGE_1_CHECKPOINTS / SNAPSHOTS).select(until_epoch=at)
-    saved = Files(series.steps[-KEPT:], series.paths[-KEPT:])
-    averages = SnapshotAverages.of_series(saved, layout)
+    averages = SnapshotAverages(dict(zip(series.steps[-KEPT:], series.paths[-KEPT:], strict=True)), layout)
     losses = dict[Window, float]()
 
     def average(window: Window) -> Weights:
@@ -112,7 +111,7 @@ def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Itera
     epochs = sorted(points)
     for epoch in epochs:
         yield Weights(f"epoch {epoch}", 1.0, vector(points[epoch]))
-    means = SnapshotAverages.of_series(Files(epochs, [points[epoch] for epoch in epochs]), layout)
+    means = SnapshotAverages({epoch: points[epoch] for epoch in epochs}, layout)
     for window in (one for one in uniform_windows(len(epochs)) if one.end == len(epochs) > one.first + 1):
         size = effective_size(window.coefficients(epochs))
         yield Weights(f"mean of epochs {epochs[window.first]} to {epochs[-1]}", size, means.of(window))

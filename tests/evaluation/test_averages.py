@@ -62,7 +62,7 @@ def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[flo
     shares = np.array(coefficients) / sum(coefficients)
     candidate = averages.measure(window, selection, Measured)
     np.testing.assert_array_equal(candidate.losses, averages.of(window))
-    np.testing.assert_array_equal(averages.of_candidate(candidate.name), averages.of(window))
+    np.testing.assert_array_equal(averages.of(candidate.place), averages.of(window))
     assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())
     assert candidate.name.endswith(f"steps {10 * window.first + 30} to {10 * window.end + 20}")
 
@@ -156,13 +156,13 @@ def squares(vector: np.ndarray) -> Measured:
 def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
     first_good: int, last_good: int, end: int, tmp_path: Path
 ) -> None:
-    averages = SnapshotAverages.of_series(snapshots(tmp_path, first_good, last_good), LAYOUT)
+    averages, selection = SnapshotAverages.of_series(snapshots(tmp_path, first_good, last_good), LAYOUT), Selection()
     last = np.ones(M, np.float32)
-    found = choose_average(averages, squares, last, Selection())
-    assert found.candidate.name.endswith(f"to {10 * end}")
-    assert 6 < found.candidate.effective_size <= last_good - first_good + 1
-    np.testing.assert_array_equal(squares(found.weights).losses, found.candidate.losses)
-    names = [one.name for one in found.selection.candidates]
+    candidate, weights = choose_average(averages, squares, last, selection)
+    assert candidate.name.endswith(f"to {10 * end}")
+    assert 6 < candidate.effective_size <= last_good - first_good + 1
+    np.testing.assert_array_equal(squares(weights).losses, candidate.losses)
+    names = [one.name for one in selection.candidates]
     assert names[0] == "last"
     assert len(set(names)) == len(names)
     assert {name.partition(" ")[0] for name in names[1:]} == {"uniform", "linear"}
@@ -173,12 +173,13 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
 def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) -> None:
     averages = SnapshotAverages.of_series(snapshots(tmp_path, N + 5, N + 5), LAYOUT)
     last = np.zeros(M, np.float32)
-    found = choose_average(averages, squares, last, Selection())
-    assert (found.candidate.name, found.weights is last) == ("last", True)
+    candidate, weights = choose_average(averages, squares, last, Selection())
+    assert (candidate.name, weights is last) == ("last", True)
 
 
 @pytest.mark.parametrize(("count", "windows"), [(0, []), (1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
 def test_few_snapshots_have_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
-    averages = SnapshotAverages.of_series(snapshots(tmp_path, 0, N).select(last=count) if count else None, LAYOUT)
-    found = choose_average(averages, squares, np.full(M, 9, np.float32), Selection())
-    assert [one.name for one in found.selection.candidates] == ["last", *windows]
+    series, selection = snapshots(tmp_path, 0, N).select(last=count) if count else None, Selection()
+    averages = SnapshotAverages.of_series(series, LAYOUT)
+    choose_average(averages, squares, np.full(M, 9, np.float32), selection)
+    assert [one.name for one in selection.candidates] == ["last", *windows]

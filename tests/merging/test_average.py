@@ -128,14 +128,14 @@ def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
         ("mine.safetensors", {}, "mine.safetensors.json' exists already"),
         ("gone/avg.safetensors", {}, "in a folder that does not exist"),
         ("avg.ckpt", {}, "its name must end in .safetensors, for checkpoints in .safetensors"),
-        ("avg.safetensors", {}, "the checkpoints are in shards; name a folder"),
+        ("avg.safetensors", {}, "the checkpoints are in several files; name a folder"),
         ("avg.safetensors", {"dtype": "int8"}, "--dtype is 'int8'; allowed: float64, float32"),
         ("avg.safetensors", {"profile": "bell"}, "--profile is 'bell'"),
         ("avg.safetensors", {"from_step": 5000}, "whose steps are 1000 to 2000"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path: Path, out: str, options: dict[str, object], said: str) -> None:
-    write_run(tmp_path / "run", 2, sharded="shards" in said)
+    write_run(tmp_path / "run", 2, sharded="several files" in said)
     (tmp_path / "mine.safetensors.json").touch()
     with pytest.raises(DimredError) as refused:
         dimred.merge(tmp_path / "run", tmp_path / out, **options)  # type: ignore[arg-type]

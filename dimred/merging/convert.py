@@ -1,0 +1,171 @@
+"""``dimred.merging.convert``: PyTorch's pickles of weights to ``.safetensors``, which nothing has to unpickle."""
+
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dimred.checkpoints.folder import INDEX
+from dimred.checkpoints.pickles import converted_path, pickles_of_weights
+from dimred.checkpoints.safetensors_format import safetensors_header
+from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
+from dimred.errors import CheckpointError, ConfigError, FaultError
+from dimred.io.atomic import atomic_write, describe_os_error, open_atomic
+from dimred.merging.inputs import Sources, listed, matching
+from dimred.merging.torch_files import Weights, choose_weights, describe, read_weights, torch_module
+
+_log = logging.getLogger(__name__)
+_PICKLED_INDEX = ".bin.index.json"
+_TYPES: dict[str, np.dtype | str] = {"bool": np.dtype("?"), "bfloat16": BFLOAT16}
+_TYPES |= {dtype.name: dtype for dtype in NUMBERS}
+_DCP = (
+    "is a distributed checkpoint of PyTorch; first make one file of it: "
+    "python -m torch.distributed.checkpoint.format_utils dcp_to_torch"
+)
+
+
+class Conversion(NamedTuple):
+    """What one file was converted to.
+
+    Attributes:
+        source, out: the two files.
+        key: where the weights were in the file; empty for the file itself.
+        kind: ``raw`` or ``averaged``.
+        n_tensors, n_numbers: how much was written.
+        others: other weights in the file, which were not taken.
+        tied: names that share their values in the file; each has a copy of its own in ``out``.
+    """
+
+    source: str
+    out: str
+    key: str
+    kind: str
+    n_tensors: int
+    n_numbers: int
+    others: tuple[str, ...]
+    tied: tuple[tuple[str, ...], ...]
+
+
+def convert(
+    sources: Sources, *, key: str | None = None, out: str | Path | None = None, force: bool = False
+) -> list[Conversion]:
+    """Convert PyTorch's pickles of weights to ``.safetensors``.
+
+    Args:
+        sources: files, globs or folders; in a folder, all pickles of weights, in sub-folders too. What is converted
+            already is passed over there.
+        key: which weights to take from a file, keys joined by dots; default the only ones that are no average.
+        out: the new file for one file; otherwise a folder; default beside each file.
+        force: whether to replace existing files.
+
+    Returns:
+        One entry for each file that was written.
+
+    Raises:
+        ConfigError: there is nothing to convert, or a file exists.
+        DimredError: PyTorch is missing.
+        CheckpointError: a file can't be read, or it is not clear which weights to take.
+        FaultError: a file can't be written.
+    """
+    torch = torch_module()
+    given = listed(sources)
+    jobs: dict[Path, Path] = {}
+    for source in (path for text in given for path in matching(text)):
+        jobs |= _jobs(source, None if out is None else Path(out), force=force)
+    repeated = next((target for target, count in Counter(jobs.values()).items() if count > 1), None)
+    if repeated is not None:
+        both = " and ".join(str(path) for path, target in jobs.items() if target == repeated)
+        raise ConfigError(f"{both} would both become {repeated}; convert one of them, or each with its own --out")
+    done: list[Conversion] = []
+    of_folders = any(Path(text).is_dir() for text in given)
+    for source, target in jobs.items():
+        weights = read_weights(torch, source)
+        if not weights and of_folders:
+            _log.info(f"{source} has no weights, and is passed over")
+            continue
+        done.append(_write(torch, source, target, weights, key))
+    _write_indices(jobs)
+    return done
+
+
+def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
+    """Return the files to convert and what each becomes."""
+    if not source.is_dir():
+        target = converted_path(source) if out is None else out / converted_path(source).name if out.is_dir() else out
+        if target.suffix != ".safetensors":
+            raise ConfigError(f"--out is {str(out)!r}; its name must end in .safetensors, or name an existing folder")
+        if target.exists() and not force:
+            raise ConfigError(f"{source} would become {target}, which exists already; --force replaces it")
+        return {source: target}
+    if shard := next(source.rglob("*.distcp"), None):
+        raise CheckpointError(f"{shard.parent} {_DCP} {shard.parent} {shard.parent}.pt")
+    pickles = pickles_of_weights(path for path in source.rglob("*") if not _is_hidden(path.relative_to(source)))
+    if not pickles:
+        raise ConfigError(f"FILES is {str(source)!r}, a folder without a pickle of weights; name another")
+    targets = {path: converted_path(path if out is None else out / path.relative_to(source)) for path in pickles}
+    jobs = {path: target for path, target in targets.items() if force or not target.exists()}
+    if len(jobs) < len(pickles):
+        _log.info(f"{len(pickles) - len(jobs)} of {len(pickles)} files in {source} were converted before")
+    return jobs
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _write(torch: Any, source: Path, target: Path, found: list[Weights], key: str | None) -> Conversion:
+    weights = choose_weights(source, found, key)
+    tensors = weights.tensors
+    empty = all(tensor.numel() == 0 for tensor in tensors.values())
+    if empty or any(tensor.is_meta for tensor in tensors.values()):
+        raise CheckpointError(
+            f"{source} has names and no values, as DeepSpeed's ZeRO-3 leaves them; gather them first with the "
+            "zero_to_fp32.py beside it"
+        )
+    types = {}
+    for name, tensor in tensors.items():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if kind not in _TYPES or tensor.layout != torch.strided:
+            what = kind if kind not in _TYPES else str(tensor.layout)
+            raise CheckpointError(
+                f"{source}: {name!r} has the type {what}, which can't be averaged; save it as float32"
+            )
+        types[name] = (_TYPES[kind], tuple(tensor.shape))
+    header, places = safetensors_header(target, types, {"format": "pt"})
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open_atomic(target) as file:
+            file.write(header)
+            for name in places:
+                raw = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+                file.write(raw.numpy().data)
+    except OSError as error:
+        raise FaultError(f"{target} can't be written ({describe_os_error(error)})") from error
+    sharing: dict[Any, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *tensor.shape)
+            sharing.setdefault(where, []).append(name)
+    return Conversion(
+        str(source), str(target), weights.key, "averaged" if weights.is_average else "raw", len(tensors),
+        sum(tensor.numel() for tensor in tensors.values()),
+        tuple(f"{one.key} ({describe(one)})" for one in found if one.key != weights.key),
+        tuple(tuple(names) for names in sharing.values() if len(names) > 1),
+    )  # fmt: skip
+
+
+def _write_indices(jobs: dict[Path, Path]) -> None:
+    """Write an index for the shards of each folder, from the index of the pickles; last, when all shards are there."""
+    folders = {source.parent: target.parent for source, target in jobs.items()}
+    for folder, target_folder in folders.items():
+        for index in folder.glob(f"*{_PICKLED_INDEX}"):
+            with reading(index):
+                content = json.loads(index.read_bytes())
+            shards = content["weight_map"]
+            content["weight_map"] = {name: converted_path(folder / file).name for name, file in shards.items()}
+            name = converted_path(folder / (index.name.removesuffix(_PICKLED_INDEX) + ".bin")).stem
+            if all((target_folder / file).exists() for file in content["weight_map"].values()):
+                atomic_write(target_folder / f"{name}{INDEX}", json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,197 @@
+"""Read the weights in a PyTorch file, with ``torch.load(weights_only=True)``: nothing in the file is executed.
+
+Classes that PyTorch does not know, such as Lightning's hyper-parameters or a user's modules, are replaced by
+``_Placeholder``, which keeps what was stored and does nothing. So a pickled ``nn.Module`` can be read without its code,
+and TorchScript without running it: its attributes are in the archive like those of a module.
+"""
+
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
+
+from dimred.checkpoints.stored_tensor import reading
+from dimred.errors import CheckpointError, DimredError, shown
+
+_OLDEST = (2, 6)  # before it, weights_only=True could be made to run code (CVE-2025-32434)
+_INSTALL = "python -m pip install torch --index-url https://download.pytorch.org/whl/cpu"
+_AVERAGED = re.compile(r"(?:^|[\W_])(?:ema|averaged?|averaging|avg|swa|shadow)(?=[\W_\d]|$)", re.IGNORECASE)
+_OF_LIGHTNING = "current_model_state"  # beside it, state_dict is an average: Lightning's WeightAveraging
+
+
+class Weights(NamedTuple):
+    """One mapping name -> tensor in a file.
+
+    Attributes:
+        key: where it is, keys joined by dots; empty for the file itself.
+        tensors: name -> tensor.
+        is_average: whether its name says that it is a moving or another average of the weights.
+    """
+
+    key: str
+    tensors: dict[str, Any]
+    is_average: bool = False
+
+
+def torch_module() -> Any:
+    """Import PyTorch.
+
+    Raises:
+        DimredError: it is not installed, or so old that reading a file is not safe.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DimredError(
+            f"dimred convert needs PyTorch, which is not installed here; its build for CPUs suffices: {_INSTALL}"
+        ) from None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+        raise DimredError(f"dimred convert needs PyTorch 2.6 or later, not {torch.__version__}; install it: {_INSTALL}")
+    return torch
+
+
+def read_weights(torch: Any, path: Path) -> list[Weights]:
+    """Find the weights in a file by its structure: mappings from names to tensors, other than an optimizer's state.
+
+    Raises:
+        CheckpointError: PyTorch can't read the file without executing it.
+    """
+    with reading(path):
+        names = _names_in_archive(path)
+    try:
+        if not names:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        elif any(name.endswith("/constants.pkl") for name in names):
+            with TemporaryFile(dir=path.parent) as file:
+                _copy_without_code(path, file)
+                content = _load(torch, file)
+        else:
+            content = _load(torch, path, mmap=True)
+    except OSError:
+        raise
+    except Exception as error:  # whatever a damaged file makes PyTorch raise
+        why = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"{path} can't be read by PyTorch {torch.__version__} with weights_only=True ({why}); if it is whole, save "
+            "its state_dict anew"
+        ) from None
+    found = list(_weights_in(torch, content, ()))
+    is_lightning = any(one.key == _OF_LIGHTNING for one in found)
+    return [one._replace(is_average=one.is_average or (is_lightning and one.key == "state_dict")) for one in found]
+
+
+def _names_in_archive(path: Path) -> list[str]:
+    """List the entries of a zip archive; none for an older file of PyTorch's, which is a plain pickle."""
+    if not zipfile.is_zipfile(path):
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def _load(torch: Any, file: Any, **options: Any) -> Any:
+    if not isinstance(file, Path):
+        file.seek(0)
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    placeholders = [(type(name, (_Placeholder,), {}), name) for name in names]
+    if not isinstance(file, Path):
+        file.seek(0)
+    with torch.serialization.safe_globals(placeholders):
+        return torch.load(file, map_location="cpu", weights_only=True, **options)
+
+
+def _copy_without_code(path: Path, target: Any) -> None:
+    """Copy the data of a TorchScript archive; without constants.pkl, PyTorch reads it as an ordinary file."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as archive:
+        for entry in source.infolist():
+            below = entry.filename.partition("/")[2]
+            if below in ("data.pkl", "version", "byteorder") or below.startswith(("data/", ".data/")):
+                with source.open(entry) as content, archive.open(entry.filename, "w", force_zip64=True) as copied:
+                    while piece := content.read(1 << 20):
+                        copied.write(piece)
+
+
+class _Placeholder:
+    """Stands for a class that is not loaded: an instance is an empty OrderedDict that takes items and attributes."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return OrderedDict()
+
+
+def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[Weights]:
+    if _is_module(value):
+        tensors = dict(_tensors_of_module(torch, vars(value), ""))
+        if tensors:
+            yield Weights(".".join(keys), tensors, _is_average(keys, tensors))
+        return
+    if not isinstance(value, Mapping) or {"state", "param_groups"} <= value.keys():  # which an optimizer's state has
+        return
+    parts = {key: part for key, part in value.items() if isinstance(key, str)}
+    below = [one for key, part in parts.items() for one in _weights_in(torch, part, (*keys, key))]
+    yield from below
+    tensors = {key: part for key, part in parts.items() if isinstance(part, torch.Tensor)}
+    if not below and any(part.is_floating_point() and part.dim() > 0 for part in tensors.values()):
+        yield Weights(".".join(keys), tensors, _is_average(keys, tensors))
+
+
+def _is_average(keys: tuple[str, ...], tensors: Mapping[str, Any]) -> bool:
+    return any(map(_AVERAGED.search, keys)) or "n_averaged" in tensors  # which torch.optim.swa_utils adds
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether a value was an ``nn.Module``, or one of TorchScript."""
+    return type(value) is OrderedDict and not value and not {"_modules", "training"}.isdisjoint(vars(value))
+
+
+def _tensors_of_module(torch: Any, attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield what the state_dict of a module has: its parameters and persistent buffers, and those of its modules."""
+    if "_modules" in attributes:
+        passing = attributes.get("_non_persistent_buffers_set", ())
+        buffers = {name: part for name, part in attributes["_buffers"].items() if name not in passing}
+        entries: Mapping[str, Any] = {**attributes["_parameters"], **buffers}
+        modules = attributes["_modules"]
+    else:  # TorchScript has all of them as attributes
+        entries = modules = attributes
+    for name, part in entries.items():
+        if isinstance(part, torch.Tensor):
+            yield prefix + name, part
+    for name, part in modules.items():
+        if _is_module(part):
+            yield from _tensors_of_module(torch, vars(part), f"{prefix}{name}.")
+
+
+def choose_weights(path: Path, found: list[Weights], key: str | None) -> Weights:
+    """Choose among the weights in a file: those of ``key``, or the only ones, or the only ones that are no average.
+
+    Raises:
+        CheckpointError: there are none, or it must be said which.
+    """
+    if not found:
+        raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
+    listed = ", ".join(f"{one.key or 'the file itself'} ({describe(one)})" for one in found)
+    if key is not None:
+        below = [one for one in found if one.key == key or one.key.startswith(f"{key}.")]
+        if not below:
+            raise CheckpointError(f"--key is {key!r}, which has no weights in {path}; there are {listed}")
+        tensors = {
+            ".".join(filter(None, (one.key[len(key) :].lstrip("."), name))): tensor
+            for one in below
+            for name, tensor in one.tensors.items()
+        }
+        return Weights(key, tensors, all(one.is_average for one in below))
+    raw = [one for one in found if not one.is_average]
+    if len(raw or found) > 1:
+        example = shown((raw or found)[0].key)
+        raise CheckpointError(f"{path} has several weights: {listed}; say which, such as --key {example}")
+    return (raw or found)[0]
+
+
+def describe(weights: Weights) -> str:
+    """Return what kind of weights they are, and how many."""
+    numbers = sum(tensor.numel() for tensor in weights.tensors.values())
+    kind = "averaged" if weights.is_average else "raw"
+    return f"{kind}, {len(weights.tensors)} tensors, {numbers:,} numbers"

@@ -1,0 +1,146 @@
+"""Folders as trainers leave them: pickles among them, weights in sub-folders, and what a network needs beside them."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dimred
+from dimred.errors import CheckpointError, DimredError
+from dimred.merging.convert import convert
+from dimred.merging.inputs import open_checkpoints
+from tests.helpers.checkpoint_files import BITS, draw, network, read_file, write_file, write_run
+
+PICKLE = b"PK\x03\x04"
+
+
+def test_checkpoints_that_were_not_converted_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, 2)
+    for number in (3, 4, 5):
+        folder = tmp_path / f"checkpoint-{number}000"
+        folder.mkdir()
+        for name in ("pytorch_model.bin", "optimizer.bin", "random_states_0.pkl", "zero_optim_states.pt"):
+            (folder / name).write_bytes(PICKLE)
+    with pytest.raises(CheckpointError, match="are pickles") as refused:
+        open_checkpoints(tmp_path)
+    named, _, command = str(refused.value).partition(" are pickles")
+    assert named == ", ".join(str(tmp_path / f"checkpoint-{n}000" / "pytorch_model.bin") for n in (3, 4, 5))
+    assert shlex.split(command.partition("call: ")[2]) == ["dimred", "convert", str(tmp_path)]
+
+
+def test_files_of_a_series_that_were_not_converted_are_named_and_other_pickles_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epoch in (1, 2):
+        write_file(tmp_path / f"epoch_{epoch}.safetensors", network(epoch))
+    (tmp_path / "vocabulary.pkl").write_bytes(PICKLE)
+    assert len(open_checkpoints(tmp_path)) == 2
+    assert caplog.messages == [f"{tmp_path / 'vocabulary.pkl'} is a pickle, and is passed over"]
+    (tmp_path / "epoch_3.pt").write_bytes(PICKLE)
+    with pytest.raises(CheckpointError, match=r"epoch_3\.pt is a pickle"):
+        open_checkpoints(tmp_path)
+
+
+def test_the_best_and_the_optimizer_of_mindcv_are_no_checkpoints_of_the_series(tmp_path: Path) -> None:
+    for name in ("net18-1_50", "net18-2_50", "net18_best", "optim_net18"):
+        write_file(tmp_path / f"{name}.safetensors", network(len(name)))
+    assert [one.step for one in open_checkpoints(tmp_path)] == [50, 100]
+
+
+@pytest.mark.parametrize("part", ["2_Dense", "unet"])
+def test_weights_in_sub_folders_are_averaged(tmp_path: Path, part: str) -> None:
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / part / "model.safetensors", {"linear.weight": np.full((2, 3), number, np.float32)})
+        if part == "2_Dense":
+            write_file(folder / "model.safetensors", {"linear.weight": np.full(4, number, np.float32)})
+            (folder / "modules.json").write_text(json.dumps([{"path": ""}, {"path": "1_Pooling"}, {"path": part}]))
+            (folder / "1_Pooling").mkdir()
+            (folder / "1_Pooling" / "config.json").write_text("{}")
+    dimred.merge(tmp_path / "run", tmp_path / "out")
+    assert read_file(tmp_path / "out" / part / "model.safetensors")["linear.weight"].tolist() == [[1.5] * 3] * 2
+    if part == "2_Dense":
+        assert read_file(tmp_path / "out" / "model.safetensors")["linear.weight"].tolist() == [1.5] * 4
+        assert (tmp_path / "out" / "1_Pooling" / "config.json").exists()
+
+
+def test_the_configurations_get_the_type_of_the_weights(tmp_path: Path) -> None:
+    written = {"torch_dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "note": "bfloat16"}
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", {"w": draw((3, 2), BITS, number)})
+        (folder / "config.json").write_text(json.dumps(written))
+    dimred.merge(tmp_path / "run", tmp_path / "out", dtype="float32")
+    expected = {"torch_dtype": "float32", "text_config": {"dtype": "float32"}, "note": "bfloat16"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == expected
+
+
+def test_what_does_not_change_in_training_is_copied_whatever_its_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        write_file(folder / "model.safetensors", {"w": draw((3, 2), np.float32, number)})
+        (folder / "additional_chat_templates").mkdir()
+        for name in ("source.spm", "bpe.codes", "own.tokenizer", "additional_chat_templates/tool.jinja", "fixed.pth"):
+            (folder / name).write_bytes(b"equal")
+        for name in ("tf_model.h5", "events.out.tfevents.1", "latest", "optimizer.pt", "state.unknown"):
+            (folder / name).write_bytes(b"%d" % number)
+    dimred.merge(tmp_path / "run", tmp_path / "out")
+    copied = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert copied == {
+        "README.md", "model.safetensors", "source.spm", "bpe.codes", "own.tokenizer", "fixed.pth",
+        "additional_chat_templates/tool.jinja",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["", ".value", ":0"])
+def test_the_statistics_of_flax_nnx_and_keras_are_known(tmp_path: Path, ending: str) -> None:
+    pair = ("moving_mean", "moving_variance") if ending == ":0" else ("mean", "var")
+    for number in (1, 2):
+        statistics = {f"bn.{name}{ending}": np.full(3, number, np.float32) for name in pair}
+        seeds = {"seed_generator/seed_generator_state": np.array([number, 2], np.int64)}
+        write_file(tmp_path / f"n-{number}.safetensors", {"w": draw((3, 2), np.float32, number)} | statistics | seeds)
+    assert open_checkpoints(tmp_path)[0].statistics == tuple(f"bn.{name}{ending}" for name in pair)
+    dimred.merge(tmp_path, tmp_path / "out.safetensors")
+    assert read_file(tmp_path / "out.safetensors")["seed_generator/seed_generator_state"].tolist() == [2, 2]
+
+
+def test_converting_without_pytorch_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(DimredError, match=r"needs PyTorch, .* pip install torch --index-url"):
+        convert(tmp_path)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_files_of_pytorch_are_converted(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    net.add_module("tied", net[0])
+    state, optimizer = net.state_dict(), torch.optim.Adam(net.parameters()).state_dict()
+    averaged = {name: tensor + 1 for name, tensor in state.items()}
+    where = tmp_path / "run"
+    where.mkdir()
+    torch.save({"model": state, "ema": averaged, "optimizer": optimizer, "at": Path("x")}, where / "nested.pt")
+    torch.save({"state_dict": state, "current_model_state": averaged}, where / "lightning.ckpt")
+    torch.save(net, where / "module.pth")
+    torch.jit.script(net).save(where / "script.pt")
+    torch.save(optimizer, where / "optimizer.pt")
+    done = {Path(one.source).stem: one for one in convert(where)}
+    assert {name: (one.key, one.kind) for name, one in done.items()} == {
+        "nested": ("model", "raw"), "lightning": ("current_model_state", "raw"), "module": ("", "raw"),
+        "script": ("", "raw"),
+    }  # fmt: skip
+    for name, one in done.items():
+        found, wanted = load_file(one.out), averaged if name == "lightning" else state
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+    assert ("0.weight", "tied.weight") in done["nested"].tied
+    assert convert(where) == []
+    with pytest.raises(DimredError, match="exists already; --force replaces it"):
+        convert(where / "nested.pt")
+    assert convert(where / "nested.pt", key="ema", out=tmp_path / "ema.safetensors")[0].kind == "averaged"
