@@ -118,3 +118,25 @@ def test_every_folder_of_tests_is_collected(pytestconfig):
     left_out = {name for name in folders for pattern in pytestconfig.getini("norecursedirs") if fnmatch(name, pattern)}
     assert len(folders) > 15
     assert not left_out
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports inside functions count too, but those for type checkers only do not."""
+    modules = {module_of(path): path for path in FILES}
+    graph = {
+        name: {one for known, _ in imports(path) for one in (known, known.rpartition(".")[0]) if one in modules}
+        for name, path in modules.items()
+        if name != "dimred"  # loads its public names on first use
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name in done or name not in graph:
+            return
+        for one in sorted(graph[name] - {name}):
+            visit(one, (*path, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Intent, Ranks
@@ -41,8 +41,8 @@ class Progress:
         self.epoch, self.done, self.seconds = self.epoch + 1, 0, 0.0
 
 
-class Observer:
-    """The hooks that the loop calls beside the steps; they do nothing here, and a subclass overrides those it needs."""
+class Observer(Protocol):
+    """The hooks that the loop calls beside the steps; here they do nothing."""
 
     @property
     def has_ended(self) -> bool:
@@ -55,6 +55,7 @@ class Observer:
 
     def after_launch(self) -> None:
         """Count a step that was handed to the device; its results may not be read yet."""
+        return None
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
@@ -69,6 +70,7 @@ class Observer:
 
     def save(self, progress: Progress) -> None:
         """Save the state to resume from; all ranks call this after the same step."""
+        return None
 
     def after_epoch(self, progress: Progress) -> str | None:
         """Evaluate and record the epoch, and return a new status for the progress bar, or None to leave it."""

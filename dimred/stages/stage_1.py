@@ -15,7 +15,7 @@ from dimred.errors import ConfigError
 from dimred.io.atomic import retry
 from dimred.io.run_names import SNAPSHOTS, STAGE_1_CHECKPOINTS
 from dimred.stages.early_stop import EarlyStop
-from dimred.stages.loop import Observer, Progress
+from dimred.stages.loop import Progress
 from dimred.stages.next_command import commands_after_stage_1
 from dimred.stages.run import Run
 from dimred.stages.states import FullCheckpoints, check_finite
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _ENDS = ("epochs", "stop")  # keys that say where a run ends, not how it gets there
 
 
-class StageOne(Observer):
+class StageOne:
     """Stage 1: it has a run, a series of snapshots, and perhaps an early stop.
 
     Args:

@@ -21,7 +21,7 @@ from dimred.io.metrics_file import loss_text, metric_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
 from dimred.stages.candidates import Candidates, put_file
 from dimred.stages.cooldown import Cooldown
-from dimred.stages.loop import Observer, Progress
+from dimred.stages.loop import Progress
 from dimred.stages.parent import StageOneRun
 from dimred.stages.records import finite
 from dimred.stages.run import Run
@@ -33,7 +33,7 @@ from dimred.vectors.parameters import preserved, to_arrays
 _log = logging.getLogger(__name__)
 
 
-class StageTwo(Observer):
+class StageTwo:
     """Stage 2 from its start to the network that is kept: it has a run and candidates.
 
     The candidates are the start, the best average of stage 1's snapshots (unless that was a choice for the start), the
@@ -193,6 +193,15 @@ class StageTwo(Observer):
             if progress.done:  # the steps since the last epoch count as an epoch, whose end is a candidate
                 self.run.arrays_of(self.step)
                 self.after_epoch(progress)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return False: only a step itself ends stage 2 early."""
+        return False
+
+    def reads_after(self, done: int) -> bool:
+        """Return False: nothing but the step decides when it is read."""
+        return False
 
     def after_launch(self) -> None:
         """Count the step for the profiler."""
