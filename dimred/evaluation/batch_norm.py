@@ -4,36 +4,73 @@ Averaging or searching moves the weights without the forward passes that would c
 (Izmailov et al., Averaging Weights Leads to Wider Optima, 2018, section 3.2).
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
 
+from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
-from dimred.train_step.network_state import batch_norms, evaluating
+from dimred.train_step.network_state import batch_norms, evaluating, places
 from dimred.vectors.parameters import put_array
 
-_FAR = float(2**20)  # a start so far from 0 that the statistics of a batch are small beside it
+_RECORDER = "_dimred_recorder"  # a BatchNorm's attribute; its recorder stays, so that a graph is compiled only once
 
 
-def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]]) -> int:
-    """Set every BatchNorm's moving mean and variance to the plain average over some training batches.
+class _Recorder(nn.Cell):
+    """A BatchNorm in training mode that records the moments of what it saw.
 
-    For each batch the statistics start from 0, so that one forward pass leaves a known share of the batch's own; the
-    average over batches is taken in float64. If a pass runs a layer n times, and each time moves the statistics by u,
-    that share is 1 - (1 - u)^n; a second pass over the first batch, from another start, reveals n. The result does not
-    depend on the earlier statistics. All other cells are in evaluation mode, so that nothing is dropped, as when the
-    statistics are used (Li et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance
-    Shift, 2019). A BatchNorm that never moves its statistics (``use_batch_statistics=False``, or
-    ``momentum=1``), or that no pass runs, keeps them.
+    ``moments``, (3, C), has for each channel the count n, the mean, and M = sum (x - mean)^2 over all elements of all
+    runs since it was set to 0. Two parts a and b are merged by (Chan, Golub and LeVeque, Updating Formulae and a
+    Pairwise Algorithm for Computing Sample Variances, 1979)
+
+        n = n_a + n_b,   mean = mean_a + d n_b / n,   M = M_a + M_b + d^2 n_a n_b / n,   d = mean_b - mean_a
+    """
+
+    def __init__(self, layer: nn.Cell):
+        super().__init__()
+        self._cells["layer"] = layer  # setattr may rename its parameters
+        self.moments = Parameter(Tensor(np.zeros((3, layer.num_features), np.float32)), requires_grad=False)
+
+    def construct(self, x: Tensor) -> Tensor:
+        values = ops.cast(x, mstype.float32)
+        axes = (0, *range(2, len(x.shape)))
+        mean = values.mean(axes, keep_dims=True)
+        centered = values - mean
+        rest = centered.mean(axes, keep_dims=True)  # rounding has left it in the mean of many elements
+        mean = (mean + rest).reshape((-1,))
+        m2 = ops.square(centered - rest).sum(axes)
+        n = x.size // x.shape[1]
+        before = self.moments
+        total = before[0] + n
+        delta = mean - before[1]
+        after = (total, before[1] + delta * (n / total), before[2] + m2 + delta * delta * before[0] * (n / total))
+        ops.assign(self.moments, ops.stack(after))
+        return self.layer(x)
+
+
+def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]], *, ranks: Ranks = ALONE) -> int:
+    """Set every BatchNorm's moving mean and variance to those of all elements that it sees in some training batches.
+
+        mean = sum x / n,   variance = sum (x - mean)^2 / n
+
+    for each channel, over the n elements of all batches on all ranks, each counted once: a batch weighs as much as it
+    has elements, and may be a single row. If a pass runs a layer several times, it sees the elements of all runs. The
+    result does not depend on the earlier statistics. In each pass a BatchNorm normalises by the batch, as in
+    training. All other cells are in evaluation mode, so that nothing is dropped, as when the statistics are used (Li
+    et al., Understanding the Disharmony between Dropout and Batch Normalization by Variance Shift, 2019). A BatchNorm
+    that never moves its statistics (``use_batch_statistics=False``, or ``momentum=1``), or that no pass runs, keeps
+    them.
 
     Args:
-        network: changed in place; its training mode is restored afterwards.
+        network: changed in place; its training mode is restored afterwards. If a pass fails, its statistics stay.
         batches: tuples of the inputs and, last, the labels.
+        ranks: all of them call this, each with its own batches; if one fails, all do.
 
     Returns:
-        The number of batches used; 0 for a network without BatchNorm.
+        The number of batches that this rank used; 0 for a network without BatchNorm.
 
     Raises:
         ConfigError: there were no batches, or the network has a BatchNorm of ``mindspore.mint``.
@@ -42,43 +79,69 @@ def reestimate_batch_norm(network: nn.Cell, batches: Iterable[tuple[Tensor, ...]
     layers = [norm for norm in batch_norms(network) if norm.use_batch_statistics is not False and norm.momentum > 0]
     if not layers:
         return 0
-    moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
-    before = [value.asnumpy().copy() for value in moving]
-    totals = [np.zeros(value.shape) for value in moving]
-    shares: list[float] = []  # for each of ``moving``, the batch's share in the value after a pass
-    n_batches = 0
-    with evaluating(network):
-        for layer in layers:
-            layer.set_train(True)
-        network.phase = "train_statistics"  # a graph of its own, neither that of training nor that of evaluation
-        for *inputs, _ in batches:
-            left = _pass_from(0.0, network, inputs, moving)
-            if not shares:
-                far = _pass_from(_FAR, network, inputs, moving)
-                for layer, mean, far_mean in zip(layers, left[::2], far[::2], strict=True):
-                    shares += [_share(layer.momentum, float(np.median(far_mean - mean)) / _FAR)] * 2
-            for total, values in zip(totals, left, strict=True):
-                total += values
-            n_batches += 1
-    if n_batches == 0:
-        raise ConfigError("there are no training batches to re-estimate BatchNorm with; lower data.batch_size")
-    for value, total, share, old in zip(moving, totals, shares, before, strict=True):
-        put_array(value, total / n_batches / share if share else old)
+    n_batches, moments = ranks.run_together(lambda: _record(network, layers, batches))
+    n, mean, m2 = np.concatenate(moments, axis=1)
+    total = np.maximum(ranks.sum(n), 1).astype(np.float64)
+    mean_of_all = ranks.sum(n / total * mean).astype(np.float64)
+    variance = ranks.sum((m2 + n * (mean - mean_of_all) ** 2) / total)
+    has_run = ranks.sum(n) > 0
+    first = 0
+    for layer in layers:
+        channels = slice(first, first + layer.num_features)
+        first += layer.num_features
+        if has_run[channels].all():
+            put_array(layer.moving_mean, mean_of_all[channels])
+            put_array(layer.moving_variance, variance[channels])
     return n_batches
 
 
-def _pass_from(
-    start: float, network: nn.Cell, inputs: Sequence[Tensor], moving: Sequence[Parameter]
-) -> list[np.ndarray]:
-    """Set all statistics to ``start``, run a forward pass, and return the statistics after it."""
-    for value in moving:
-        put_array(value, np.full(value.shape, start))
-    network(*inputs)
-    return [value.asnumpy().astype(np.float64) for value in moving]
+def _record(
+    network: nn.Cell, layers: Sequence[nn.Cell], batches: Iterable[tuple[Tensor, ...]]
+) -> tuple[int, list[np.ndarray]]:
+    """Run the batches; return how many there were, and of each layer the moments, (3, C) in float64."""
+    totals = [np.zeros((3, layer.num_features)) for layer in layers]
+    n_batches = 0
+    with evaluating(network), _recorders_in_place(network, layers) as recorders:
+        run = recorders[0] if network is layers[0] else network
+        run.phase = "train_statistics"  # a graph of its own, neither that of training nor that of evaluation
+        for *inputs, _ in batches:
+            for recorder in recorders:
+                put_array(recorder.moments, np.zeros(recorder.moments.shape))
+            run(*inputs)
+            for index, recorder in enumerate(recorders):
+                totals[index] = _merged(totals[index], recorder.moments.asnumpy().astype(np.float64))
+            n_batches += 1
+    if n_batches == 0:
+        raise ConfigError("there are no training batches to re-estimate BatchNorm with; lower data.batch_size")
+    return n_batches, totals
 
 
-def _share(move: float, kept: float) -> float:
-    """Return 1 - (1 - move)^n for the n with which (1 - move)^n is nearest to ``kept``; 0 if the layer did not run."""
-    log_kept_each = math.log1p(-min(move, 1 - 1e-9))
-    n_runs = round(math.log(max(kept, 1e-9)) / log_kept_each) if math.isfinite(kept) else 1
-    return -math.expm1(n_runs * log_kept_each)
+@contextmanager
+def _recorders_in_place(network: nn.Cell, layers: Sequence[nn.Cell]) -> Iterator[list[_Recorder]]:
+    """Put recorders in all places of the layers; afterwards put the layers back, with the statistics they had."""
+    moving = [value for layer in layers for value in (layer.moving_mean, layer.moving_variance)]
+    before = [value.asnumpy().copy() for value in moving]
+    recorders = {}
+    for layer in layers:
+        recorder = vars(layer).setdefault(_RECORDER, None) or _Recorder(layer)
+        recorder.moments.name = f"{layer.moving_mean.name}.moments"
+        vars(layer)[_RECORDER] = recorders[id(layer)] = recorder
+        layer.set_train(True)
+    replaced = [place for place in places(network) if id(place.cell) in recorders]
+    try:
+        for place in replaced:
+            place.put(recorders[id(place.cell)])
+        yield list(recorders.values())
+    finally:
+        for place in replaced:
+            place.put(place.cell)
+        for value, old in zip(moving, before, strict=True):
+            put_array(value, old)
+
+
+def _merged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Merge two sets of moments, (3, C), see ``_Recorder``."""
+    n = np.maximum(a[0] + b[0], 1)
+    delta = b[1] - a[1]
+    merged: np.ndarray = np.stack([a[0] + b[0], a[1] + delta * b[0] / n, a[2] + b[2] + delta**2 * a[0] * b[0] / n])
+    return merged

@@ -95,7 +95,7 @@ class OnSplits:
         """Return the cost of measuring weights on ``val``, BatchNorm included, in passes over the training split."""
         samples = self._images["val"].n_images
         if self.has_batch_norm:
-            samples += (self._n_batches + 1) * self._images["train"].batch_size * self._ranks.group_size
+            samples += self._n_batches * self._images["train"].batch_size * self._ranks.group_size
         return samples / self._images["train"].n_images
 
     def metric(self, split: str) -> float:
@@ -128,11 +128,7 @@ class OnSplits:
         Raises:
             ConfigError: there are no training batches.
         """
-        n_batches = self._ranks.run_together(
-            lambda: reestimate_batch_norm(self.network, self._spare.create_tuple_iterator())
-        )
-        self._ranks.all_reduce_mean(moving_statistics(self.network))
-        return n_batches
+        return reestimate_batch_norm(self.network, self._spare.create_tuple_iterator(), ranks=self._ranks)
 
     def _score(self, split: str, *scores: Score) -> list[Found]:
         return self._ranks.run_together(lambda: score_batches(self.network, self._splits[split], *scores))

@@ -57,7 +57,7 @@ class Measuring:
         }
         self.n_images = images["val"].n_images
         if self.on.has_batch_norm:
-            self.n_images += (two.reestimate_batches + 1) * two.data.batch_size  # the first batch goes twice
+            self.n_images += two.reestimate_batches * two.data.batch_size
 
     def put(self, weights: np.ndarray) -> None:
         self.on.put(weights)

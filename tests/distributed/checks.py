@@ -23,6 +23,7 @@ from dimred.distributed.ranks import Ranks
 from dimred.distributed.share import share
 from dimred.errors import DataError, DimredError
 from dimred.evaluation.averages import SnapshotAverages
+from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import cross_entropy, is_correct, mean_of_items, means_of_samples, score_batches
 from dimred.io.metrics_file import read_metrics
 from dimred.stages.device import set_up
@@ -33,6 +34,7 @@ from dimred.vectors.projection import make_projection
 from tests.distributed.agreement import all_reduces, one_loss_is_not_finite, one_rank_leaves
 from tests.distributed.steps import K, beside_one_rank, counters, digest, one_loss_differs
 from tests.helpers.networks import TanhMLP, orthonormal_rows
+from tests.oracles.moments import mean_and_variance
 
 
 def one_rank_fails_at_work(ranks: Ranks) -> list[str]:
@@ -109,6 +111,20 @@ def evaluation(ranks: Ranks) -> dict:
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
     metric, loss = score_batches(nn.Identity(), images, is_correct, cross_entropy)
     return {"accuracy": mean_of_items(metric, ranks), "losses": means_of_samples(loss, ranks).tolist()}
+
+
+def statistics(ranks: Ranks) -> dict:
+    """Re-estimate BatchNorm with 1, 7, ... rows on rank 0, 1, ...; only rank 0 has a batch of a single row more."""
+    rows = [np.random.default_rng(rank).normal(3 * rank, 2.0, (6 * rank + 1, 3)) for rank in range(ranks.group_size)]
+    rows[0] = np.concatenate([rows[0], rows[0] + 9])
+    norm = nn.BatchNorm1d(3)
+    cuts = [1] if ranks.is_rank_zero else [4]
+    parts = np.split(rows[ranks.rank].astype(np.float32), cuts)
+    n_batches = reestimate_batch_norm(norm, [(Tensor(part), Tensor(0)) for part in parts], ranks=ranks)
+    mean, variance = norm.moving_mean.asnumpy(), norm.moving_variance.asnumpy()
+    of_all = mean_and_variance(rows)
+    error = max(np.abs(mean / of_all[0] - 1).max(), np.abs(variance / of_all[1] - 1).max())
+    return {"n_batches": n_batches, "error": float(error), "digest": digest(mean, variance)}
 
 
 def averages(ranks: Ranks) -> dict:
@@ -190,8 +206,8 @@ def beside_one_rank_in_pynative(ranks: Ranks) -> dict:
 
 CHECKS = (
     collectives, one_rank_fails_at_work, one_rank_leaves, one_loss_is_not_finite, all_reduces, subspace,
-    beside_one_rank, one_loss_differs, counters, evaluation, averages, shared_files, metrics_without_a_shared_disk,
-    snapshot_callback, beside_one_rank_in_pynative,
+    beside_one_rank, one_loss_differs, counters, evaluation, statistics, averages, shared_files,
+    metrics_without_a_shared_disk, snapshot_callback, beside_one_rank_in_pynative,
 )  # fmt: skip
 
 

@@ -158,6 +158,13 @@ def test_every_rank_has_the_loss_of_every_sample_in_the_same_order(answers):
     np.testing.assert_allclose(sorted(losses[0]), [right] * 8 + [wrong] * 15, rtol=1e-5)
 
 
+def test_batch_norm_is_re_estimated_from_all_rows_of_all_ranks(answers):
+    found = answers["statistics"]
+    assert [each["n_batches"] for each in found] == [2] * len(found)
+    assert max(each["error"] for each in found) < 1e-5
+    assert len({each["digest"] for each in found}) == 1
+
+
 def test_every_rank_has_the_averages_of_the_snapshots_that_rank_0_reads(answers):
     found = answers["averages"]
     assert all(each["steps"] == [1, 2, 3, 4, 5] and each["error"] < 1e-6 for each in found)

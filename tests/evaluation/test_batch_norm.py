@@ -1,4 +1,8 @@
-"""Re-estimated BatchNorm statistics equal those of plain NumPy."""
+"""Re-estimated BatchNorm statistics are mean and population variance of all elements of all batches, as in NumPy.
+
+So a batch weighs as much as it has elements, and the runs of a layer in a pass all count alike: MindSpore's own moving
+statistics have the unbiased variance of each batch, and decay the earlier runs.
+"""
 
 from typing import Any
 
@@ -10,11 +14,18 @@ from mindspore import Tensor, mint, nn, ops
 from dimred.errors import ConfigError
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.train_step.network_state import moving_statistics
+from tests.oracles.moments import mean_and_variance
 
 
 @pytest.fixture(autouse=True)
 def _graph_mode() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def check(norm: nn.Cell, parts: list[np.ndarray]) -> None:
+    mean, variance = mean_and_variance(parts)
+    np.testing.assert_allclose(norm.moving_mean.asnumpy(), mean, rtol=1e-5)
+    np.testing.assert_allclose(norm.moving_variance.asnumpy(), variance, rtol=1e-5)
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
@@ -25,24 +36,21 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def test_the_statistics_are_the_plain_average_over_the_batches_whatever_they_were() -> None:
+def test_the_statistics_are_those_of_all_batches_whatever_they_were() -> None:
     network, drawn = nn.SequentialCell(nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3, momentum=0.7)), batches(4)
     network[0].moving_mean.set_data(Tensor(np.full(3, 1e6, np.float32)))
     network[2].moving_variance.set_data(Tensor(np.full(3, np.nan, np.float32)))
     network.set_train(False)
     assert reestimate_batch_norm(network, drawn) == 4
     assert not network.training
-    means, variances, means_2 = [], [], []
+    pixels, hidden = [], []
     for images, _ in drawn:
         x = images.asnumpy().astype(np.float64)
-        mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), ddof=1)
-        hidden = np.maximum((x - mean[:, None, None]) / np.sqrt(x.var((0, 2, 3))[:, None, None] + 1e-5), 0)
-        means.append(mean)
-        variances.append(variance)
-        means_2.append(hidden.mean((0, 2, 3)))
-    np.testing.assert_allclose(network[0].moving_mean.asnumpy(), np.mean(means, 0), rtol=1e-5)
-    np.testing.assert_allclose(network[0].moving_variance.asnumpy(), np.mean(variances, 0), rtol=1e-3)
-    np.testing.assert_allclose(network[2].moving_mean.asnumpy(), np.mean(means_2, 0), rtol=1e-4)
+        mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+        pixels.append(x)
+        hidden.append(np.maximum((x - mean[:, None, None]) / np.sqrt(variance[:, None, None] + 1e-5), 0))
+    check(network[0], pixels)
+    check(network[2], hidden)
 
 
 def test_a_network_with_batch_norm_needs_batches_and_one_without_none() -> None:
@@ -68,8 +76,7 @@ def test_statistics_are_those_without_dropout_and_training_goes_on_with_it() -> 
     network(images)  # its graph, with dropout, must not be taken for another one
     reestimate_batch_norm(network, batches(1))
     x = images.asnumpy()
-    np.testing.assert_allclose(network[0].norm.moving_mean.asnumpy(), x.mean((0, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(network[0].norm.moving_variance.asnumpy(), x.var((0, 2, 3), ddof=1), rtol=1e-3)
+    check(network[0].norm, [x])
     assert all(cell.training for _, cell in network.cells_and_names())
     assert np.any(network(images).asnumpy() != network(images).asnumpy())
 
@@ -89,7 +96,7 @@ def test_three_dimensions_have_statistics_too() -> None:
     assert reestimate_batch_norm(network, [(Tensor(x), Tensor(0))]) == 1
     mean, variance = moving_statistics(network)
     np.testing.assert_allclose(mean.asnumpy(), x.mean((0, 2, 3, 4)), rtol=1e-5)
-    np.testing.assert_allclose(variance.asnumpy(), x.var((0, 2, 3, 4), ddof=1), rtol=1e-3)
+    np.testing.assert_allclose(variance.asnumpy(), x.var((0, 2, 3, 4)), rtol=1e-5)
 
 
 def test_the_batch_norm_of_mint_is_refused() -> None:
@@ -113,18 +120,77 @@ class Several(nn.Cell):
 
 @pytest.mark.parametrize(("n_runs", "momentum"), [(1, 0.9), (2, 0.9), (3, 0.99), (2, 0.0)])
 @pytest.mark.parametrize("scale", [1e-3, 1e5])
-def test_a_layer_that_runs_several_times_weighs_its_runs_as_training_does(
+def test_a_layer_that_runs_several_times_sees_the_elements_of_all_runs(
     n_runs: int, momentum: float, scale: float
 ) -> None:
     network = Several(n_runs, momentum)
     network.idle.moving_variance.set_data(Tensor(np.full(3, 7, np.float32)))
     drawn = [(images * scale, labels) for images, labels in batches(2)]
     reestimate_batch_norm(network, drawn)
-    weights = momentum ** np.arange(n_runs)[::-1]  # a later run decays what an earlier one left
-    factors = np.arange(1, n_runs + 1)
     pixels = [images.asnumpy().astype(np.float64) for images, _ in drawn]
-    mean = np.mean([x.mean((0, 2, 3)) for x in pixels], axis=0) * np.average(factors, weights=weights)
-    variance = np.mean([x.var((0, 2, 3), ddof=1) for x in pixels], axis=0) * np.average(factors**2, weights=weights)
-    np.testing.assert_allclose(network.norm.moving_mean.asnumpy(), mean, rtol=1e-5)
-    np.testing.assert_allclose(network.norm.moving_variance.asnumpy(), variance, rtol=1e-3)
+    check(network.norm, [factor * x for x in pixels for factor in range(1, n_runs + 1)])
     assert network.idle.moving_variance.asnumpy().tolist() == [7, 7, 7]
+
+
+def rows(*counts: int, shape: tuple[int, ...] = (3,)) -> list[tuple[Tensor, Tensor]]:
+    rng = np.random.default_rng(6)
+    parts = [rng.normal(3 * index, 2.0, (count, *shape)) for index, count in enumerate(counts)]
+    return [(Tensor(part.astype(np.float32)), Tensor(0)) for part in parts]
+
+
+@pytest.mark.parametrize("counts", [(64, 2, 2, 2), (8, 1), (1,), (1, 1)], ids=str)
+def test_a_batch_weighs_as_much_as_it_has_rows_and_may_be_one_row(counts: tuple[int, ...]) -> None:
+    network, drawn = nn.BatchNorm1d(3), rows(*counts)
+    network.set_train(True)
+    assert reestimate_batch_norm(network, drawn) == len(counts)
+    x = np.concatenate([part.asnumpy() for part, _ in drawn]).astype(np.float64)
+    np.testing.assert_allclose(network.moving_mean.asnumpy(), x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(network.moving_variance.asnumpy(), x.var(0), rtol=1e-5)
+    assert network.training
+
+
+def test_batches_of_several_image_sizes_weigh_by_their_pixels_in_a_shared_layer() -> None:
+    norm = nn.BatchNorm2d(3)
+    network = nn.SequentialCell(norm, nn.MaxPool2d(2, 2), norm)
+    names = [value.name for value in network.get_parameters()]
+    drawn = rows(4, shape=(3, 8, 8)) + rows(1, 2, shape=(3, 2, 2))
+    reestimate_batch_norm(network, drawn)
+    parts = []
+    for images, _ in drawn:
+        x = images.asnumpy().astype(np.float64)
+        mean, variance = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+        scaled = (x - mean) / np.sqrt(variance + 1e-5)
+        n, c, height, width = x.shape
+        parts += [x, scaled.reshape(n, c, height // 2, 2, width // 2, 2).max((3, 5))]
+    check(norm, parts)
+    assert [network[0], network[2]] == [norm, norm]
+    assert [value.name for value in network.get_parameters()] == names
+
+
+def test_a_pass_that_fails_leaves_the_network_as_it_was() -> None:
+    network = nn.SequentialCell(nn.BatchNorm2d(3))
+    norm = network[0]
+
+    def broken() -> Any:
+        yield batches(1)[0]
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        reestimate_batch_norm(network, broken())
+    assert network[0] is norm
+    assert norm.moving_mean.asnumpy().tolist() == [0, 0, 0]
+    assert norm.moving_variance.asnumpy().tolist() == [1, 1, 1]
+
+
+def test_a_second_estimate_uses_the_graph_of_the_first_and_leaves_that_of_training() -> None:
+    network, drawn = nn.SequentialCell(nn.BatchNorm2d(3), nn.ReLU()).set_train(True), batches(2)
+    network(drawn[0][0])
+    reestimate_batch_norm(network, drawn)
+    n_graphs = len(network.compile_cache)
+    reestimate_batch_norm(network, drawn[1:])
+    check(network[0], [drawn[1][0].asnumpy()])
+    before = network[0].moving_mean.asnumpy().copy()
+    network(drawn[0][0])
+    assert len(network.compile_cache) == n_graphs == 2
+    moved = 0.9 * before + 0.1 * drawn[0][0].asnumpy().mean((0, 2, 3))
+    np.testing.assert_allclose(network[0].moving_mean.asnumpy(), moved, rtol=1e-5)
