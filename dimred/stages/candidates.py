@@ -11,10 +11,12 @@ from dimred.averaging.choice import Candidate, Selection, choose
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
+from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages
 from dimred.evaluation.evaluator import OnSplits
 from dimred.io.atomic import remove_leftovers, retry
 from dimred.stages.states import VAL_LOSSES
+from dimred.subspace.basis import SubspaceBasis
 from dimred.vectors.parameters import from_arrays, to_arrays
 
 _AVERAGE = "average"  # name of the candidate that another selection has measured
@@ -112,3 +114,14 @@ def put_file(parameters: Sequence[Parameter], file: Path, source: str, ranks: Ra
     """Set parameters on every rank to the values in a checkpoint that rank 0 reads; ``source`` names it in errors."""
     ranks.run_on_rank_zero(lambda: from_arrays(parameters, read_checkpoint(file), source))
     ranks.broadcast(parameters)
+
+
+def mean_of(basis: SubspaceBasis) -> np.ndarray:
+    """Return the mean of a basis' snapshots, (M,), to start from.
+
+    Raises:
+        ConfigError: its file has none.
+    """
+    if basis.mean is None:
+        raise ConfigError("start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last")
+    return basis.mean

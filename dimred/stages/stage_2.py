@@ -19,7 +19,7 @@ from dimred.io.atomic import retry
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import loss_text, metric_text, read_metrics
 from dimred.io.run_names import METRICS, RESULT, STAGE_2_CHECKPOINTS
-from dimred.stages.candidates import Candidates, put_file
+from dimred.stages.candidates import Candidates, mean_of, put_file
 from dimred.stages.cooldown import Cooldown
 from dimred.stages.loop import Progress
 from dimred.stages.parent import StageOneRun
@@ -138,7 +138,7 @@ class StageTwo:
         if start == "mean" and self.basis is not None:
             basis, layout = self.basis, self.run.evaluator.layout
             # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
-            self.run.evaluator.put(shared(self._ranks.run_on_rank_zero(lambda: _mean_of(basis)), layout, self._ranks))
+            self.run.evaluator.put(shared(self._ranks.run_on_rank_zero(lambda: mean_of(basis)), layout, self._ranks))
             n_snapshots = len(basis.snapshots) if self._ranks.is_rank_zero else 0
             self.result["start_effective_size"] = float(self._ranks.sum([n_snapshots])[0])
         elif start == "best":
@@ -298,9 +298,3 @@ class StageTwo:
             f"on 'val' the best average of stage 1's snapshots is better than this network: {figures[0]}, against "
             f"{figures[1]}. It is {average.place}; --set keep_best=true would choose between them"
         )
-
-
-def _mean_of(basis: SubspaceBasis) -> np.ndarray:
-    if basis.mean is None:
-        raise ConfigError("start is 'mean', but the basis file has no mean of the snapshots beside it; use start=last")
-    return basis.mean
