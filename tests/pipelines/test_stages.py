@@ -113,7 +113,7 @@ def test_the_best_start_is_the_one_that_val_chose(two_stages: TwoStages, few_dig
     assert "last" in candidates
     assert {name.partition(" ")[0] for name in candidates} == {"last", "uniform", "linear"}
     samples = {split: len(list((few_digits / split).glob("*/*.png"))) for split in ("train", "val")}
-    passes = len(candidates) * (samples["val"] + (2 + 1) * 50) / samples["train"]  # the first batch goes twice
+    passes = len(candidates) * (samples["val"] + 2 * 50) / samples["train"]
     assert result["start_cost"] == {"measured": len(candidates), "forward_passes": pytest.approx(passes)}
     assert f"start: {result['started_from']}, the lowest loss on 'val'" in done.stdout
     assert result["kept_candidates"][0]["loss"] == pytest.approx(chosen["loss"], rel=1e-6)
