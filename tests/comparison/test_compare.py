@@ -30,7 +30,7 @@ def test_methods_from_one_stage_1(folder: Path, compared: dict[str, Any]) -> Non
     assert {name: row["passes"] for name, row in rows.items()} == pytest.approx({
         "last": AT, "average": AT + average / 3, "stage_2": AT + PASSES + (average + kept) / 3, "plain_to_the_end": 6
     })  # fmt: skip
-    assert rows["last"]["seconds"] == 0 < rows["average"]["seconds"] < rows["stage_2"]["seconds"]
+    assert rows["last"]["seconds"] == 0 < min(rows[name]["seconds"] for name in ("average", "stage_2"))
     assert rows["average"]["chosen"] == [result["average_of"]]
     networks = {run["method"]: read_checkpoint(Path(run["network"])) for run in compared["runs"]}
     assert networks["last"]["0.weight"].shape == (6, 4)
