@@ -37,11 +37,33 @@ class AllReduce(nn.Cell):
 class Ballot:
     """A rank's votes on its next steps, and their outcome: a step is made only if every rank votes for it.
 
-    The step takes ``tally`` = (leave, made) and returns the next one, from the vote v_r of each rank r::
+    Each rank r votes v_r(t) = 0 to make step t, or 1 to leave the loop, and after a 1 it votes 1 until the next read.
+    ``tally`` = (leave, made) travels in the step's all-reduce, and is (0, 0) after a read::
 
-        leave <- 1 if sum_r max(leave, v_r) > 0 else 0;   made <- made + 1 - leave
+        leave(t) = 1 if sum_r max(leave(t-1), v_r(t)) > 0 else 0
+        made(t) = made(t-1) + 1 - leave(t)
 
-    So once a rank votes to leave, no later step is made until ``count``, which waits for the device, clears the tally.
+    A step with leave(t) = 1 is dropped on the device, as after an overflow, but does not count as one: no weight,
+    optimizer state, statistic or loss scale changes. Nobody waits, and yet the ranks leave together:
+
+    *All ranks drop the same steps.* leave(t) follows from a sum that every rank gets from the same all-reduce, and from
+    leave(t-1), which by induction is the same on all. Let T be the first step after a read that some rank votes
+    against. Then leave(t) = 0 for t < T, and 1 from T to the next read.
+
+    *The state is that before step T.* The steps before T are made as if nobody had voted; from T on nothing changes.
+    So after the read each rank has the state of a run that was stopped after T - 1, and made counts its steps. The
+    losses of later steps are discarded. BatchNorm's statistics are each rank's own, as after every step, and are
+    averaged when the state is saved.
+
+    *No rank waits for one that does not come.* A step has the same collectives whatever its vote; the update, which is
+    left out, has none. A rank whose data fail takes part with its last batch, cut to as many micro-batches as the
+    others have, because a pass can hold a collective (SyncBatchNorm). Reads come at fixed places of the epoch, which
+    every rank counts alike. So between two reads all ranks enter the same collectives. At a read all find the same
+    made: all go on, or all leave, and then meet in the same calls (agree, save, report the fault).
+
+    *Every vote counts.* A vote cast between two reads takes effect in the next step. Before the first step of an epoch
+    a rank may have no batch to take part with, and after the last there is no step to carry the vote. There the ranks
+    call ``Ranks.agree``. A search reads within its step, so its ranks agree before each.
 
     Attributes:
         tally: (leave, made), (2,) float32, on the device. After a step it is the same on all ranks.
