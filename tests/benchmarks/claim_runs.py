@@ -55,7 +55,7 @@ class Recipe(NamedTuple):
         config = Path(str(task.config).format(1))
         if self.is_constant:
             return config, [*EVERYTHING, f"schedule.peak={task.rate}"]
-        kept = ["evaluate_every=200", "snapshots.keep=99", "snapshots.first_epoch=31"]
+        kept = ["evaluate_every_epochs=200", "snapshots.keep=99", "snapshots.first_epoch=31"]
         if not task.has_own_recipe:
             return DIGITS_STAGE_1, kept
         schedule = ["schedule.name=linear", f"schedule.total_epochs={self.end}", f"schedule.peak={task.rate}"]
