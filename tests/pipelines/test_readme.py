@@ -22,7 +22,7 @@ def blocks(language: str, section: str = "", text_of: str = README) -> list[str]
 
 def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
     """The last line that stage 1 and the PCA print is the command that comes next, as it stands here."""
-    [commands] = blocks("bash", "Quick start")
+    _, commands = blocks("bash", "Quick start")
     done = run("bash", "-e", "-c", commands, cwd=tmp_path, environment=ON_PATH, status=0)
     assert len(re.findall(r"^\{'Accuracy': 0\.\d+\}$", done.stdout, re.MULTILINE)) == 3
     assert (tmp_path / "device0_stage_2" / "report" / "report.html").exists()
@@ -33,7 +33,7 @@ def test_the_commands_of_the_quick_start(tmp_path: Path) -> None:
 def test_the_chinese_page_has_the_same_commands_and_figures() -> None:
     for section, title in (
         ("", "三条命令"),
-        ("Try it on this machine", "一条命令看到结果"),
+        ("Quick start", "一条命令看到结果"),
         ("Quick start", "快速上手"),
     ):
         ours = [line for block in blocks("bash", section) for line in block.splitlines()]
@@ -67,8 +67,16 @@ def test_the_programs_for_your_own_network_and_for_the_parts_of_a_step(tmp_path:
     assert float(last) < float(first)
 
 
+def test_all_three_commands_are_in_the_first_forty_lines_and_the_page_is_short() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 170
+    first = "\n".join(lines[:40])
+    for command in ("dimred train stage-1 ./digits", "dimred pca --ckpt-dir", "resnet_small-6_74.ckpt pca_mat.npy"):
+        assert command in first
+
+
 def test_ci_runs_the_very_command_that_the_readme_gives_for_the_tests() -> None:
-    command = re.search(r"^(bash scripts/test\.sh)\b", blocks("bash", "Try it on this machine")[0], re.MULTILINE)
+    command = re.search(r"^(bash scripts/test\.sh)\b", blocks("bash", "Quick start")[0], re.MULTILINE)
     assert command
     assert command[1] in (REPOSITORY / ".ci" / "run").read_text().splitlines()
 
