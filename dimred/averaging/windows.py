@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dimred.curves import CURVES
 from dimred.errors import ConfigError
 
 _ENDS = 4  # windows end at the newest checkpoint, and a quarter, a half and three quarters back
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
-PROFILES = "uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=SHAPE, or coefficients such as 0.2,0.3,0.5"
+PROFILES = (
+    f"uniform, linear, exponential=DECAY, ema=WIDTH, merge-decay=CURVE ({', '.join(CURVES)}), or coefficients such as "
+    "0.2,0.3,0.5"
+)
 
 
 def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
@@ -22,8 +26,8 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
     Args:
         profile: ``uniform``; ``linear``: N for the newest down to 1 for the oldest; ``exponential=DECAY``: a moving
             average with this decay from one checkpoint to the next; ``ema=WIDTH``: the power function average of EDM2;
-            ``merge-decay=SHAPE``: the coefficients by which WSM imitates a learning rate that falls as
-            ``linear``, ``cosine`` or ``1-sqrt``; or N numbers with the sum 1, separated by commas.
+            ``merge-decay=CURVE``: the coefficients by which WSM imitates a learning rate that falls by that curve of
+            ``CURVES``; or N numbers with the sum 1, separated by commas.
         steps: the checkpoints' steps, increasing.
 
     Returns:
@@ -47,19 +51,12 @@ def profile_coefficients(profile: str, steps: Sequence[int]) -> np.ndarray:
         sentence = "a width above 0 and up to 0.28, such as ema=0.1"
         return _power_function(_number(profile, value, sentence, lambda x: 0 < x <= 0.28), steps)
     if name == "merge-decay":
-        if value not in _DECAYS:
-            raise ConfigError(f"--profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in _DECAYS)}")
+        curve = next((curve for key, curve in CURVES.items() if key == value), None)
+        if curve is None:
+            raise ConfigError(f"--profile is {profile!r}; give {' or '.join(f'merge-decay={key}' for key in CURVES)}")
         # Theorem of WSM (Tian et al., 2025, arXiv 2507.17634): c_0 = 1 - w_1, c_j = w_j - w_(j+1), c_k = w_k.
-        factors = [*(_DECAYS[value](i / n) for i in range(n)), 0.0]
-        return -np.diff(factors)
+        return -np.diff([*curve(np.arange(n) / n), 0.0])
     return _explicit(profile, n)
-
-
-_DECAYS: dict[str, Callable[[float], float]] = {
-    "linear": lambda done: 1 - done,
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
-    "1-sqrt": lambda done: 1 - math.sqrt(done),
-}
 
 
 def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:

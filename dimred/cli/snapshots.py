@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dimred.averaging.windows import PROFILES
 from dimred.console import AsJson, print_table
 from dimred.errors import ConfigError, DimredError
 from dimred.io.run_names import BASIS
@@ -219,10 +220,7 @@ def merge(
     order: Annotated[str, typer.Option(help="Sort by step (numbers in the names), name or mtime.")] = "step",
     profile: Annotated[
         str | None,
-        typer.Option(
-            help="Without a metric: uniform (the default), linear, exponential=DECAY, ema=WIDTH, "
-            "merge-decay=SHAPE (linear, cosine or 1-sqrt), or coefficients separated by commas."
-        ),
+        typer.Option(help=f"Without a metric, uniform by default: {PROFILES}."),
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Type of the result, such as float32; default that of the checkpoints.")

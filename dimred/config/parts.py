@@ -16,6 +16,7 @@ from dimred.config.base import (
     Strict,
     known_or_own,
 )
+from dimred.curves import CurveName
 
 _NETWORKS = ("resnet50", "resnet18", "resnet_small")
 _OPTIMIZERS = ("momentum", "sgd", "adamw", "schedule_free")
@@ -144,8 +145,8 @@ class EmaConfig(Strict):
 class ScheduleConfig(Strict):
     """The learning rate: it rises from 0 to ``peak`` in the warm-up, and then follows ``name``."""
 
-    name: Literal["linear", "cosine", "step", "constant"] = "linear"
-    """After the warm-up: a linear or cosine fall to 0 at total_epochs, steps down at milestones, or a constant rate."""
+    name: Literal[CurveName, "step", "constant"] = "linear"
+    """After the warm-up: a fall to 0 at total_epochs by a curve, steps down at milestones, or a constant rate."""
     peak: Positive = 0.8
     """The largest learning rate."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
@@ -197,8 +198,8 @@ class CooldownConfig(Strict):
 
     factor: Positive = 0.5
     """The rate begins at this multiple of the rate that stage 1 ended with, or of cooldown.rate."""
-    schedule: Literal["linear", "sqrt"] = "linear"
-    """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; sqrt, as 1 - sqrt(x)."""
+    schedule: CurveName = "linear"
+    """How the rate falls to 0 as x goes from 0 to 1: linear, as 1 - x; cosine; or 1-sqrt, as 1 - sqrt(x)."""
     rate: Positive | None = None
     """Replaces the rate that stage 1 ended with, for WEIGHTS from elsewhere; null for stage 1's."""
     optimizer: OptimizerConfig | None = None

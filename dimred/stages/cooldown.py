@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import nn
 
 from dimred.config import CooldownConfig, OptimizerConfig, StageTwoConfig
+from dimred.curves import CurveName
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError
 from dimred.io.run_names import full_checkpoint_beside
@@ -37,7 +38,7 @@ class Cooldown(NamedTuple):
     """
 
     factor: float
-    schedule: str
+    schedule: CurveName
     optimizer: OptimizerConfig
     rate: float
     updates: int

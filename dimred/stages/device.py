@@ -1,19 +1,18 @@
-"""Set up the process's device before the first cell is built; profile steps, count reads, divert native output."""
+"""Set up the process's device before the first cell is built; profile steps, divert native output."""
 
 import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-from unittest.mock import patch
 
 os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it when it loads
 
 import mindspore as ms
-from mindspore import Tensor, communication, profiler
+from mindspore import communication, profiler
 
 from dimred.config import StageConfig
 from dimred.config.parts import ProfileConfig
@@ -127,40 +126,6 @@ class StepProfiler:
                 self._profile.stop()
                 self._profile = None
                 _log.info(f"profile of {self._options.steps} steps: {self._folder}")
-
-
-# Methods of a tensor that read it.
-_READS = ("asnumpy", "numpy", "item", "tolist", "get_bytes", "__array__", "__float__", "__int__", "__bool__",
-            "__index__", "__complex__", "__contains__", "__iter__", "__str__", "__repr__")  # fmt: skip
-
-
-@contextmanager
-def watched_reads(note: Callable[[], object]) -> Iterator[None]:
-    """Call ``note`` for each read of a tensor inside the block; at a read the host waits for the device.
-
-    A read method that calls another one counts as one read.
-    """
-    inside = False
-
-    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal inside
-            if inside:
-                return method(*arguments, **options)
-            note()
-            inside = True
-            try:
-                return method(*arguments, **options)
-            finally:
-                inside = False
-
-        return call
-
-    with ExitStack() as patches:
-        for name in _READS:
-            if hasattr(Tensor, name):
-                patches.enter_context(patch.object(Tensor, name, watched(getattr(Tensor, name))))
-        yield
 
 
 @contextmanager

@@ -131,13 +131,20 @@ def build_task(
 
 
 def build_network(config: StageConfig) -> nn.Cell:
-    """Build the network with fresh weights, in the configured precision."""
+    """Build the network with fresh weights, in the configured precision.
+
+    Raises:
+        ConfigError: a user's own network can't be made, or the precision does not go with network or device.
+    """
     model = config.model
     if ":" in model.name:
         network = make_network(model.name, model.n_classes)
     else:
         network = resnet(model.name, model.n_classes, model.initialisation)
-    return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
+    try:
+        return with_precision(network, **config.precision.model_dump(exclude={"jit_level", "hf32"}))
+    except ConfigError as error:  # it names its own arguments
+        raise ConfigError(f"precision.{error}") from error
 
 
 def build_splits(

@@ -51,9 +51,10 @@ def with_precision(
     casts = dict(casts or {})
     for pattern, name in casts.items():
         check_choice(f"casts[{pattern!r}]", name, TYPES)
-    used = {dtype} if level != "O0" else set()
-    for name in sorted((used | set(casts.values())) - {"float32"}):
-        _check_device(network, name)
+    if level != "O0":
+        _check_device(network, "dtype is", dtype)
+    for name in sorted({*casts.values()} - {"float32"}):
+        _check_device(network, "casts has", name)
     if level == "O1":
         white = tuple(kind for kind in amp.get_white_list() if issubclass(kind, nn.Cell) and kind not in _RECURRENT)
         _convert([place for place in places(network) if isinstance(place.cell, white)], dtype)
@@ -66,7 +67,7 @@ def with_precision(
     for pattern, name in casts.items():
         fitting = [place for place in places(network) if fnmatch(place.path, pattern)]
         if not fitting:
-            raise ConfigError(f"precision.casts has {pattern!r}, which fits no cell of the network; see dimred summary")
+            raise ConfigError(f"casts has {pattern!r}, which fits no cell of the network; see dimred summary")
         _convert(fitting, name)
     return network
 
@@ -93,7 +94,7 @@ def _convert(fitting: Sequence[Place], dtype: str) -> None:
         place.put(_ComputesIn(place.cell, TYPES[dtype]))
 
 
-def _check_device(network: nn.Cell, dtype: str) -> None:
+def _check_device(network: nn.Cell, argument: str, dtype: str) -> None:
     """Check by small operations that the device can compute in this type; otherwise training would fail much later."""
     kinds = {type(cell) for _, cell in network.cells_and_names()}
     ones = ops.ones((1, 1, 1, 1), TYPES[dtype])
@@ -104,6 +105,6 @@ def _check_device(network: nn.Cell, dtype: str) -> None:
     except (RuntimeError, TypeError) as error:
         device = ms.get_context("device_target")
         raise ConfigError(
-            f"precision asks for {dtype}, in which the device {device} can't compute this network's layers; use "
+            f"{argument} {dtype!r}, in which the device {device} can't compute this network's layers; use "
             "float16, or level O0"
         ) from error

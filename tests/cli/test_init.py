@@ -44,7 +44,7 @@ def test_every_key_has_its_meaning_above_it(model: type[StageConfig]) -> None:
 
 def test_values_and_ranges_allowed_are_named() -> None:
     text = re.sub(r"(?<=[\w,])\n# (?=\w)", " ", commented_configuration(StageTwoConfig(), 2))
-    assert re.search(r"# .*\[linear, sqrt\]\n  schedule: linear\n", text)
+    assert re.search(r"# .*\[linear, cosine, 1-sqrt\]\n  schedule: linear\n", text)
     assert re.search(r"# .*\[>= 0 and < 1\]\nlabel_smoothing: 0.1\n", text)
     assert re.search(r"\nsearch: null\n#   rule: bfgs: .*\n", text)
 

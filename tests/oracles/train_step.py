@@ -94,6 +94,8 @@ def rates(name, peak, warmup, total, milestones=(), factor=0.1):
             found.append(peak * (1 - x))
         elif name == "cosine":
             found.append(peak * 0.5 * (1 + np.cos(np.pi * x)))
+        elif name == "1-sqrt":
+            found.append(peak * (1 - x**0.5))
         elif name == "step":
             found.append(peak * factor ** sum(i >= m for m in milestones))
         else:

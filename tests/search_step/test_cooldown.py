@@ -24,7 +24,7 @@ from tests.helpers.problems import batches, changed, tensors, values
 from tests.oracles.search import Twin
 from tests.oracles.train_step import Optimizer
 
-RATES = with_cooldown(np.full(3, 0.1), 2, 8, "sqrt")
+RATES = with_cooldown(np.full(3, 0.1), 2, 8, "1-sqrt")
 
 
 def continued(network: nn.Cell, n_components: int, name: str = "momentum", **options) -> SubspaceTrainStep:

@@ -67,7 +67,7 @@ def read(path: Path, **options: object) -> Cooldown:
 
 
 def test_a_full_checkpoint_gives_optimizer_state_and_the_rate_of_its_epoch(weights: Path) -> None:
-    found = read(weights, schedule="sqrt")
+    found = read(weights, schedule="1-sqrt")
     assert (found.optimizer, found.updates) == (ONE.optimizer, 12)
     assert found.rate == pytest.approx(0.2)
     assert found.taken_from.endswith("run/config.yaml")

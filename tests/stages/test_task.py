@@ -241,3 +241,17 @@ def test_an_own_network_is_tried_on_images_too(data: Path) -> None:
 
 def build_for_images() -> nn.Cell:
     return nn.SequentialCell(nn.Flatten(), nn.Dense(48, 7))
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ({"casts": {"nothing": "float32"}}, "precision.casts has 'nothing', which fits no cell"),
+        ({"level": "O2", "dtype": "bfloat16"}, "precision.dtype is 'bfloat16', in which the device CPU can't"),
+    ],
+)
+def test_a_precision_that_does_not_fit_is_named_by_its_key(precision: dict[str, Any], said: str) -> None:
+    settings = StageOneConfig.checked({"model": {"name": "resnet_small", "n_classes": 10}, "precision": precision})
+    with pytest.raises(ConfigError) as refused:
+        build_network(settings)
+    assert str(refused.value).startswith(said)

@@ -93,7 +93,7 @@ def test_normalisation_and_biases_are_spared_from_decay_or_what_the_patterns_say
         assert {weight.name for weight in weights if decays(weight, patterns)} == decay
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "constant", "step"])
+@pytest.mark.parametrize("name", ["linear", "cosine", "1-sqrt", "constant", "step"])
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_a_schedule_is_its_twin(name, warmup):
     milestones = [10, 20] if name == "step" else []

@@ -1,0 +1,19 @@
+"""The curves by which something falls from 1 to 0: learning rates, cooldowns, and the weights in an average."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+CurveName = Literal["linear", "cosine", "1-sqrt"]
+
+CURVES: dict[CurveName, Callable[[Any], Any]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: (1 + np.cos(np.pi * x)) / 2,
+    "1-sqrt": lambda x: 1 - np.sqrt(x),
+}
+"""Name -> what is left after x, the part of the way from 0 to 1; a number or an array.
+
+cosine: Loshchilov & Hutter, SGDR, 2017, equation 5, without restarts. 1-sqrt: Hägele et al., Scaling Laws and
+Compute-Optimal Training Beyond Fixed Training Durations, 2024.
+"""
