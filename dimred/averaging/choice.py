@@ -19,7 +19,7 @@ from dimred.io.metrics_file import metric_text
 _log = logging.getLogger(__name__)
 
 _RESOLUTION = 1e-6  # of a float32 loss, whose kernels may sum in a different order each time
-_TOLD = 5  # candidates in the log
+_MOST_LINES = 5  # candidates in the log
 
 
 class Candidate(NamedTuple):
@@ -139,9 +139,9 @@ class Selection:
     ) -> Candidate:
         """Measure a network, whose weights are at ``place``, by calling ``measure``, and add it as a candidate."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")
-        started = time.perf_counter()
+        start = time.perf_counter()
         self.candidates.append(Candidate(name, effective_size, *measure(), place=place))
-        self.seconds += time.perf_counter() - started
+        self.seconds += time.perf_counter() - start
         return self.candidates[-1]
 
     def add(self, name: str, measured: Candidate, place: Path) -> None:
@@ -164,17 +164,15 @@ class Selection:
 
     def tell(self, what: str) -> None:
         """Log the choice, its rule, the best of the candidates, and what measuring them cost."""
-        chosen = choose(self.candidates).name
-        _log.info(f"{what}: {_told(chosen)}, the lowest loss on 'val'")
+        best = choose(self.candidates).name
+        _log.info(f"{what}: {_display_name(best)}, the lowest loss on 'val'")
         for place, record in enumerate(sorted(self.records(), key=lambda record: record["loss"])):
-            if place < _TOLD or record["name"] == chosen:
+            if place < _MOST_LINES or record["name"] == best:
                 error = f"{record['behind']:.4f} +- {record['standard_error']:.4f} behind"
                 value = record["metric"]
                 metric = "" if value is None else f"{self._metric} {metric_text(self._metric, value)}, "
-                loss = f"loss {record['loss']:.4f}"
-                _log.info(
-                    f"  {_told(record['name'])}: {loss}, {metric}{error}, effective size {record['effective_size']:.3g}"
-                )
+                numbers = f"loss {record['loss']:.4f}, {metric}{error}, effective size {record['effective_size']:.3g}"
+                _log.info(f"  {_display_name(record['name'])}: {numbers}")
         n, passes = self.cost().values()
         worth = f", {passes:.1f} forward passes over the training split" if passes else ""
         _log.info(f"  {n} networks measured{worth}, {self.seconds:.1f} s")
@@ -185,6 +183,6 @@ class Selection:
         return {"measured": n, "forward_passes": n * self._passes_each}
 
 
-def _told(name: str) -> str:
+def _display_name(name: str) -> str:
     """Name a candidate for a reader; the points of stage 2 have the numbers of their epochs as names."""
     return f"epoch {name}" if name.isdecimal() else name

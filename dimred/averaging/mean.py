@@ -70,7 +70,7 @@ def stream_mean(
     Raises:
         CheckpointError: a file can't be read, or a mean is not finite.
     """
-    used = [(checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+    terms = [(checkpoint, float(c)) for checkpoint, c in zip(checkpoints, coefficients, strict=True) if c != 0]
     constant = cache(lambda name: is_constant(checkpoints, name))
 
     def run(block: _Block) -> None:
@@ -81,16 +81,16 @@ def stream_mean(
             np.copyto(mean, _load(block.sources[-1], block.start, block.size))
         write(block.name, block.start, mean)
 
-    with ExitStack() as opened, ThreadPoolExecutor(_THREADS, "mean") as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(_THREADS, "mean") as pool:
 
         @cache
         def descriptor_of(file: Path) -> int:
-            return opened.enter_context(open_checkpoint(file)).fileno()
+            return stack.enter_context(open_checkpoint(file)).fileno()
 
         blocks = []
         for name in names:
             sources = []
-            for checkpoint, coefficient in used:
+            for checkpoint, coefficient in terms:
                 tensor = checkpoint.tensors[name]
                 coefficient = max(coefficient, 0.0) if name in not_negative else coefficient
                 sources.append(_Source(descriptor_of(tensor.file), checkpoint, tensor, coefficient))
@@ -134,13 +134,13 @@ def is_constant(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     """Return whether a tensor has the same bytes in all checkpoints; False if there is only one."""
 
     def digest(checkpoint: Checkpoint) -> bytes:
-        tensor, found = checkpoint.tensors[name], hashlib.sha256()
+        tensor, sha = checkpoint.tensors[name], hashlib.sha256()
         with open_checkpoint(tensor.file) as file:
             for start in range(0, tensor.n_bytes, BLOCK):
                 piece = np.empty(min(BLOCK, tensor.n_bytes - start), np.uint8)
                 tensor.read_bytes(file.fileno(), start, piece)
-                found.update(piece.data)
-        return found.digest()
+                sha.update(piece.data)
+        return sha.digest()
 
     if len(checkpoints) < 2:
         return False
@@ -153,11 +153,11 @@ _local = threading.local()
 
 def buffer(name: str, size: int, dtype: Any = np.float64) -> np.ndarray:
     """Return this thread's array of that name, allocated once: fresh memory would cost a page fault every 4 KiB."""
-    kept = getattr(_local, name, None)
-    if kept is None or kept.dtype != dtype or kept.size != size:
-        kept = np.empty(size, dtype)
-        setattr(_local, name, kept)
-    return kept
+    array = getattr(_local, name, None)
+    if array is None or array.dtype != dtype or array.size != size:
+        array = np.empty(size, dtype)
+        setattr(_local, name, array)
+    return array
 
 
 def _mean(block: _Block) -> np.ndarray:

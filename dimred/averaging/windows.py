@@ -64,7 +64,7 @@ def _power_function(width: float, steps: Sequence[int]) -> np.ndarray:
 
     The average at step t follows a <- b a + (1 - b) x with b = (1 - dt / t)^(g + 1), its equation 127; so the
     checkpoint at t_i counts t_i^(g + 1) - t_(i-1)^(g + 1). The exponent g follows from the width, the profile's
-    standard deviation as a share of training: width^2 = (g + 1) / ((g + 2)^2 (g + 3)), its equation 123.
+    standard deviation as a fraction of training: width^2 = (g + 1) / ((g + 2)^2 (g + 3)), its equation 123.
     """
     inverse = width**-2
     exponent = np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max()
@@ -90,12 +90,12 @@ def _explicit(profile: str, n: int) -> np.ndarray:
     return coefficients
 
 
-def _number(profile: str, text: str, sentence: str, allowed: Callable[[float], bool]) -> float:
+def _number(profile: str, text: str, sentence: str, is_allowed: Callable[[float], bool]) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not allowed(number):
+    if not is_allowed(number):
         raise ConfigError(f"--profile is {profile!r}; give {sentence}")
     return number
 
@@ -118,9 +118,9 @@ class Window(NamedTuple):
         Args:
             steps: steps of all checkpoints of the series, oldest first.
         """
-        found = np.zeros(len(steps))
-        found[self.first : self.end] = profile_coefficients(self.profile, steps[self.first : self.end])
-        return found
+        values = np.zeros(len(steps))
+        values[self.first : self.end] = profile_coefficients(self.profile, steps[self.first : self.end])
+        return values
 
     def name(self, steps: Sequence[int]) -> str:
         """Return the window's name for logs and results; ``steps`` as for ``coefficients``."""
@@ -159,26 +159,26 @@ def measure_windows(n: int, loss: Callable[[Window], float]) -> None:
         loss: measures a window; called once for each. The newest checkpoint is the only window of length 1.
     """
     lengths = [*(length for length in _LENGTHS if length < n), n]
-    found: dict[int, float] = {}
+    losses: dict[int, float] = {}
 
     def measure(places: Iterable[int]) -> int:
         """Measure the lengths at these places in ``lengths``; return the place of the best one so far."""
         for place in places:
-            if 0 <= place < len(lengths) and place not in found:
-                found[place] = loss(Window(n - lengths[place], n))
-        return min(found, key=lambda place: found[place])
+            if 0 <= place < len(lengths) and place not in losses:
+                losses[place] = loss(Window(n - lengths[place], n))
+        return min(losses, key=lambda place: losses[place])
 
     best = measure(range(0, len(lengths), 2))
     measure((best - 1, best + 1))
     if n == 1:
         return
-    reached, length = min((found[place], lengths[place]) for place in found if lengths[place] > 1)
+    lowest, length = min((losses[place], lengths[place]) for place in losses if lengths[place] > 1)
     end = n
     for earlier in sorted({n - back * n // _ENDS for back in range(1, _ENDS)} - {n}, reverse=True):
-        fitting = max((one for one in lengths if 1 < one <= min(length, earlier)), default=0)
-        if not fitting or (beside := loss(Window(earlier - fitting, earlier))) > reached:
+        shorter = max((one for one in lengths if 1 < one <= min(length, earlier)), default=0)
+        if not shorter or (beside := loss(Window(earlier - shorter, earlier))) > lowest:
             break
-        length, end, reached = fitting, earlier, beside
+        length, end, lowest = shorter, earlier, beside
     if min(2 * length, end) > 2:
         loss(Window(max(end - 2 * length, 0), end, "linear"))
 
@@ -191,11 +191,11 @@ def profiles_around(window: Window) -> list[Window]:
     are half, all and twice the window's length.
     """
     length, end = window.end - window.first, window.end
-    found = [Window(max(end - reach, 0), end, "linear") for reach in (length, 2 * length) if min(reach, end) > 2]
+    windows = [Window(max(end - reach, 0), end, "linear") for reach in (length, 2 * length) if min(reach, end) > 2]
     for span in sorted({max(length // 2, 2), length, 2 * length}):
         if span < end:
-            found.append(Window(0, end, f"exponential={(span - 1) / (span + 1):.3f}"))
-    return list(dict.fromkeys(found))
+            windows.append(Window(0, end, f"exponential={(span - 1) / (span + 1):.3f}"))
+    return list(dict.fromkeys(windows))
 
 
 def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) -> list[int]:
@@ -213,9 +213,9 @@ def greedy_soup(numbers: Sequence[int], loss: Callable[[Sequence[int]], float]) 
     """
     alone = {number: loss([number]) for number in numbers}
     members: list[int] = []
-    reached = math.inf
+    lowest = math.inf
     for number in sorted((one for one in numbers if alone[one] < math.inf), key=lambda one: (alone[one], -one)):
-        found = loss([*members, number]) if members else alone[number]
-        if found <= reached:
-            members, reached = [*members, number], found
+        with_it = loss([*members, number]) if members else alone[number]
+        if with_it <= lowest:
+            members, lowest = [*members, number], with_it
     return members

@@ -73,8 +73,8 @@ class _Cursor:
         """Read a length, and return the end of the bytes it announces; CheckpointError if that is beyond ``outer``."""
         length = self.varint()
         if self.position + length > outer:
-            missing = self.position + length - outer
-            raise self.error(f"a record claims {length} bytes, {missing} more than there are")
+            n_missing = self.position + length - outer
+            raise self.error(f"a record claims {length} bytes, {n_missing} more than there are")
         return self.position + length
 
     def text(self, outer: int) -> str:
@@ -166,8 +166,8 @@ def _record(cursor: _Cursor, end: int) -> _Record:
 
 def check_ckpt_crc(file: BinaryIO, path: os.PathLike[str]) -> None:
     """Compare a ``.ckpt`` file with the checksum at its end, if it has one; CheckpointError if they differ."""
-    stored, computed = _checksums(file, path)
-    if stored != computed:
+    crc_in_file, crc = _checksums(file, path)
+    if crc_in_file != crc:
         raise CheckpointError(
             f"{path} is damaged: its checksum does not match its content. Restore it, or save it again."
         )
@@ -224,9 +224,9 @@ def _sized(data: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    encoded = bytearray()
+    content = bytearray()
     while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
+        content.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    content.append(value)
+    return bytes(content)

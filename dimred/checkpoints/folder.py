@@ -47,8 +47,8 @@ def checkpoints_in(folder: Path, argument: str) -> list[Path]:
     files = [path for path in entries if path.suffix in SUFFIXES and path.is_file() and not is_pickle(path)]
     if files := [path for path in files if not is_state(path)] or files:
         patterns = {*map(_pattern, files)}
-        if missing := [path for path in pickles if _pattern(path) in patterns]:
-            raise refusal(missing, folder)
+        if of_series := [path for path in pickles if _pattern(path) in patterns]:
+            raise refusal(of_series, folder)
         _pass_over(pickles, "is a pickle")
         return _without_copies(files)
     if pickles := unconverted(pickles_of_weights(folder.rglob("*"))):
@@ -64,9 +64,9 @@ def _pattern(path: Path) -> str:
 def _without_copies(paths: Sequence[Path]) -> list[Path]:
     """Leave out what a trainer keeps twice, such as ``resnet_best.ckpt`` or ``last.safetensors``, and say so."""
     counts = Counter(map(_pattern, paths))
-    kept = [path for path in paths if counts[_pattern(path)] > 1 or not _COPY.search(path.name)]
-    _pass_over([path for path in paths if kept and path not in kept], "has no number of its own")
-    return kept or list(paths)
+    originals = [path for path in paths if counts[_pattern(path)] > 1 or not _COPY.search(path.name)]
+    _pass_over([path for path in paths if originals and path not in originals], "has no number of its own")
+    return originals or list(paths)
 
 
 def _pass_over(paths: Sequence[Path], why: str) -> None:
@@ -89,15 +89,15 @@ def _parts(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: the list of its sub-folders can't be read, or a sub-folder has a pickle that was not converted.
     """
-    listed = _listed_parts(folder)
-    if listed is None:
+    parts_by_list = _listed_parts(folder)
+    if parts_by_list is None:
         if _weight_files(folder):
             return [folder]
         below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
         parts = [path for path in below if not _PLACE.search(path.name) and _weight_files(path)]
         return parts if len({*map(_pattern, parts)}) == len(parts) else []  # else they are a series
-    below = [path for part in listed if part != folder for path in part.rglob("*")]
-    parts = [path for path in dict.fromkeys([*listed, *sorted(below)]) if path.is_dir()]
+    below = [path for part in parts_by_list if part != folder for path in part.rglob("*")]
+    parts = [path for path in dict.fromkeys([*parts_by_list, *sorted(below)]) if path.is_dir()]
     if pickles := unconverted(pickles_of_weights(path for part in parts for path in part.iterdir())):
         raise refusal(pickles, folder)
     return [path for path in parts if _weight_files(path)]
@@ -111,11 +111,11 @@ def _listed_parts(folder: Path) -> list[Path] | None:
     with reading(path):
         content = path.read_bytes()
     try:
-        listed = json.loads(content)
-        if isinstance(listed, dict):
-            names = [name for name, kind in listed.items() if isinstance(kind, list)]
+        data = json.loads(content)
+        if isinstance(data, dict):
+            names = [name for name, kind in data.items() if isinstance(kind, list)]
         else:
-            names = [entry["path"] for entry in listed]
+            names = [entry["path"] for entry in data]
         parts = [folder / name for name in names]
         if any(".." in part.parts or not part.is_relative_to(folder) for part in parts):
             raise ValueError("it names no folder below it")
@@ -140,11 +140,11 @@ def read_one(path: Path) -> Checkpoint:
     if adapter := next((part for part in parts if part != path and (part / ADAPTER_CONFIG).exists()), None):
         each = path.parent / "*" / adapter.relative_to(path)
         raise CheckpointError(f"{path} holds the adapter {adapter.name}; to average one adapter of each, give '{each}'")
-    opened = [_read_folder(part) for part in parts]
+    folders = [_read_folder(part) for part in parts]
     tensors = {
-        part_prefix(path, tensor.file) + name: tensor for part in opened for name, tensor in part.tensors.items()
+        part_prefix(path, tensor.file) + name: tensor for part in folders for name, tensor in part.tensors.items()
     }
-    return Checkpoint(path, tuple(file for part in opened for file in part.files), tensors)
+    return Checkpoint(path, tuple(file for part in folders for file in part.files), tensors)
 
 
 def part_prefix(folder: Path, file: Path) -> str:
@@ -190,9 +190,9 @@ def _sharded(index: Path) -> Checkpoint:
     for file in files:
         if not file.exists():
             raise CheckpointError(f"{index} names {file.name}, which is not there; fetch it, or save the model again")
-        found = read_index(file, verify=True).items()
-        tensors |= {name: tensor for name, tensor in found if weight_map.get(name, file.name) == file.name}
-    missing = next((name for name in weight_map if name not in tensors), None)
-    if missing is not None:
-        raise CheckpointError(f"{index} says {shown(missing)} is in {weight_map[missing]}, which does not have it")
+        entries = read_index(file, verify=True).items()
+        tensors |= {name: tensor for name, tensor in entries if weight_map.get(name, file.name) == file.name}
+    absent = next((name for name in weight_map if name not in tensors), None)
+    if absent is not None:
+        raise CheckpointError(f"{index} says {shown(absent)} is in {weight_map[absent]}, which does not have it")
     return Checkpoint(index.parent, files, tensors)

@@ -165,8 +165,8 @@ class WeightLayout:
         pairs = zip(self.names, self.shapes, other.names, other.shapes, strict=False)
         for number, (name, shape, other_name, other_shape) in enumerate(pairs):
             if name != other_name:
-                moved = " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
-                return f"parameter {number} is {name!r} {shape} here and {other_name!r} {other_shape} there{moved}"
+                note = " (the same parameter stands elsewhere: the order differs)" if name in other.names else ""
+                return f"parameter {number} is {name!r} {shape} here and {other_name!r} {other_shape} there{note}"
             if shape != other_shape:
                 return f"parameter {number}, {name!r}, has shape {shape} here and {other_shape} there"
         longer, where = (self, "here") if len(self.names) > len(other.names) else (other, "there")

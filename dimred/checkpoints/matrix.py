@@ -52,18 +52,18 @@ class WeightMatrix:
     def __init__(self, series: CheckpointSeries, layout: WeightLayout | None = None, *, skip_bad: bool = False) -> None:
         self._skip_bad = skip_bad
         self._rows: list[_Row] = []
-        opened: list[_Row] = []
-        none_left = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
+        rows: list[_Row] = []
+        no_snapshot = SeriesError(f"None of the {len(series)} snapshots in {series.directory} can be used.")
         for entry, path in zip(series.entries, series.paths, strict=True):
             with self._leaving_out():
-                opened.append(_Row(entry, _open(entry, path)))
-        if not opened:
-            raise none_left
-        chosen = layout or series.layout
-        if chosen is None:
+                rows.append(_Row(entry, _open(entry, path)))
+        if not rows:
+            raise no_snapshot
+        layout = layout or series.layout
+        if layout is None:
             # A snapshot that was cut between two tensors has fewer of them, and is refused below.
-            fullest = max((row.checkpoint for row in opened), key=lambda checkpoint: checkpoint.layout.size)
-            chosen = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
+            fullest = max((row.checkpoint for row in rows), key=lambda checkpoint: checkpoint.layout.size)
+            layout = trainable_layout(fullest.tensors, fullest.path, refuse_doubtful=True)
             file = fullest.files[0]
             if file.suffix == ".safetensors" and is_sorted_by_mindspore(file, fullest.tensors):
                 raise CheckpointError(
@@ -71,18 +71,18 @@ class WeightMatrix:
                     "network's order can't be read from it. Say it: --names-from with a .ckpt file of the network, or "
                     "layout or network in Python."
                 )
-            if left_out := [name for name in fullest.tensors if name not in chosen.names]:
+            if left_out := [name for name in fullest.tensors if name not in layout.names]:
                 first = ", ".join(map(repr, left_out[:2]))
                 _log.info(f"{len(left_out)} entries of each snapshot are not weights and are left out, such as {first}")
-        for row in opened:
+        for row in rows:
             with self._leaving_out():
-                row.checkpoint.check_fit(chosen)
+                row.checkpoint.check_fit(layout)
                 # The digests in a manifest are of the weights in the manifest's order.
-                known = row.entry.digest if chosen == series.layout else ""
-                self._rows.append(replace(row, entry=replace(row.entry, digest=known)))
+                digest = row.entry.digest if layout == series.layout else ""
+                self._rows.append(replace(row, entry=replace(row.entry, digest=digest)))
         if not self._rows:
-            raise none_left
-        self.layout = chosen
+            raise no_snapshot
+        self.layout = layout
 
     @contextmanager
     def _leaving_out(self) -> Iterator[None]:
@@ -114,8 +114,8 @@ class WeightMatrix:
 
         Snapshots that differ by less than float32 resolves can only be told apart before they are rounded.
         """
-        stored = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
-        return np.dtype(np.float64 if any(dtype == np.float64 for dtype in stored) else np.float32)
+        dtypes = (row.checkpoint.tensors[name].dtype for row in self._rows for name in self.layout.names)
+        return np.dtype(np.float64 if any(dtype == np.float64 for dtype in dtypes) else np.float32)
 
     def leave_out(self, number: int) -> None:
         """Remove a row."""
@@ -131,18 +131,18 @@ class WeightMatrix:
         """
         layout = self.layout
         for row, target in zip(self._rows, out, strict=True):
-            with ExitStack() as opened:
+            with ExitStack() as stack:
                 descriptors: dict[Path, int] = {}  # of the shards, or of the only file
-                number, done = bisect_right(layout.offsets, start) - 1, 0
-                while done < target.size:
-                    skip = start + done - layout.offsets[number]
-                    count = min(layout.sizes[number] - skip, target.size - done)
+                number, n_read = bisect_right(layout.offsets, start) - 1, 0
+                while n_read < target.size:
+                    skip = start + n_read - layout.offsets[number]
+                    count = min(layout.sizes[number] - skip, target.size - n_read)
                     if count > 0:
                         tensor = row.checkpoint.tensors[layout.names[number]]
                         if tensor.file not in descriptors:
-                            descriptors[tensor.file] = opened.enter_context(open_checkpoint(tensor.file)).fileno()
-                        tensor.read_part(descriptors[tensor.file], skip, target[done : done + count])
-                        done += count
+                            descriptors[tensor.file] = stack.enter_context(open_checkpoint(tensor.file)).fileno()
+                        tensor.read_part(descriptors[tensor.file], skip, target[n_read : n_read + count])
+                        n_read += count
                     number += 1
                 if target.dtype == np.float64:
                     target[np.abs(target) > np.finfo(np.float32).max] = np.inf
@@ -169,14 +169,14 @@ class WeightMatrix:
                 hash_columns(digest, row)
 
         with ThreadPoolExecutor(1, "read-ahead") as reader, ThreadPoolExecutor(1, "hash") as hasher:
-            coming = reader.submit(fetch, 0)
+            next_block = reader.submit(fetch, 0)
             for number, first in enumerate(range(0, n_columns, CHUNK)):
-                block = coming.result()
+                block = next_block.result()
                 if first + CHUNK < n_columns:
-                    coming = reader.submit(fetch, number + 1)
-                hashed = hasher.submit(add, block)
+                    next_block = reader.submit(fetch, number + 1)
+                hash_task = hasher.submit(add, block)
                 yield first, block
-                hashed.result()  # before its buffer is filled again
+                hash_task.result()  # before its buffer is filled again
 
 
 def _open(entry: SnapshotEntry, path: Path) -> Checkpoint:

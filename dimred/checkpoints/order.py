@@ -42,17 +42,17 @@ def epochs_and_steps(files: Mapping[Path, Sequence[Path]], order: str = "step") 
     if order == "step":
         return _from_names(list(files))
     if order == "name":
-        ranked = sorted(files, key=str)
+        paths = sorted(files, key=str)
     else:
         times = {path: max(file.stat().st_mtime_ns for file in parts) for path, parts in files.items()}
-        ranked = sorted(files, key=times.__getitem__)
-        for path, other in pairwise(ranked):
+        paths = sorted(files, key=times.__getitem__)
+        for path, other in pairwise(paths):
             if times[path] == times[other]:
                 raise ConfigError(
                     f"--order is 'mtime', but {path} and {other} were written at the same time; use --order step or "
                     "--order name"
                 )
-    steps = {path: step for step, path in enumerate(ranked, start=1)}
+    steps = {path: step for step, path in enumerate(paths, start=1)}
     return [(0, steps[path]) for path in files]
 
 
@@ -99,8 +99,8 @@ def _in_order(keys: list[tuple[int, int]], paths: Sequence[Path]) -> list[tuple[
     Raises:
         SeriesError: two checkpoints have the same epoch and step.
     """
-    ranked = sorted(zip(keys, paths, strict=True))
-    for (key, path), (other_key, other) in pairwise(ranked):
+    pairs = sorted(zip(keys, paths, strict=True))
+    for (key, path), (other_key, other) in pairwise(pairs):
         if key == other_key:
             raise SeriesError(
                 f"{path} and {other} are of one epoch and step; move one of them away, or use --order name or --order "
@@ -127,7 +127,7 @@ def steps_since_start(keys: Sequence[tuple[int, int]]) -> list[int]:
 def _named(pattern: re.Pattern[str], names: Sequence[str]) -> list[int] | None:
     """Return the whole number that ``pattern`` finds in each name; None unless there is exactly one in each."""
     matches = [[*pattern.finditer(name)] for name in names]
-    values = [_value(found[0]) for found in matches if len(found) == 1]
+    values = [_value(each[0]) for each in matches if len(each) == 1]
     return _whole(values) if len(values) == len(names) else None
 
 
@@ -139,11 +139,11 @@ def _only_varying(names: Sequence[str]) -> list[int] | None:
     """
     numbers = [[_value(match) for match in _NUMBER.finditer(name)] for name in names]
     if len({_NUMBER.sub("#", name) for name in names}) > 1:
-        return _whole([found[0] for found in numbers]) if all(len(found) == 1 for found in numbers) else None
-    varying = [column for column in zip(*numbers, strict=True) if len(set(column)) > 1]
-    if len(varying) > 1:
-        raise _doubt(f"{len(varying)} numbers vary in the names", names)
-    return _whole(varying[0]) if varying else None
+        return _whole([values[0] for values in numbers]) if all(len(values) == 1 for values in numbers) else None
+    columns = [column for column in zip(*numbers, strict=True) if len(set(column)) > 1]
+    if len(columns) > 1:
+        raise _doubt(f"{len(columns)} numbers vary in the names", names)
+    return _whole(columns[0]) if columns else None
 
 
 def _value(match: re.Match[str]) -> Decimal:

@@ -45,8 +45,8 @@ def converted_path(path: Path) -> Path:
     """Return the path that a pickle's weights have after ``dimred convert``: where frameworks look for them."""
     ending = next(ending for ending in (".pth.tar", path.suffix) if path.name.endswith(ending))
     stem = path.name.removesuffix(ending)
-    renamed = re.sub(r"^pytorch_model(?=[.-]|$)", "model", stem)
-    return path.with_name(f"{renamed}.safetensors")
+    new_stem = re.sub(r"^pytorch_model(?=[.-]|$)", "model", stem)
+    return path.with_name(f"{new_stem}.safetensors")
 
 
 def unconverted(pickles: Iterable[Path]) -> list[Path]:

@@ -188,9 +188,9 @@ class CheckpointSeries:
 
     def _unlisted(self) -> list[Path]:
         """List files that are named like snapshots of this series but are not among its entries."""
-        listed = {entry.file for entry in self.entries}
-        found = ((path, _NAME.fullmatch(path.name)) for path in self.directory.iterdir() if path.name not in listed)
-        return [path for path, match in found if match and match["prefix"] == self.prefix]
+        names = {entry.file for entry in self.entries}
+        matches = ((path, _NAME.fullmatch(path.name)) for path in self.directory.iterdir() if path.name not in names)
+        return [path for path, match in matches if match and match["prefix"] == self.prefix]
 
     def select(self, last: int | None = None, until_epoch: int | None = None) -> "CheckpointSeries":
         """Return the last ``last`` snapshots up to epoch ``until_epoch`` as a series for reading; None sets no limit.
@@ -201,12 +201,12 @@ class CheckpointSeries:
         """
         if last is not None:
             check_number("last", last, at_least=1, whole=True)
-        chosen = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
-        if not chosen:
+        entries = tuple(entry for entry in self.entries if until_epoch is None or entry.epoch <= until_epoch)
+        if not entries:
             until = "" if until_epoch is None else f" up to epoch {until_epoch}"
             raise SeriesError(f"{self.directory} has no snapshots{until}.")
         part = copy(self)
-        part.entries, part._writable = chosen[-(last or 0) :], False
+        part.entries, part._writable = entries[-(last or 0) :], False
         return part
 
     def _check_writable(self) -> None:
@@ -216,12 +216,12 @@ class CheckpointSeries:
             )
 
     def _replace(self, layout: WeightLayout, entries: tuple[SnapshotEntry, ...]) -> None:
-        listed = [asdict(entry) for entry in entries]
-        content = {"format": _FORMAT, "version": _VERSION, "layout": layout.to_json(), "entries": listed}
+        items = [asdict(entry) for entry in entries]
+        content = {"format": _FORMAT, "version": _VERSION, "layout": layout.to_json(), "entries": items}
         write_checksummed(self.directory / MANIFEST, content)
-        gone = {entry.file for entry in self.entries} - {entry.file for entry in entries}
+        old_names = {entry.file for entry in self.entries} - {entry.file for entry in entries}
         self.layout, self.entries = layout, entries
-        for name in gone:
+        for name in old_names:
             with suppress(OSError):  # as on a network disk; the new snapshot matters more, and rewind removes the file
                 (self.directory / name).unlink(missing_ok=True)
 
@@ -236,8 +236,8 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
         content = read_checksummed(path)
         if (content.get("format"), content.get("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"it is not a {_FORMAT!r} of version {_VERSION}")
-        layout, listed = WeightLayout.from_json(content.get("layout")), content.get("entries")
-        entries = tuple(_entry(item) for item in (listed if isinstance(listed, list) else [None]))
+        layout, items = WeightLayout.from_json(content.get("layout")), content.get("entries")
+        entries = tuple(_entry(item) for item in (items if isinstance(items, list) else [None]))
         for before, after in pairwise(entries):
             if after.step <= before.step:
                 raise ValueError(f"step {after.step} ({after.file}) comes after step {before.step}")
@@ -248,8 +248,8 @@ def read_manifest(path: Path) -> tuple[WeightLayout, tuple[SnapshotEntry, ...]]:
 
 
 def _entry(item: Any) -> SnapshotEntry:
-    expected = {field.name: field.type for field in fields(SnapshotEntry)}
-    if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != expected:
+    types = {field.name: field.type for field in fields(SnapshotEntry)}
+    if not isinstance(item, dict) or {key: type(value) for key, value in item.items()} != types:
         raise ValueError(f"an entry is {shown(item)}")
     name = item["file"]
     if any(sign in name for sign in "/\0") or Path(name).suffix not in SUFFIXES:

@@ -69,19 +69,19 @@ class StoredTensor:
 
     def read_bytes(self, descriptor: int, first: int, out: np.ndarray) -> None:
         """Fill ``out``, uint8, with the tensor's bytes from byte ``first`` on."""
-        done = 0
+        position = 0
         for offset, length in self.ranges(first, out.size):
-            read_exactly(descriptor, out[done : done + length], offset, self.file)
-            done += length
+            read_exactly(descriptor, out[position : position + length], offset, self.file)
+            position += length
 
     def ranges(self, first: int, count: int) -> Iterator[tuple[int, int]]:
         """Yield where ``count`` of the tensor's bytes, from byte ``first`` on, are: (offset in the file, length)."""
-        passed = 0
+        before = 0
         for offset, length in self.pieces:
-            low, high = max(first, passed), min(first + count, passed + length)
+            low, high = max(first, before), min(first + count, before + length)
             if low < high:
-                yield offset + low - passed, high - low
-            passed += length
+                yield offset + low - before, high - low
+            before += length
 
 
 def tensor_of(

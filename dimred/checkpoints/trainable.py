@@ -144,8 +144,8 @@ def _owners_and_state(floats: Index, *, has_optimizer: bool) -> tuple[set[str], 
     doubtful: set[str] = set()
     stems = sorted({name.partition(".")[0] + "." for name in floats if "." in name}) if has_optimizer else []
     for stem in ("", *stems):  # a cell of the user's own puts its names for network and optimizer before all others
-        owned, roots = _owned(floats, state, stem)
-        for prefix, rests in sorted(owned.items(), key=lambda item: (-len(item[1]), item[0])):
+        names_by_prefix, roots = _names_with_state(floats, state, stem)
+        for prefix, rests in sorted(names_by_prefix.items(), key=lambda item: (-len(item[1]), item[0])):
             names = {rest for rest in rests if prefix + rest not in owners}
             is_module = any(root.startswith(prefix) for root in roots)
             if names >= roots or (has_optimizer and not stem and not is_module):
@@ -156,23 +156,23 @@ def _owners_and_state(floats: Index, *, has_optimizer: bool) -> tuple[set[str], 
     return owners - state, state, doubtful - owners
 
 
-def _owned(floats: Index, state: set[str], stem: str) -> tuple[dict[str, set[str]], set[str]]:
+def _names_with_state(floats: Index, state: set[str], stem: str) -> tuple[dict[str, set[str]], set[str]]:
     """Collect what may be state of the entries whose names begin with ``stem``, with ``stem`` removed from these names.
 
     Returns:
         Prefix -> the names that have such state; and the names of arrays that are themselves not state of others.
     """
     weights = {name[len(stem) :]: name for name in floats if name.startswith(stem) and name not in state}
-    owned: defaultdict[str, set[str]] = defaultdict(set)
-    derived = set()
+    names_by_prefix: defaultdict[str, set[str]] = defaultdict(set)
+    dependents = set()
     for name, tensor in floats.items():
         for separator in _SEPARATORS.finditer(name):
             prefix, rest = name[: separator.end()], name[separator.end() :]
             if prefix != stem and rest in weights and _is_shape_of_state(tensor.shape, floats[weights[rest]].shape):
-                owned[prefix].add(rest)
-                derived.add(name)
-    roots = {rest for rest, name in weights.items() if name not in derived and not _is_single(floats[name])}
-    return owned if roots or not stem else {}, roots
+                names_by_prefix[prefix].add(rest)
+                dependents.add(name)
+    roots = {rest for rest, name in weights.items() if name not in dependents and not _is_single(floats[name])}
+    return names_by_prefix if roots or not stem else {}, roots
 
 
 def _is_shape_of_state(shape: tuple[int, ...], of_weight: tuple[int, ...]) -> bool:

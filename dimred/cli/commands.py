@@ -32,8 +32,8 @@ typer_app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         try:
             trains_with = f"mindspore {metadata.version('mindspore')}"
         except metadata.PackageNotFoundError:

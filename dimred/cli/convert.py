@@ -35,13 +35,16 @@ def convert(
     """
     from dimred.merging.convert import convert as run
 
-    done = run(files, key=key, out=out, force=force)
+    conversions = run(files, key=key, out=out, force=force)
     if as_json:
-        print(json.dumps({"converted": [one._asdict() for one in done]}))
+        print(json.dumps({"converted": [one._asdict() for one in conversions]}))
         return
-    rows = [[one.out, one.key or "the file itself", one.kind, str(one.n_tensors), f"{one.n_numbers:,}"] for one in done]
+    rows = [
+        [one.out, one.key or "the file itself", one.kind, str(one.n_tensors), f"{one.n_numbers:,}"]
+        for one in conversions
+    ]
     print_table(("file", "from", "weights", "tensors", "numbers"), rows)
-    for others in dict.fromkeys(one.others for one in done if one.others):
+    for others in dict.fromkeys(one.others for one in conversions if one.others):
         print(f"Not taken: {', '.join(others)}; --key takes them.")
-    for tied in dict.fromkeys(names for one in done for names in one.tied):
-        print(f"Tied, each written with its values: {', '.join(tied)}.")
+    for names in dict.fromkeys(names for one in conversions for names in one.ties):
+        print(f"Tied, each written with its values: {', '.join(names)}.")

@@ -162,10 +162,10 @@ def check(
     from dimred.data.image_tree import IMAGE_SUFFIXES, check_images, count_in_words
 
     kinds, not_read = check_images(root, workers)
-    damaged = [path for path, kind in kinds.items() if kind == "damaged"]
-    for path in damaged:
+    bad_paths = [path for path, kind in kinds.items() if kind == "damaged"]
+    for path in bad_paths:
         print(path)
     print(", ".join(f"{number} {kind}" for kind, number in sorted(Counter(kinds.values()).items())))
     if not_read:
         print(f"passed over, because training reads only {', '.join(IMAGE_SUFFIXES)}: {count_in_words(not_read)}")
-    raise typer.Exit(1 if damaged else 0)
+    raise typer.Exit(1 if bad_paths else 0)

@@ -26,7 +26,7 @@ _CANN = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # set by CANN's set_env.sh
 _NEEDED_FOR_A_JOB = ("mindspore", "device", "CANN", "disk")
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check: its name, what it found, and a remedy if something is wrong."""
 
     what: str
@@ -54,78 +54,81 @@ def doctor(
     from dimred.launch.devices import choose_devices
 
     device_target, devices = choose_devices(device_target, devices)
-    findings = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
-    for finding in findings:
-        _show(finding)
-    if not any(finding.remedy for finding in findings if finding.what in _NEEDED_FOR_A_JOB):
+    results = [*_versions(), _device(device_target), _cann(device_target), _memory(), _disk(), _instruction_set()]
+    for result in results:
+        _show(result)
+    if not any(result.remedy for result in results if result.what in _NEEDED_FOR_A_JOB):
         for what, n_ranks, port in (("one compiled step", 1, None), ("one collective", max(2, devices), master_port)):
-            findings.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
-            _show(findings[-1])
-    n_wrong = sum(bool(finding.remedy) for finding in findings)
-    print(f"{n_wrong} of {len(findings)} need fixing" if n_wrong else "all is well")
+            results.append(_step(f"{what}, {n_ranks} rank{'s'[: n_ranks - 1]}", n_ranks, device_target, port))
+            _show(results[-1])
+    n_wrong = sum(bool(result.remedy) for result in results)
+    print(f"{n_wrong} of {len(results)} need fixing" if n_wrong else "all is well")
     raise typer.Exit(int(n_wrong > 0))
 
 
-def _show(finding: Finding) -> None:
-    what, text, remedy = finding
+def _show(result: CheckResult) -> None:
+    what, text, remedy = result
     print(f"{'WRONG' if remedy else 'ok':5}  {what:28}  {text}" + (f"; {remedy}" if remedy else ""), flush=True)
 
 
-def _versions() -> list[Finding]:
+def _versions() -> list[CheckResult]:
     versions = {"python": platform.python_version(), "dimred": __version__}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    findings = [Finding("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))]
+    results = [CheckResult("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))]
     if "mindspore" not in versions:
-        return [*findings, Finding("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1])]
+        return [
+            *results,
+            CheckResult("mindspore", "not installed", str(MissingPackageError("mindspore")).split("; ")[1]),
+        ]
     for name in ("mindspore", "numpy"):
-        if versions[name] not in (allowed := _allowed(name)):
-            remedy = f"training needs another version: python -m pip install '{name}{allowed}'"
-            findings.append(Finding(name, versions[name], remedy))
-    return findings
+        if versions[name] not in (specifiers := _specifiers(name)):
+            remedy = f"training needs another version: python -m pip install '{name}{specifiers}'"
+            results.append(CheckResult(name, versions[name], remedy))
+    return results
 
 
-def _allowed(package: str) -> SpecifierSet:
+def _specifiers(package: str) -> SpecifierSet:
     """Return the versions of a package that satisfy all requirements of dimred, those of its extras included."""
     requirements = map(Requirement, importlib.metadata.requires("dimred") or ())
     return SpecifierSet(",".join(str(one.specifier) for one in requirements if one.name == package))
 
 
-def _device(target: Literal["CPU", "Ascend"]) -> Finding:
+def _device(target: Literal["CPU", "Ascend"]) -> CheckResult:
     from dimred.launch.devices import ASCEND_DEVICE
 
     if target == "Ascend" and not ASCEND_DEVICE.exists():
         text = f"Ascend, but {ASCEND_DEVICE} is missing"
-        return Finding("device", text, "install the driver, or give --device-target CPU")
+        return CheckResult("device", text, "install the driver, or give --device-target CPU")
     n_cores = len(os.sched_getaffinity(0))
-    return Finding("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
+    return CheckResult("device", f"{target}; {n_cores} of the host's {os.cpu_count()} cores for this process")
 
 
-def _cann(target: Literal["CPU", "Ascend"]) -> Finding:
+def _cann(target: Literal["CPU", "Ascend"]) -> CheckResult:
     home = next((os.environ[name] for name in _CANN if os.environ.get(name)), None)
     if home is None and target == "CPU":
-        return Finding("CANN", "none")
+        return CheckResult("CANN", "none")
     if home is None:
         text = f"none: neither {' nor '.join(_CANN)} is set"
-        return Finding("CANN", text, "install CANN, and source its set_env.sh")
+        return CheckResult("CANN", text, "install CANN, and source its set_env.sh")
     if not Path(home).is_dir():
-        return Finding("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
+        return CheckResult("CANN", f"{home}, which is not there", "source the set_env.sh of a CANN that is installed")
     lines = [line for path in Path(home).glob("version.*") for line in path.read_text(errors="replace").splitlines()]
     version = next((line.strip() for line in lines if "ersion" in line), "no version found")
-    return Finding("CANN", f"{home} ({version})")
+    return CheckResult("CANN", f"{home} ({version})")
 
 
-def _memory() -> Finding:
+def _memory() -> CheckResult:
     memory = psutil.virtual_memory()
     text = f"{memory.available / 1e9:.1f} GB of {memory.total / 1e9:.1f} GB are free"
     remedy = "end other programs, or use fewer ranks on this host"
-    return Finding("memory", text, remedy if memory.available < _LEAST_MEMORY else "")
+    return CheckResult("memory", text, remedy if memory.available < _LEAST_MEMORY else "")
 
 
-def _disk() -> Finding:
+def _disk() -> CheckResult:
     here = Path.cwd()
     free = psutil.disk_usage(str(here)).free
     text = f"{free / 1e9:.1f} GB are free in {here}"
@@ -135,28 +138,28 @@ def _disk() -> Finding:
             file.flush()
     except OSError as error:
         text += f", where nothing can be written ({describe_os_error(error)})"
-        return Finding("disk", text, "make room, or work in another folder")
+        return CheckResult("disk", text, "make room, or work in another folder")
     remedy = "make room, or work on another disk: a run keeps snapshots"
-    return Finding("disk", text, remedy if free < _LEAST_DISK else "")
+    return CheckResult("disk", text, remedy if free < _LEAST_DISK else "")
 
 
-def _instruction_set() -> Finding:
+def _instruction_set() -> CheckResult:
     cap = os.environ.get(ISA_VARIABLE) or os.environ.get("DNNL_MAX_CPU_ISA")
     if not has_avx512():
-        return Finding("oneDNN", f"no AVX-512 here, so no cap is needed ({cap or 'none'})")
+        return CheckResult("oneDNN", f"no AVX-512 here, so no cap is needed ({cap or 'none'})")
     is_capped = (cap or "").upper() in ("AVX2", "AVX", "SSE41", "AVX2_VNNI")
     remedy = f"unset {ISA_VARIABLE}, or set it to AVX2: convolutions are 20 times slower without it"
-    return Finding("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
+    return CheckResult("oneDNN", f"instruction set capped at {cap}", "" if is_capped else remedy)
 
 
-def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> Finding:
+def _step(what: str, devices: int, target: Literal["CPU", "Ascend"], port: int | None) -> CheckResult:
     os.environ.setdefault("MS_TOPO_TIMEOUT", "60")
     try:
-        return Finding(what, _last_line("doctor", ["--device-target", target], devices, target, port))
+        return CheckResult(what, _last_line("doctor", ["--device-target", target], devices, target, port))
     except DimredError as error:
-        return Finding(what, "failed", str(error))
+        return CheckResult(what, "failed", str(error))
     except OSError as error:
-        return Finding(what, f"failed: {describe_os_error(error)}", "fix the disk of this folder first")
+        return CheckResult(what, f"failed: {describe_os_error(error)}", "fix the disk of this folder first")
 
 
 def _last_line(
@@ -166,8 +169,8 @@ def _last_line(
     from dimred.launch.job import make_job
     from dimred.launch.launcher import launch
 
-    printed = io.StringIO()
-    with tempfile.TemporaryDirectory(prefix=f".dimred-{program}-", dir=Path.cwd()) as out, redirect_stdout(printed):
+    output = io.StringIO()
+    with tempfile.TemporaryDirectory(prefix=f".dimred-{program}-", dir=Path.cwd()) as out, redirect_stdout(output):
         job = make_job(
             "dimred.pipelines.machine", program, [program, *arguments],
             out=Path(out), devices=devices, device_target=target, master_port=port,
@@ -175,7 +178,7 @@ def _last_line(
         status = launch(job)
     if status:  # a signal stopped it
         raise typer.Exit(status)
-    return printed.getvalue().strip().splitlines()[-1]
+    return output.getvalue().strip().splitlines()[-1]
 
 
 def bench(

@@ -76,29 +76,29 @@ def evaluate(
     network, evaluator, name = task.network, task.evaluator, settings.metric_name
     statistics = {value.name for value in moving_statistics(network)}
     absent = statistics if statistics.isdisjoint(arrays) else set()
-    needed = [value for value in network.get_parameters() if value.name not in absent]
-    from_arrays(needed, arrays, named_weights("WEIGHTS", weights))
-    found: dict[str, Any] = {"split": split}
-    told = list[str]()
+    parameters = [value for value in network.get_parameters() if value.name not in absent]
+    from_arrays(parameters, arrays, named_weights("WEIGHTS", weights))
+    result: dict[str, Any] = {"split": split}
+    texts = list[str]()
     if run and (warning := load_any_config(run / CONFIG, [f"data.eval_split={split}"]).eval_split_warning):
-        found["warning"] = warning
+        result["warning"] = warning
     if not absent:
-        found |= {name: evaluator.metric(split)}
-        told.append(metric_text(name, found[name]))
+        result |= {name: evaluator.metric(split)}
+        texts.append(metric_text(name, result[name]))
     if evaluator.has_batch_norm:
-        found |= {"batches": evaluator.reestimate(), f"{name}_reestimated": evaluator.metric(split)}
-        told.append(
-            f"{metric_text(name, found[f'{name}_reestimated'])} with BatchNorm statistics re-estimated over "
-            f"{found['batches']} training batches"
+        result |= {"batches": evaluator.reestimate(), f"{name}_reestimated": evaluator.metric(split)}
+        texts.append(
+            f"{metric_text(name, result[f'{name}_reestimated'])} with BatchNorm statistics re-estimated over "
+            f"{result['batches']} training batches"
         )
     if save is not None:
         write_checkpoint(save, to_arrays(network.get_parameters()))
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
-    print(f"{name} on {split!r}: {'; '.join(told)}")
-    if "warning" in found:
-        print(found["warning"])
+    print(f"{name} on {split!r}: {'; '.join(texts)}")
+    if "warning" in result:
+        print(result["warning"])
 
 
 def compare(
@@ -131,7 +131,7 @@ def compare(
 
     Example: dimred compare ./digits device0_stage_1 --config digits
     """
-    chosen = None if methods is None else [name.strip() for name in methods.split(",")]
+    names = None if methods is None else [name.strip() for name in methods.split(",")]
     try:
         epochs = [int(epoch) for epoch in at.split(",")] if at else []
     except ValueError:
@@ -142,7 +142,7 @@ def compare(
 
     try:
         with StopSignals():
-            summary = make_comparison(data, runs, config, out, methods=chosen, at=epochs, overrides=overrides or [])
+            summary = make_comparison(data, runs, config, out, methods=names, at=epochs, overrides=overrides or [])
     except StoppedError as stop:
         raise StoppedError(stop.number, f"what is finished is in {out}; the same command goes on") from None
     if as_json:
@@ -214,19 +214,19 @@ def summary(
     from dimred.models.resnet import resnet
     from dimred.models.summary import summarise
 
-    found = summarise(make_network(model, classes) if ":" in model else resnet(model, classes), shape)
+    table = summarise(make_network(model, classes) if ":" in model else resnet(model, classes), shape)
     if as_json:
-        print(json.dumps(found._asdict() | {"layers": [layer._asdict() for layer in found.layers]}))
+        print(json.dumps(table._asdict() | {"layers": [layer._asdict() for layer in table.layers]}))
         return
     headings = ("layer", "kind", "input", "output", "parameters", "FLOPs")
     print_table(headings, [
-        (name, kind, _by(taken), _by(given), f"{n_parameters:,}", f"{flops:,}")
-        for name, kind, taken, given, n_parameters, _, flops in found.layers
+        (name, kind, _by(shape_in), _by(shape_out), f"{n_parameters:,}", f"{flops:,}")
+        for name, kind, shape_in, shape_out, n_parameters, _, flops in table.layers
     ])  # fmt: skip
     print(
-        f"\n{found.n_parameters:,} parameters that train ({4 * found.n_parameters / 2**20:.1f} MiB in float32), "
-        f"{found.n_other:,} others\n{found.flops / 1e9:.3f} GFLOPs for an input of {_by(found.input_shape)} "
-        f"({found.flops / 2e9:.3f} G multiply-adds)"
+        f"\n{table.n_parameters:,} parameters that train ({4 * table.n_parameters / 2**20:.1f} MiB in float32), "
+        f"{table.n_other:,} others\n{table.flops / 1e9:.3f} GFLOPs for an input of {_by(table.input_shape)} "
+        f"({table.flops / 2e9:.3f} G multiply-adds)"
     )
 
 

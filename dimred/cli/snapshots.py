@@ -79,15 +79,15 @@ def pca(
         print(json.dumps(needs) if as_json else sentence.format(**needs))
         return
 
-    def tell(phase: str, done: int, total: int) -> None:
-        if done == 0:
+    def tell(phase: str, n_done: int, total: int) -> None:
+        if n_done == 0:
             _log.info(f"{phase}: {4 * len(series) * total / 1e9:.2f} GB")
 
     with _options_in_errors():
-        fitted = fit_basis(
+        result = fit_basis(
             series, n_components, out=out, kind=basis, layout=layout, overwrite=force, skip_bad=skip_bad, progress=tell
         )
-    facts = {"path": str(fitted.path)} | fitted.in_short(fitted.n_components)
+    facts = {"path": str(result.path)} | result.in_short(result.n_components)
     sentence = (
         "{path}: {n_components} directions of {n_snapshots} snapshots of {n_weights:,} weights, which explain "
         "{explained_variance:.2%} of their variance"
@@ -178,17 +178,17 @@ def _describe(facts: dict[str, Any]) -> Iterator[str]:
     if "kind" not in facts:
         return
     kinds = {"pca": "principal directions", "snapshots": "Gram-Schmidt of the raw snapshots"}
-    snapshots, shares = facts["snapshots"], facts["explained_variance_ratio"]
+    snapshots, fractions = facts["snapshots"], facts["explained_variance_ratio"]
     first, last = (f"{snapshots[place]['file']} (step {snapshots[place]['step']})" for place in (0, -1))
     yield f"kind        {kinds[facts['kind']]}"
     yield f"network     {facts['n_parameters']} parameters, fingerprint {facts['fingerprint'][:16]}"
     yield f"snapshots   {len(snapshots)}: {first} to {last}"
     yield f"rows        orthonormal to {facts['deviation']:.1e}, unchanged since they were written"
-    yield f"explained   {sum(shares):.3%} of the snapshots' variance"
-    yield "\ndirection   singular value    share      sum"
-    rows = zip(facts["singular_values"], shares, accumulate(shares), strict=True)
-    for number, (value, share, total) in enumerate(rows, 1):
-        yield f"{number:9d}   {value:14.6g}   {share:8.3%}  {total:8.3%}  {'#' * round(40 * share)}".rstrip()
+    yield f"explained   {sum(fractions):.3%} of the snapshots' variance"
+    yield "\ndirection   singular value fraction      sum"
+    rows = zip(facts["singular_values"], fractions, accumulate(fractions), strict=True)
+    for number, (value, fraction, total) in enumerate(rows, 1):
+        yield f"{number:9d}   {value:14.6g}   {fraction:8.3%}  {total:8.3%}  {'#' * round(40 * fraction)}".rstrip()
     yield "\nstep        snapshot and digest of its weights"
     for source in snapshots:
         yield f"{source['step']:<11d} {source['file']}  {source['digest'][:16]}"
@@ -202,8 +202,8 @@ def _difference(basis: "SubspaceBasis", checkpoint: Path) -> str | None:
     index = read_index(checkpoint)
     if basis.layout is not None:
         return basis.layout.misfit(index)
-    found = trainable_layout(index, checkpoint).size
-    return None if found == basis.n_weights else f"it has {found:,} weights instead of {basis.n_weights:,}"
+    size = trainable_layout(index, checkpoint).size
+    return None if size == basis.n_weights else f"it has {size:,} weights instead of {basis.n_weights:,}"
 
 
 def merge(

@@ -101,17 +101,17 @@ def train(
     settings = StageOneConfig if stage == "stage-1" else StageTwoConfig
     if stage == "stage-1" or config is not None:
         config = config_file(settings, config or Path("imagenet_stage"))
-    named = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
-    overrides = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value)]
+    parts = {"model.name": model, "data.dataset": dataset, "loss": loss, "metric": metric}
+    overrides = [*(overrides or []), *(f"{key}={value}" for key, value in parts.items() if value)]
     if config is not None:  # otherwise the ranks find it in the run of stage 1, or in their own
         load_config(settings, config, overrides)
     all_paths = {"DATA": data, "WEIGHTS": weights, "PCA_MAT": pca_mat}
     paths = {argument: path for argument, path in all_paths.items() if path is not None}
     # Only host 0 reads WEIGHTS and PCA_MAT. A resumed run may not need them; if it does, rank 0 refuses.
     read_here = [argument for argument in paths if argument == "DATA" or not (node_rank or resume)]
-    missing = [argument for argument in read_here if not paths[argument].exists()]
-    if missing:
-        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in missing))
+    absent = [argument for argument in read_here if not paths[argument].exists()]
+    if absent:
+        raise ConfigError("; ".join(f"{one} is {str(paths[one])!r}, which is not found" for one in absent))
     if weights is not None and weights.is_dir():
         inside = full_checkpoint_beside(weights / STAGE_1_CHECKPOINTS / "any")
         raise ConfigError(f"WEIGHTS is {str(weights)!r}, which is a folder; give a full checkpoint, such as {inside}")
@@ -125,7 +125,7 @@ def train(
     arguments += [] if config is None else ["--config", str(config.absolute())]
     arguments += ["--device-target", device_target, *(f"--set={override}" for override in overrides)]
     arguments += [f"--allow-change={key}" for key in allow_change or []]
-    arguments += [option for option, given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if given]
+    arguments += [option for option, is_given in (("--resume", resume), ("--fast-dev-run", fast_dev_run)) if is_given]
     job = make_job(
         f"dimred.pipelines.{name}", name, arguments,
         out=out, devices=devices, device_target=device_target, rank_table=rank_table,
@@ -143,7 +143,7 @@ def _try_out(job: Any, stall_timeout: float) -> int:
     disk = next(path for path in (job.out, *job.out.parents) if path.is_dir())
     # Several hosts need the same name for the folder, because rank 0 leaves a basis there for the others.
     name = f"{job.master_addr}-{job.master_port}" if job.nodes > 1 else str(os.getpid())
-    trial, started = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
+    trial, start = replace(job, out=disk / f".dimred-fast-dev-run-{name}"), time.perf_counter()
     status = 1
     try:
         status = launch(trial, stall_timeout_seconds=stall_timeout)
@@ -155,7 +155,7 @@ def _try_out(job: Any, stall_timeout: float) -> int:
         with suppress(OSError):  # another host is not yet done
             trial.out.rmdir()
     if status == 0:
-        seconds, ranks = time.perf_counter() - started, f"{job.devices} rank{'s'[: job.devices - 1]}"
+        seconds, ranks = time.perf_counter() - start, f"{job.devices} rank{'s'[: job.devices - 1]}"
         print(
             f"fast dev run: a step and all that surrounds it went well on {ranks} in {seconds:.0f} s; nothing of it is "
             "kept. Without --fast-dev-run the same command makes the whole run"

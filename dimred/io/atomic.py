@@ -23,7 +23,7 @@ from dimred.errors import ConfigError, RunError
 _log = logging.getLogger(__name__)
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16]  # names may differ at their ends alone
 # Errors of file systems that can't flush a folder or lock a file, such as some network disks and those in user space.
-_NOT_SUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+_WITHOUT_SUPPORT = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 _LEFTOVER = re.compile(r"\.writing-(?P<host>[A-Za-z0-9]+)-(?P<pid>\d+)-[0-9a-f]{8}\.tmp")
 
 
@@ -116,7 +116,7 @@ def flush_to_disk(descriptor: int, path: Path, *, is_growing: bool = False) -> N
     try:
         (os.fdatasync if is_growing else os.fsync)(descriptor)
     except OSError as error:
-        if error.errno in _NOT_SUPPORTED:
+        if error.errno in _WITHOUT_SUPPORT:
             return
         error.filename = str(path)
         raise
@@ -176,7 +176,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, what: str) -> None:
-        self._path, self._what, self._held = folder / LOCK, what, ExitStack()
+        self._path, self._what, self._stack = folder / LOCK, what, ExitStack()
 
     def __enter__(self) -> Self:
         while not self._try_to_lock():
@@ -184,7 +184,7 @@ class FolderLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._stack.close()
 
     def remove(self) -> None:
         """Remove the lock file, and the folder if nothing else is in it; call it while the lock is held."""
@@ -206,7 +206,7 @@ class FolderLock:
                     f"{self._what}, where {holder} is at work; wait for it, end it, or name another"
                 ) from None
             except OSError as error:
-                if error.errno not in {errno.ENOLCK, *_NOT_SUPPORTED}:
+                if error.errno not in {errno.ENOLCK, *_WITHOUT_SUPPORT}:
                     raise
                 self.remove()
                 raise RunError(
@@ -218,7 +218,7 @@ class FolderLock:
                 note = f"process {os.getpid()} on {socket.gethostname()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})"
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, note.encode(), 0)
-                self._held = stack.pop_all()
+                self._stack = stack.pop_all()
                 return True
         return False
 
@@ -229,7 +229,7 @@ _SECONDS_UNTIL_ROOM = 5.0  # between two attempts on a full disk
 _SECONDS_BETWEEN_LINES = 60.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 # Errors of a network disk that is away for a moment.
-_PASSING = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
+_TRANSIENT = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY}
 
 stop_waiting = threading.Event()
 """Set when the program is told to end; then ``retry`` no longer waits for room on a full disk. It is process-wide,
@@ -251,21 +251,21 @@ def retry(action: Callable[[], _Result]) -> _Result:
     Raises:
         OSError: an error that will not pass, or that of the last attempt.
     """
-    pauses, said_ago = iter(_WAITS_SECONDS), _SECONDS_BETWEEN_LINES
+    pauses, since_line = iter(_WAITS_SECONDS), _SECONDS_BETWEEN_LINES
     while True:
         try:
             return action()
         except OSError as error:
             is_full = error.errno in _FULL
-            pause = _SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _PASSING else None
+            pause = _SECONDS_UNTIL_ROOM if is_full else next(pauses, None) if error.errno in _TRANSIENT else None
             if pause is None or (is_full and stop_waiting.is_set()):
                 raise
-            if not is_full or said_ago >= _SECONDS_BETWEEN_LINES:
+            if not is_full or since_line >= _SECONDS_BETWEEN_LINES:
                 then = "waiting until there is room" if is_full else f"trying again in {pause:.0f} s"
                 _log.warning(f"{describe_os_error(error)}; {then}")
-                said_ago = 0.0
+                since_line = 0.0
             (stop_waiting.wait if is_full else time.sleep)(pause)
-            said_ago += pause
+            since_line += pause
 
 
 def describe_os_error(error: OSError) -> str:

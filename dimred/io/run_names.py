@@ -64,8 +64,8 @@ class CheckpointPlace(NamedTuple):
 
 def checkpoint_place(path: Path) -> CheckpointPlace | None:
     """Read the place from a name ``NAME-EPOCH_STEP.ckpt``; None for any other name."""
-    found = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
-    return CheckpointPlace(int(found[1]), int(found[2])) if found else None
+    match = re.search(r"-(\d{1,9})_(\d{1,9})$", path.stem)
+    return CheckpointPlace(int(match[1]), int(match[2])) if match else None
 
 
 def full_checkpoints(folder: Path) -> dict[int, Path]:
@@ -98,8 +98,8 @@ def network_of_run(folder: Path, run: Path | None) -> Path:
         full = full_checkpoints(stage_1)
         if final or full:
             return final[0] if final else full[max(full)]
-    missing = "no run's folder" if run is None else "a run that has not saved the network it ends with"
-    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {missing}; give a checkpoint, or finish the run")
+    what = "no run's folder" if run is None else "a run that has not saved the network it ends with"
+    raise ConfigError(f"WEIGHTS is {str(folder)!r}, which is {what}; give a checkpoint, or finish the run")
 
 
 def named_weights(argument: str, path: Path) -> str:
@@ -115,8 +115,8 @@ def named_weights(argument: str, path: Path) -> str:
 def full_checkpoint_beside(weights: Path) -> str:
     """Return the path of the full checkpoint to suggest in place of these weights, or a pattern if there is none."""
     folder = next((path for path in weights.parents if path.name == STAGE_1_CHECKPOINTS), None)
-    found = {} if folder is None else full_checkpoints(folder)
-    others = {epoch: path for epoch, path in found.items() if path != weights}
+    checkpoints = {} if folder is None else full_checkpoints(folder)
+    others = {epoch: path for epoch, path in checkpoints.items() if path != weights}
     return str(others[max(others)]) if others else f"{STAGE_1_CHECKPOINTS}/NAME-EPOCH_STEP.ckpt of stage 1"
 
 

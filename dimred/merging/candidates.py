@@ -49,13 +49,13 @@ class Average(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """An evaluation of an average on a split: its ``score``, or in ``failed`` the reason why there is none."""
+    """An evaluation of an average on a split: its ``score``, or in ``failure`` the reason why there is none."""
 
     average: Average
     split: str
-    reestimated: bool
+    reestimate: bool
     score: Score | None
-    failed: str | None
+    failure: str | None
 
 
 class Scores:
@@ -83,14 +83,14 @@ class Scores:
     ) -> None:
         self._path, self._evaluate, self._budget = path, evaluate, budget
         self._sign = 1 if better == "lower" else -1
-        self._asked: dict[tuple[Any, ...], Trial] = {}
+        self._trials: dict[tuple[Any, ...], Trial] = {}
         path.touch()
         *lines, half = path.read_bytes().split(b"\n")
         os.truncate(path, path.stat().st_size - len(half))  # a killed process may have left half a line
         try:
             earlier, *contents = [json.loads(line) for line in lines] or [about]
             trials = map(_trial, contents)
-            self._earlier = {(one.average.coefficients, one.split, one.reestimated): one for one in trials}
+            self._earlier = {(one.average.coefficients, one.split, one.reestimate): one for one in trials}
             other = next((key for key in about if about[key] != earlier.get(key)), None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise RunError(f"{path} is damaged ({type(error).__name__}: {error}); move it away") from None
@@ -103,7 +103,7 @@ class Scores:
             self._append(about)
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._trials)
 
     def get(self, average: Average, split: str = "search", *, reestimate: bool = True) -> Trial:
         """Return the trial of an average on a split, which may have failed; evaluate it unless it has a score already.
@@ -115,30 +115,30 @@ class Scores:
             OSError: the disk is full, or fails.
         """
         key = (average.coefficients, split, reestimate)
-        if key not in self._asked:
+        if key not in self._trials:
             if split == "search" and reestimate and len(self._on(split)) == self._budget:
                 raise BudgetSpentError
             earlier = self._earlier.get(key)  # an earlier call's failure, such as a timeout, is tried again
             trial = earlier if earlier and earlier.score else self._run(average, split, reestimate)
-            self._asked[key] = trial._replace(average=average)
-            failures = [one.failed for one in self._asked.values() if one.failed]
-            if len(failures) == len(self._asked) == _FAILURES:
+            self._trials[key] = trial._replace(average=average)
+            failures = [one.failure for one in self._trials.values() if one.failure]
+            if len(failures) == len(self._trials) == _FAILURES:
                 self._path.unlink()
                 raise SearchError(f"the metric failed on the first {_FAILURES} candidates: {failures[0]}")
-            found = score_text(trial.score[:2]) if trial.score else f"failed: {trial.failed}"
-            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {found}")
-        return self._asked[key]
+            outcome = score_text(trial.score[:2]) if trial.score else f"failed: {trial.failure}"
+            _log.info(f"{len(self)} {split} {average.kind} {average.name}: {outcome}")
+        return self._trials[key]
 
     def _on(self, split: str) -> list[Trial]:
-        return [trial for trial in self._asked.values() if trial.split == split and trial.reestimated]
+        return [trial for trial in self._trials.values() if trial.split == split and trial.reestimate]
 
     def _run(self, average: Average, split: str, reestimate: bool) -> Trial:
-        score, failed = None, None
+        score, failure = None, None
         try:
             score = self._evaluate(average, split, reestimate)
         except MetricError as error:
-            failed = str(error)
-        trial = Trial(average, split, reestimate, score, failed)
+            failure = str(error)
+        trial = Trial(average, split, reestimate, score, failure)
         self._append(trial._asdict() | {"average": average._asdict(), "score": score and score._asdict()})
         return trial
 
@@ -146,10 +146,10 @@ class Scores:
         with self._path.open("ab") as file:
             file.write(json.dumps(content, allow_nan=False).encode() + b"\n")
 
-    def scored(self, split: str) -> list[tuple[Average, Candidate]]:
+    def ranking(self, split: str) -> list[tuple[Average, Candidate]]:
         """Return a pair (average, candidate made from it) for each average with a score on a split, the best first."""
-        found = [(trial.average, self.candidate(trial)) for trial in self._on(split) if trial.score]
-        return sorted(found, key=lambda pair: pair[1].loss)
+        pairs = [(trial.average, self.candidate(trial)) for trial in self._on(split) if trial.score]
+        return sorted(pairs, key=lambda pair: pair[1].loss)
 
     def candidate(self, trial: Trial) -> Candidate:
         """Return a trial as a candidate of a choice; a failed one has an infinite loss."""
@@ -162,8 +162,8 @@ class Scores:
 def _trial(content: dict[str, Any]) -> Trial:
     about, score = content["average"], content["score"]
     average = Average(**{**about, "coefficients": tuple(about["coefficients"])})
-    found = score and Score(**{**score, "samples": score["samples"] and tuple(score["samples"])})
-    return Trial(**{**content, "average": average, "score": found})
+    value = score and Score(**{**score, "samples": score["samples"] and tuple(score["samples"])})
+    return Trial(**{**content, "average": average, "score": value})
 
 
 def score_candidates(scores: Scores, steps: Sequence[int], has_splits: bool) -> str:
@@ -219,27 +219,27 @@ def choose_average(scores: Scores, steps: Sequence[int], has_splits: bool) -> tu
     Raises:
         SearchError: the metric failed on all of them, or the budget left none.
     """
-    searched = [average for average, _ in scores.scored("search")]
-    plain = [average for average in searched if average.kind != "soup"][:_FINALISTS]
-    soups = [average for average in searched if average.kind == "soup"][:1]
+    averages = [average for average, _ in scores.ranking("search")]
+    plain = [average for average in averages if average.kind != "soup"][:_FINALISTS]
+    soups = [average for average in averages if average.kind == "soup"][:1]
     last = _average_of(Window(len(steps) - 1, len(steps)), steps)
-    shown = [*(average for average in (*plain, *soups) if average != last), last]
-    split, rivals = ("select", shown) if has_splits else ("search", searched)
+    finalists = [*(average for average in (*plain, *soups) if average != last), last]
+    split, rivals = ("select", finalists) if has_splits else ("search", averages)
     trials = [scores.get(average, split) for average in rivals]
-    measured = [trial for trial in trials if trial.score is not None]
-    if not measured:
-        why = trials[0].failed if trials else "--budget is too small to tell more"
+    valid = [trial for trial in trials if trial.score is not None]
+    if not valid:
+        why = trials[0].failure if trials else "--budget is too small to tell more"
         raise SearchError(f"the metric failed on every candidate on {split!r}: {why}")
-    candidates = [scores.candidate(trial) for trial in measured]
-    chosen = choose(candidates)
-    advice = [_NO_ERROR] if len(chosen.losses) == 1 and chosen.error is None else []
+    candidates = [scores.candidate(trial) for trial in valid]
+    best = choose(candidates)
+    advice = [_NO_ERROR] if len(best.losses) == 1 and best.error is None else []
     advice += [] if has_splits else [_NO_SPLITS]
-    kept = next(trial for trial, candidate in zip(measured, candidates, strict=True) if candidate is chosen)
-    return kept.average, shown, "; ".join([f"the best on {split!r}", *advice])
+    winner = next(trial for trial, candidate in zip(valid, candidates, strict=True) if candidate is best)
+    return winner.average, finalists, "; ".join([f"the best on {split!r}", *advice])
 
 
 def table(
-    scores: Scores, kept: Average, shown: Sequence[Average], judge: FunctionMetric | ProcessMetric
+    scores: Scores, winner: Average, finalists: Sequence[Average], judge: FunctionMetric | ProcessMetric
 ) -> list[dict[str, Any]]:
     """Make the rows of the record's table, with [value, standard error] for each split.
 
@@ -249,11 +249,11 @@ def table(
     splits = [split for split in SPLITS if judge.has_splits or split == "search"]
 
     def row(average: Average, *, reestimate: bool = True) -> dict[str, Any]:
-        wanted = [split for split in splits if split != "test" or average in (kept, shown[-1])]
-        trials = [scores.get(average, split, reestimate=reestimate) for split in wanted]
-        found = {trial.split: list(trial.score[:2]) for trial in trials if trial.score}
+        splits_of_row = [split for split in splits if split != "test" or average in (winner, finalists[-1])]
+        trials = [scores.get(average, split, reestimate=reestimate) for split in splits_of_row]
+        scores_by_split = {trial.split: list(trial.score[:2]) for trial in trials if trial.score}
         name = average.name if reestimate else f"{average.name}, statistics not re-estimated"
-        return {"kind": average.kind, "name": name, "kept": reestimate and average == kept, **found}
+        return {"kind": average.kind, "name": name, "kept": reestimate and average == winner, **scores_by_split}
 
-    rows = [row(average) for average in dict.fromkeys([kept, *shown])]
-    return [*rows, row(kept, reestimate=False)] if judge.reestimates else rows
+    rows = [row(average) for average in dict.fromkeys([winner, *finalists])]
+    return [*rows, row(winner, reestimate=False)] if judge.reestimates else rows

@@ -57,9 +57,9 @@ def copy_companions(template: Checkpoint, other: Checkpoint, folder: Path) -> No
         target = folder / (INPUT_CARD if str(inside) == CARD else inside)
         target.parent.mkdir(parents=True, exist_ok=True)
         with reading(path):
-            opened = path.open("rb")
-        with opened, target.open("wb") as file:
-            copy_file(opened, path, file)
+            source = path.open("rb")
+        with source, target.open("wb") as file:
+            copy_file(source, path, file)
 
 
 def _files_below(folder: Path, with_weights: set[Path]) -> Iterator[Path]:
@@ -94,8 +94,8 @@ def renew_indices(template: Checkpoint, folder: Path) -> None:
     for index in folder.rglob(f"*{INDEX}"):
         content = json.loads(index.read_bytes())
         shards = [folder / file.relative_to(root) for file in template.files]
-        written = [place for shard in shards if shard.parent == index.parent for place in read_index(shard).values()]
-        total = sum(place.n_bytes for place in written)
+        tensors = [place for shard in shards if shard.parent == index.parent for place in read_index(shard).values()]
+        total = sum(place.n_bytes for place in tensors)
         metadata = content.get("metadata")
         if isinstance(metadata, dict) and metadata.get("total_size", total) != total:  # --dtype has changed it
             metadata["total_size"] = total
@@ -106,9 +106,9 @@ def renew_dtype(folder: Path, dtype: str) -> None:
     """Write the type of the weights into the copied configurations, where frameworks look for it when they load."""
     for path in folder.rglob("*config*.json"):
         text = path.read_text(encoding="utf-8")
-        renewed = _DTYPE.sub(rf"\g<1>{dtype}", text)
-        if renewed != text:
-            path.write_text(renewed, encoding="utf-8")
+        new_text = _DTYPE.sub(rf"\g<1>{dtype}", text)
+        if new_text != text:
+            path.write_text(new_text, encoding="utf-8")
 
 
 def copy_file(source: BinaryIO, path: Path, target: BinaryIO) -> None:

@@ -14,7 +14,7 @@ from dimred.checkpoints.safetensors_format import safetensors_header
 from dimred.checkpoints.stored_tensor import BFLOAT16, NUMBERS, reading
 from dimred.errors import CheckpointError, ConfigError, FaultError
 from dimred.io.atomic import atomic_write, describe_os_error, open_atomic
-from dimred.merging.inputs import Sources, listed, matching
+from dimred.merging.inputs import Sources, find_paths, list_sources
 from dimred.merging.torch_files import Weights, choose_weights, describe, read_weights, torch_module
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Conversion(NamedTuple):
         kind: ``raw`` or ``averaged``.
         n_tensors, n_numbers: how much was written.
         others: other weights in the file, which were not taken.
-        tied: names that share their values in the file; each has a copy of its own in ``out``.
+        ties: names that share their values in the file; each has a copy of its own in ``out``.
     """
 
     source: str
@@ -46,7 +46,7 @@ class Conversion(NamedTuple):
     n_tensors: int
     n_numbers: int
     others: tuple[str, ...]
-    tied: tuple[tuple[str, ...], ...]
+    ties: tuple[tuple[str, ...], ...]
 
 
 def convert(
@@ -71,24 +71,24 @@ def convert(
         FaultError: a file can't be written.
     """
     torch = torch_module()
-    given = listed(sources)
+    texts = list_sources(sources)
     jobs: dict[Path, Path] = {}
-    for source in (path for text in given for path in matching(text)):
+    for source in (path for text in texts for path in find_paths(text)):
         jobs |= _jobs(source, None if out is None else Path(out), force=force)
-    repeated = next((target for target, count in Counter(jobs.values()).items() if count > 1), None)
-    if repeated is not None:
-        both = " and ".join(str(path) for path, target in jobs.items() if target == repeated)
-        raise ConfigError(f"{both} would both become {repeated}; convert one of them, or each with its own --out")
-    done: list[Conversion] = []
-    of_folders = any(Path(text).is_dir() for text in given)
+    clash = next((target for target, count in Counter(jobs.values()).items() if count > 1), None)
+    if clash is not None:
+        both = " and ".join(str(path) for path, target in jobs.items() if target == clash)
+        raise ConfigError(f"{both} would both become {clash}; convert one of them, or each with its own --out")
+    conversions: list[Conversion] = []
+    of_folders = any(Path(text).is_dir() for text in texts)
     for source, target in jobs.items():
         weights = read_weights(torch, source)
         if not weights and of_folders:
             _log.info(f"{source} has no weights, and is passed over")
             continue
-        done.append(_write(torch, source, target, weights, key))
+        conversions.append(_write(torch, source, target, weights, key))
     _write_indices(jobs)
-    return done
+    return conversions
 
 
 def _jobs(source: Path, out: Path | None, *, force: bool) -> dict[Path, Path]:
@@ -116,8 +116,8 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _write(torch: Any, source: Path, target: Path, found: list[Weights], key: str | None) -> Conversion:
-    weights = choose_weights(source, found, key)
+def _write(torch: Any, source: Path, target: Path, candidates: list[Weights], key: str | None) -> Conversion:
+    weights = choose_weights(source, candidates, key)
     tensors = weights.tensors
     empty = all(tensor.numel() == 0 for tensor in tensors.values())
     if empty or any(tensor.is_meta for tensor in tensors.values()):
@@ -144,16 +144,16 @@ def _write(torch: Any, source: Path, target: Path, found: list[Weights], key: st
                 file.write(raw.numpy().data)
     except OSError as error:
         raise FaultError(f"{target} can't be written ({describe_os_error(error)})") from error
-    sharing: dict[Any, list[str]] = {}
+    names_by_memory: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():
             where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *tensor.shape)
-            sharing.setdefault(where, []).append(name)
+            names_by_memory.setdefault(where, []).append(name)
     return Conversion(
         str(source), str(target), weights.key, "averaged" if weights.is_average else "raw", len(tensors),
         sum(tensor.numel() for tensor in tensors.values()),
-        tuple(f"{one.key} ({describe(one)})" for one in found if one.key != weights.key),
-        tuple(tuple(names) for names in sharing.values() if len(names) > 1),
+        tuple(f"{one.key} ({describe(one)})" for one in candidates if one.key != weights.key),
+        tuple(tuple(names) for names in names_by_memory.values() if len(names) > 1),
     )  # fmt: skip
 
 

@@ -41,36 +41,36 @@ def open_checkpoints(sources: Sources, order: str = "step") -> list[Checkpoint]:
         CheckpointError: a file can't be read, is damaged or a pickle, or is not of the same network as the last.
     """
     check_order(order)
-    given = listed(sources)
-    if not given:
+    texts = list_sources(sources)
+    if not texts:
         raise ConfigError("CHECKPOINTS is empty; give a folder, or two or more files")
     steps: list[int] | None = None
-    with reading(given[0]):
-        paths = [path for source in given for path in matching(source)]
+    with reading(texts[0]):
+        paths = [path for source in texts for path in find_paths(source)]
         if len(paths) == 1 and paths[0].is_dir() and not index_files(paths[0]):
             if (paths[0] / MANIFEST).exists():
                 series = CheckpointSeries.open(paths[0])
                 paths, steps = list(series.paths), series.steps
             else:
                 paths = checkpoints_in(paths[0], "CHECKPOINTS")
-        found = [*{one.path: one for one in map(read_one, dict.fromkeys(paths))}.values()]
-    if len(found) < 2:
-        raise SeriesError(f"CHECKPOINTS is {given[0]!r}, which is one checkpoint; give two or more")
+        checkpoints = [*{one.path: one for one in map(read_one, dict.fromkeys(paths))}.values()]
+    if len(checkpoints) < 2:
+        raise SeriesError(f"CHECKPOINTS is {texts[0]!r}, which is one checkpoint; give two or more")
     if steps is None or order != "step":
-        with reading(given[0]):
-            files = {checkpoint.path: checkpoint.files for checkpoint in found}
+        with reading(texts[0]):
+            files = {checkpoint.path: checkpoint.files for checkpoint in checkpoints}
             steps = [step for _, step in epochs_and_steps(files, order)]
-    numbered = zip(found, steps, strict=True)
-    ordered = sorted((replace(checkpoint, step=step) for checkpoint, step in numbered), key=lambda one: one.step)
-    check_adapters(ordered)
-    for checkpoint in ordered[:-1]:
-        difference = first_difference(checkpoint, ordered[-1])
+    checkpoints = [replace(checkpoint, step=step) for checkpoint, step in zip(checkpoints, steps, strict=True)]
+    checkpoints.sort(key=lambda checkpoint: checkpoint.step)
+    check_adapters(checkpoints)
+    for checkpoint in checkpoints[:-1]:
+        difference = first_difference(checkpoint, checkpoints[-1])
         if difference:
             raise CheckpointError(f"The checkpoints are of different networks: {difference}.")
-    return ordered
+    return checkpoints
 
 
-def listed(sources: Sources) -> list[str]:
+def list_sources(sources: Sources) -> list[str]:
     """Return one path or several paths as a list of strings."""
     return [str(source) for source in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
 
@@ -93,22 +93,22 @@ def select(
         raise ConfigError(f"--last is {last}; give a whole number of at least 1")
     low = checkpoints[0].step if from_step is None else from_step
     high = checkpoints[-1].step if to_step is None else to_step
-    chosen = [checkpoint for checkpoint in checkpoints if low <= checkpoint.step <= high]
-    if not chosen:
+    in_range = [checkpoint for checkpoint in checkpoints if low <= checkpoint.step <= high]
+    if not in_range:
         raise SeriesError(
             f"--from-step {low} and --to-step {high} leave none of the {len(checkpoints)} checkpoints, whose steps are "
             f"{checkpoints[0].step} to {checkpoints[-1].step}"
         )
-    if last is not None and last > len(chosen):
-        _log.info(f"--last is {last}, but there are {len(chosen)} checkpoints; all of them are taken")
-    return chosen if last is None else chosen[-last:]
+    if last is not None and last > len(in_range):
+        _log.info(f"--last is {last}, but there are {len(in_range)} checkpoints; all of them are taken")
+    return in_range if last is None else in_range[-last:]
 
 
 def first_difference(one: Checkpoint, other: Checkpoint) -> str | None:
     """Describe the first name, shape or type in which two checkpoints differ, naming both; None if there is none."""
-    averaged = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
-    for name in sorted(averaged[0] | averaged[1]):
-        for has, lacks, names in ((one, other, averaged[1]), (other, one, averaged[0])):
+    entries = [{*it.layout.names, *it.statistics, *it.integers} for it in (one, other)]
+    for name in sorted(entries[0] | entries[1]):
+        for has, lacks, names in ((one, other, entries[1]), (other, one, entries[0])):
             if name not in names:
                 return f"{shown(name)} is in {has.path} and not in {lacks.path}"
         here, there = one.tensors[name], other.tensors[name]
@@ -146,12 +146,12 @@ def is_folder(checkpoint: Checkpoint) -> bool:
     return checkpoint.path.is_dir() or checkpoint.path.stem in _OF_FOLDERS
 
 
-def matching(source: str) -> list[Path]:
+def find_paths(source: str) -> list[Path]:
     """Return ``source`` as a path, or the paths that match it as a glob; ConfigError if there are none."""
     path = Path(source)
-    found = [path] if path.exists() else []
+    paths = [path] if path.exists() else []
     with suppress(ValueError):  # raised for a "**" beside other characters
-        found = found or sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
-    if not found:
+        paths = paths or sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+    if not paths:
         raise ConfigError(f"CHECKPOINTS is {source!r}: there is no such file or folder, and nothing matches it")
-    return found
+    return paths

@@ -94,8 +94,8 @@ def check_adapters(checkpoints: Sequence[Checkpoint]) -> None:
 def _check_adapter(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
     if config["peft_type"] != "LORA":
         wrong = f"peft_type is {shown(config['peft_type'])}; allowed: 'LORA'"
-    elif found := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
-        wrong = f"{found} is {shown(config[found])}, with which an adapter adds more than a product of two factors"
+    elif key := next((key for key in _NOT_A_PRODUCT if config.get(key)), None):
+        wrong = f"{key} is {shown(config[key])}, with which an adapter adds more than a product of two factors"
     elif (start := config.get("init_lora_weights")) not in _INITIALISATIONS:
         wrong = f"init_lora_weights is {shown(start)}, which changed the base network; let PEFT make it plain LoRA"
     elif checkpoint.files[0].suffix != ".safetensors":
@@ -138,19 +138,19 @@ class LowRankMean:
     Attributes:
         config: configuration of the result.
         shapes: name -> shape of each of its factors.
-        lost: what the limit cost, as a share of the norm of what the mean adds to all modules; 0 until ``factors`` is
-            exhausted.
+        lost_fraction: what the limit cost, as a fraction of the norm of what the mean adds to all modules; 0 until
+            ``factors`` is exhausted.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], coefficients: np.ndarray, largest_rank: int | None) -> None:
-        self._used = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
+        self._terms = [(one, float(c)) for one, c in zip(checkpoints, coefficients, strict=True) if c != 0]
         self._largest_rank = largest_rank
         self._pairs, tensors = factors_of(checkpoints[-1]), checkpoints[-1].tensors
         before = adapter_config(checkpoints[-1]) or {}
         self._power = 0.5 if before.get("use_rslora") else 1.0
-        self._largest = max(abs(c) for _, c in self._used)
+        self._largest = max(abs(c) for _, c in self._terms)
         self._growth = self._growth_of(before["r"])
-        change = self._growth * self._largest / sum(c for _, c in self._used)
+        change = self._growth * self._largest / sum(c for _, c in self._terms)
         changes: dict[str, Any] = {"r": self.rank_of(before["r"]), "lora_alpha": _whole(before["lora_alpha"] * change)}
         for key, new in (("rank_pattern", self.rank_of), ("alpha_pattern", lambda alpha: _whole(alpha * change))):
             if before.get(key):
@@ -159,7 +159,7 @@ class LowRankMean:
             # PEFT's special initialisations don't allow every rank, and loading the factors replaces them anyway.
             changes["init_lora_weights"] = True
         self.config = before | changes
-        self.lost = 0.0
+        self.lost_fraction = 0.0
         self.shapes: dict[str, tuple[int, ...]] = {}
         for a, b in self._pairs.items():
             rank = self.rank_of(tensors[a].shape[0])
@@ -168,8 +168,8 @@ class LowRankMean:
 
     def rank_of(self, rank: int) -> int:
         """Return the rank of the mean in a module whose adapters have rank ``rank``."""
-        found = len(self._used) * rank
-        return found if self._largest_rank is None else min(found, self._largest_rank)
+        total = len(self._terms) * rank
+        return total if self._largest_rank is None else min(total, self._largest_rank)
 
     def _growth_of(self, rank: int) -> float:
         """Return the ratio of the new divisor in s to the old one; without a limit it is N, or sqrt(N) for rsLoRA."""
@@ -179,8 +179,8 @@ class LowRankMean:
         """Return the alpha of a factor's module, as PEFT does: by the first fitting pattern, else ``lora_alpha``."""
         module = factor.partition(".lora_")[0].removeprefix("base_model.model.")
         patterns = self.config.get("alpha_pattern") or {}
-        fitting = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-        return float(next(fitting, self.config["lora_alpha"]))
+        alphas = (alpha for key, alpha in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+        return float(next(alphas, self.config["lora_alpha"]))
 
     def factors(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each factor, name and float64 values, module by module.
@@ -188,29 +188,30 @@ class LowRankMean:
         Raises:
             CheckpointError: a file can't be read, or holds a number that is not finite.
         """
-        kept = missing = 0.0
+        norm_square = lost_square = 0.0
         for a, b in self._pairs.items():
             ups, downs = [], []
-            for checkpoint, c in self._used:
+            for checkpoint, c in self._terms:
                 down, up = (_read(checkpoint, name) for name in (a, b))
                 growth = self._growth_of(len(down))
                 downs.append(down.reshape(len(down), -1) * (c * growth / (self._largest * self._growth)))
                 ups.append(up.reshape(len(up), -1))
             up, down = np.concatenate(ups, axis=1), np.concatenate(downs)
             rank = self.shapes[a][0]
-            square = (self._alpha_of(a) / rank**self._power) ** 2
+            scale_square = (self._alpha_of(a) / rank**self._power) ** 2
             if len(down) > rank:
                 up, down, left_out = _truncated(up, down, rank)
-                missing += square * float(left_out @ left_out)
+                lost_square += scale_square * float(left_out @ left_out)
             if self._largest_rank is not None:  # otherwise nothing is lost
-                kept += square * float(np.sum((up.T @ up) * (down @ down.T)))
+                norm_square += scale_square * float(np.sum((up.T @ up) * (down @ down.T)))
             yield from ((a, down), (b, up))
-        self.lost = math.sqrt(missing / (kept + missing)) if missing else 0.0
+        self.lost_fraction = math.sqrt(lost_square / (norm_square + lost_square)) if lost_square else 0.0
 
     def __str__(self) -> str:
         """Describe the mean's rank, for the record."""
-        n, r = len(self._used), self.config["r"]
-        how = f"the largest singular values, without {100 * self.lost:.2g} % of the norm" if self.lost else "exact"
+        n, r = len(self._terms), self.config["r"]
+        percent = 100 * self.lost_fraction
+        how = f"the largest singular values, without {percent:.2g} % of the norm" if percent else "exact"
         return f"the mean of {n} products B A, {how}: rank {r}, lora_alpha {self.config['lora_alpha']:g}"
 
 
@@ -231,10 +232,11 @@ def _truncated(up: np.ndarray, down: np.ndarray, rank: int) -> tuple[np.ndarray,
     """
     (left, upper), (right, lower) = np.linalg.qr(up), np.linalg.qr(down.T)
     u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
-    kept = min(rank, len(values))
-    root = np.sqrt(values[:kept])
+    n_values = min(rank, len(values))
+    root = np.sqrt(values[:n_values])
     new_up, new_down = np.zeros((len(up), rank)), np.zeros((rank, down.shape[1]))
-    new_up[:, :kept], new_down[:kept] = left @ (u[:, :kept] * root), (root[:, None] * v[:kept]) @ right.T
+    new_up[:, :n_values] = left @ (u[:, :n_values] * root)
+    new_down[:n_values] = (root[:, None] * v[:n_values]) @ right.T
     return new_up, new_down, values[rank:]
 
 

@@ -20,7 +20,7 @@ from dimred.checkpoints.checkpoint_io import Checkpoint
 from dimred.errors import ConfigError, SearchError, SeriesError, StoppedError, check_number
 from dimred.io.atomic import FolderLock, remove, remove_leftovers, rename
 from dimred.merging.candidates import Average, Scores, choose_average, score_candidates, table
-from dimred.merging.inputs import Sources, check_integers, label, listed, open_checkpoints, read_one, select
+from dimred.merging.inputs import Sources, check_integers, label, list_sources, open_checkpoints, read_one, select
 from dimred.merging.lora import adapter_config
 from dimred.merging.metric import FunctionMetric, ProcessMetric, Score
 from dimred.merging.output import check_target, write_network
@@ -82,7 +82,7 @@ def merge(
         FaultError: a file can't be written.
         StoppedError: the user pressed ctrl-C while a metric was scoring.
     """
-    checkpoints = listed(checkpoints)
+    checkpoints = list_sources(checkpoints)
     command = _command(locals())
     target, source = Path(out), metric if metric_command is None else metric_command
     better = "lower" if minimize else "higher"
@@ -100,43 +100,45 @@ def merge(
     if lora_rank is not None:
         check_number("--lora-rank", lora_rank, at_least=1, whole=True)
     check_is_new(target)
-    chosen = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
-    check_integers(chosen)
-    is_lora = adapter_config(chosen[-1]) is not None
+    inputs = select(open_checkpoints(checkpoints, order), last, from_step, to_step)
+    check_integers(inputs)
+    is_lora = adapter_config(inputs[-1]) is not None
     if rest is not None and is_lora:
         raise ConfigError(f"--rest is {str(rest)!r}, but LoRA adapters have nothing else to copy; leave it out")
     if lora_rank is not None and not is_lora:
         raise ConfigError(f"--lora-rank is {lora_rank}, but the checkpoints are not LoRA adapters; leave it out")
-    template = chosen[-1] if rest is None else read_one(Path(rest))
-    if difference := chosen[-1].layout.misfit(template.tensors):
+    template = inputs[-1] if rest is None else read_one(Path(rest))
+    if difference := inputs[-1].layout.misfit(template.tensors):
         raise ConfigError(f"--rest is {str(rest)!r}, which is not of the checkpoints' network: {difference}")
-    quantised = next((name for name in chosen[-1].layout.names if not template.tensors[name].is_float), None)
-    if quantised is not None:
-        stored = template.tensors[quantised].dtype
-        raise ConfigError(f"--rest is {str(rest)!r}, where {quantised!r} is {stored}; give one with float weights")
+    integer_name = next((name for name in inputs[-1].layout.names if not template.tensors[name].is_float), None)
+    if integer_name is not None:
+        dtype_there = template.tensors[integer_name].dtype
+        raise ConfigError(
+            f"--rest is {str(rest)!r}, where {integer_name!r} is {dtype_there}; give one with float weights"
+        )
     check_target(target, template, dtype)
-    steps = [checkpoint.step for checkpoint in chosen]
+    steps = [checkpoint.step for checkpoint in inputs]
     if source is None:
         profile = profile or "uniform"
         coefficients = profile_coefficients(profile, steps)
-    elif len(chosen) < 2:
+    elif len(inputs) < 2:
         raise SeriesError(
-            f"{chosen[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
+            f"{inputs[0].path} is the only checkpoint that is left; to choose, a metric needs two or more"
         )
     work = work_folder(target)
-    with contextlib.ExitStack() as held:
-        held.enter_context(name_faults(target))
-        lock = held.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
-        held.callback(lock.remove)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(name_faults(target))
+        lock = stack.enter_context(FolderLock(work, f"--out is {str(target)!r}"))
+        stack.callback(lock.remove)
         check_is_new(target)  # another call may have written it before this one had the lock
         remove_leftovers(target.parent)
         candidate = work / f"candidate{target.suffix}"
-        held.callback(remove, candidate)
+        stack.callback(remove, candidate)
 
         def make(coefficients: np.ndarray) -> dict[str, Any]:
             """Write an average to ``candidate``, and return entries to add to the record."""
             remove(candidate)
-            return write_network(chosen, coefficients, candidate, template, dtype, lora_rank=lora_rank)
+            return write_network(inputs, coefficients, candidate, template, dtype, lora_rank=lora_rank)
 
         if source is None:
             notes = {"profile": profile} | make(coefficients)
@@ -147,9 +149,9 @@ def merge(
             else:
                 option = "--metric" if metric_command is None else "--metric-command"
                 judge = ProcessMetric(option, source, timeout, work / "metric.log")
-                held.callback(judge.close)
-            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in chosen)
-            _log.info(f"{len(chosen)} checkpoints, the oldest first: {names}")
+                stack.callback(judge.close)
+            names = ", ".join(f"{checkpoint.step} ({label(checkpoint)})" for checkpoint in inputs)
+            _log.info(f"{len(inputs)} checkpoints, the oldest first: {names}")
 
             def score(average: Average, split: str, reestimate: bool) -> Score:
                 make(np.array(average.coefficients))
@@ -157,27 +159,28 @@ def merge(
                     judge.reestimate(candidate)
                 return judge.score(candidate, split)
 
-            described = {"metric": _identity(source), "better": better}
-            digest = _digest_of([*chosen, template])
-            about = described | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
+            description = {"metric": _identity(source), "better": better}
+            digest = _digest_of([*inputs, template])
+            about = description | {"dtype": dtype, "lora_rank": lora_rank, "digest of the checkpoints": digest}
             scores = Scores(work / "scores.jsonl", about, score, better, budget)
             try:
-                ended = score_candidates(scores, steps, judge.has_splits)
-                kept, shown, why = choose_average(scores, steps, judge.has_splits)
-                rows = table(scores, kept, shown, judge)
+                why_ended = score_candidates(scores, steps, judge.has_splits)
+                winner, finalists, why = choose_average(scores, steps, judge.has_splits)
+                rows = table(scores, winner, finalists, judge)
             except SearchError as error:
                 raise SearchError(str(error) if callable(source) else f"{error} (see {work / 'metric.log'})") from None
             except KeyboardInterrupt:
-                done = f"{len(scores)} scores are in {work}; the same command goes on"
+                progress = f"{len(scores)} scores are in {work}; the same command goes on"
                 among = f", and with --budget {len(scores)} it chooses among these" if len(scores) else ""
-                raise StoppedError(2, done + among) from None
-            coefficients = np.array(kept.coefficients)
-            notes = described | make(coefficients)
+                raise StoppedError(2, progress + among) from None
+            coefficients = np.array(winner.coefficients)
+            notes = description | make(coefficients)
             if judge.reestimates:
                 judge.reestimate(candidate)
                 notes["batch_norm"] = "statistics re-estimated by the metric's hook"
-            notes |= {"kept": kept._asdict(), "why": why, "ended": ended, "evaluations": len(scores), "table": rows}
-        record = record_of(chosen, coefficients, template, order, dtype, command) | notes
+            notes |= {"kept": winner._asdict(), "why": why, "ended": why_ended}
+            notes |= {"evaluations": len(scores), "table": rows}
+        record = record_of(inputs, coefficients, template, order, dtype, command) | notes
         describe(candidate, target, record)
         rename(candidate, target)  # last, so that a call that was killed before can be made again
     return record

@@ -99,11 +99,11 @@ def command_metric(command: str) -> FunctionMetric:
     words = shlex.split(command)
 
     def with_split(candidate: str, split: str) -> float:
-        filled = [word.replace("{}", candidate).replace("{split}", split) for word in words]
-        done = subprocess.run(filled, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-        last = done.stdout.decode(errors="replace").strip().rpartition("\n")[2].strip()
-        if done.returncode != 0:
-            raise MetricError(f"it ended with status {done.returncode}; its last line was {shown(last)}")
+        arguments = [word.replace("{}", candidate).replace("{split}", split) for word in words]
+        process = subprocess.run(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        last = process.stdout.decode(errors="replace").strip().rpartition("\n")[2].strip()
+        if process.returncode != 0:
+            raise MetricError(f"it ended with status {process.returncode}; its last line was {shown(last)}")
         try:
             return float(last)
         except ValueError:
@@ -183,7 +183,7 @@ class ProcessMetric:
         try:
             if not self._connection.poll(min(self._timeout_seconds, _LONGEST_POLL_SECONDS)):
                 raise MetricError(f"it took longer than --timeout {self._timeout_seconds:g} s")
-            failed, found = json.loads(self._connection.recv_bytes())
+            failure, result = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             status = self._process.wait() if self._process else 0
             self.close()
@@ -192,9 +192,9 @@ class ProcessMetric:
         except BaseException:
             self.close()
             raise
-        if failed is not None:
-            raise MetricError(failed)
-        return found
+        if failure is not None:
+            raise MetricError(failure)
+        return result
 
 
 @contextlib.contextmanager
@@ -209,19 +209,19 @@ def _failures() -> Iterator[None]:
         raise MetricError(" ".join(f"{type(error).__name__}: {error}".split())) from None
 
 
-def _as_score(returned: Any) -> Score:
+def _as_score(value: Any) -> Score:
     try:
-        array = np.asarray(returned, np.float64)
-        if isinstance(returned, str | bytes | bool) or returned is None or array.ndim > 1 or array.size == 0:
+        array = np.asarray(value, np.float64)
+        if isinstance(value, str | bytes | bool) or value is None or array.ndim > 1 or array.size == 0:
             raise TypeError
     except (TypeError, ValueError):
         kinds = "a number, a pair, or a list of numbers"
-        raise MetricError(f"it returned {shown(returned)}, which is not {kinds}") from None
+        raise MetricError(f"it returned {shown(value)}, which is not {kinds}") from None
     if not np.isfinite(array).all():
-        raise MetricError(f"it returned {shown(returned)}, which is not finite")
+        raise MetricError(f"it returned {shown(value)}, which is not finite")
     if array.ndim == 0:
         return Score(float(array))
-    if isinstance(returned, tuple) and len(array) == 2:
+    if isinstance(value, tuple) and len(array) == 2:
         return Score(float(array[0]), abs(float(array[1])))
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
     return Score(float(array.mean()), error, tuple(array.tolist()))
@@ -257,8 +257,8 @@ def _serve(connection: Connection, source: str, name: str = "") -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for a metric that never frees the interpreter's lock
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
 
-    def answer(failed: str | None, found: Any = None) -> None:
-        connection.send_bytes(json.dumps([failed, found]).encode())
+    def answer(failure: str | None, result: Any = None) -> None:
+        connection.send_bytes(json.dumps([failure, result]).encode())
 
     try:
         metric = _load(Path(source), name) if name else command_metric(source)

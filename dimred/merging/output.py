@@ -80,7 +80,7 @@ def write_network(
         OSError: the disk is full, or fails.
         CheckpointError: as ``stream_mean``; or a mean is too large for its type.
     """
-    averaged = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
+    mean_names = {*checkpoints[-1].layout.names, *(template.statistics if template in checkpoints else ())}
     lora = LowRankMean(checkpoints, coefficients, lora_rank) if adapter_config(template) else None
     shapes = {name: tensor.shape for name, tensor in template.tensors.items()} | (lora.shapes if lora else {})
 
@@ -90,26 +90,26 @@ def write_network(
         with open_checkpoint(path) as source, target.open("x+b") as file:
             descriptor = file.fileno()
             if target.suffix == ".safetensors":
-                own = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
-                types = own | (dict.fromkeys(averaged & own.keys(), DTYPES[dtype]) if dtype else {})
+                dtypes = {name: place.dtype for name, place in places.items() if place.dtype != TEXT}
+                types = dtypes | (dict.fromkeys(mean_names & dtypes.keys(), DTYPES[dtype]) if dtype else {})
                 texts = _texts_of(source, path, places)
                 prefix = part_prefix(root_of(template), path)
-                stored = {name.removeprefix(prefix): (types[name], shapes[name]) for name in types}
-                head, written = safetensors_header(target, stored, texts)
-                targets = {prefix + name: place for name, place in written.items()}
+                entries = {name.removeprefix(prefix): (types[name], shapes[name]) for name in types}
+                head, new_places = safetensors_header(target, entries, texts)
+                targets = {prefix + name: place for name, place in new_places.items()}
                 file.write(head)
                 file.flush()
                 end = max([len(head), *(sum(place.pieces[0]) for place in targets.values())])
                 os.posix_fallocate(descriptor, 0, end)  # fails now if the disk is too full
-                for name in targets.keys() - averaged:
-                    copied = np.empty(places[name].n_bytes, np.uint8)
-                    places[name].read_bytes(source.fileno(), 0, copied)
-                    write_exactly(descriptor, copied, targets[name].pieces[0][0])
+                for name in targets.keys() - mean_names:
+                    content = np.empty(places[name].n_bytes, np.uint8)
+                    places[name].read_bytes(source.fileno(), 0, content)
+                    write_exactly(descriptor, content, targets[name].pieces[0][0])
             else:
                 copy_file(source, path, file)
                 file.flush()
                 targets = places
-            means = {name: place for name, place in targets.items() if name in averaged}
+            means = {name: place for name, place in targets.items() if name in mean_names}
 
             def write(name: str, start: int, mean: np.ndarray) -> None:
                 dtype = means[name].dtype
@@ -117,8 +117,8 @@ def write_network(
                     raise CheckpointError(f"The mean of {name!r} has a number that is too large for {dtype}")
                 _write_entries(descriptor, means[name], start, mean)
 
-            streamed = [name for name in means if lora is None or name not in lora.shapes]
-            stream_mean(checkpoints, coefficients, streamed, write, template.statistics)
+            names = [name for name in means if lora is None or name not in lora.shapes]
+            stream_mean(checkpoints, coefficients, names, write, template.statistics)
             for name, values in lora.factors() if lora else ():
                 if name in means:  # of shards, another may hold it
                     write(name, 0, values.reshape(-1))
@@ -144,18 +144,18 @@ def write_network(
 def _texts_of(file: BinaryIO, path: Path, places: Mapping[str, StoredTensor]) -> dict[str, str]:
     """Read the texts to write as metadata: a ``.safetensors`` file's own, or the texts of a ``.ckpt`` file."""
     if path.suffix == ".safetensors":
-        with reading(path), safe_open(path, "numpy") as opened:
-            return dict(opened.metadata() or {})
+        with reading(path), safe_open(path, "numpy") as tensors:
+            return dict(tensors.metadata() or {})
     texts = {name: str(place.read(file.fileno())) for name, place in places.items() if place.dtype == TEXT}
     return {"format": "ms"} | texts
 
 
 def _write_entries(descriptor: int, place: StoredTensor, start: int, values: np.ndarray) -> None:
     """Write float64 values, rounded once, into a file: as the entries from ``start`` on of the tensor at ``place``."""
-    content, done = round_to(values, place.dtype).view(np.uint8), 0
+    content, position = round_to(values, place.dtype).view(np.uint8), 0
     for offset, length in place.ranges(start * place.storage.itemsize, content.size):
-        write_exactly(descriptor, content[done : done + length], offset)
-        done += length
+        write_exactly(descriptor, content[position : position + length], offset)
+        position += length
 
 
 def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
@@ -171,8 +171,8 @@ def round_to(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     # Adding half of the last bit rounds, but is wrong if the float32 lies half way between two bfloat16. Then the
     # float64 that it was rounded from decides; for a true tie, the even one is taken.
     ties = np.flatnonzero(halves[::2] == 0x8000)
-    exact, rounded = np.abs(values[ties]), np.abs(single[ties])
-    bits[ties] -= (exact < rounded) | ((exact == rounded) & (bits[ties] & 0x10000 == 0))
+    doubles, singles = np.abs(values[ties]), np.abs(single[ties])
+    bits[ties] -= (doubles < singles) | ((doubles == singles) & (bits[ties] & 0x10000 == 0))
     bits += 0x8000
     return np.ascontiguousarray(halves[1::2])
 

@@ -85,10 +85,10 @@ def record_of(
         {
             "path": str(checkpoint.path),
             "step": checkpoint.step,
-            "coefficient": share,
+            "coefficient": coefficient,
             "sample_sha256": sample_digests(checkpoint),
         }
-        for checkpoint, share in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
+        for checkpoint, coefficient in zip(checkpoints, (coefficients / coefficients.sum()).tolist(), strict=True)
     ]
     origin = "averages" if template in checkpoints else f"those of {template.path}"
     statistics = f"{len(template.statistics)} statistics are {origin}, which do not belong to these weights: {_REMEDY}"
@@ -105,10 +105,10 @@ def record_of(
     }
 
 
-def describe(made: Path, out: Path, record: dict[str, Any]) -> None:
+def describe(result: Path, out: Path, record: dict[str, Any]) -> None:
     """Write the record of the result at ``made``, which will be moved to ``out``; for a folder also its model card."""
-    if made.is_dir():
-        _write_card(made, out.name, record)
+    if result.is_dir():
+        _write_card(result, out.name, record)
     atomic_write(record_path(out), json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
@@ -169,23 +169,23 @@ def _write_card(folder: Path, title: str, record: Mapping[str, Any]) -> None:
 
 def _front_matter(folder: Path) -> dict[str, Any]:
     """Make the metadata that hubs read, including the entries of the last input's card that hold for the average."""
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     if (folder / ADAPTER_CONFIG).exists():
-        found["library_name"] = "peft"
+        metadata["library_name"] = "peft"
         base = json.loads((folder / ADAPTER_CONFIG).read_bytes()).get("base_model_name_or_path")
         if base and not Path(base).exists():  # a folder of this machine means nothing on a hub
-            found["base_model"] = base
+            metadata["base_model"] = base
     elif (folder / "config.json").exists():
-        found["library_name"] = "transformers"
+        metadata["library_name"] = "transformers"
     if (folder / INPUT_CARD).exists():
         text = (folder / INPUT_CARD).read_text(encoding="utf-8-sig", errors="replace")
         head = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
         try:
-            given = yaml.safe_load(head[1]) if head else {}
+            card = yaml.safe_load(head[1]) if head else {}
         except yaml.YAMLError:
-            given = {}
-        found |= {key: given[key] for key in _STILL_TRUE if isinstance(given, dict) and key in given}
-    return found | {"tags": ["merge", "dimred", *(["lora"] if (folder / ADAPTER_CONFIG).exists() else [])]}
+            card = {}
+        metadata |= {key: card[key] for key in _STILL_TRUE if isinstance(card, dict) and key in card}
+    return metadata | {"tags": ["merge", "dimred", *(["lora"] if (folder / ADAPTER_CONFIG).exists() else [])]}
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -18,8 +18,8 @@ from dimred.errors import CheckpointError, DimredError, shown
 
 _OLDEST = (2, 6)  # before it, weights_only=True could be made to run code (CVE-2025-32434)
 _INSTALL = "python -m pip install torch --index-url https://download.pytorch.org/whl/cpu"
-_AVERAGED = re.compile(r"(?:^|[\W_])(?:ema|averaged?|averaging|avg|swa|shadow)(?=[\W_\d]|$)", re.IGNORECASE)
-_OF_LIGHTNING = "current_model_state"  # beside it, state_dict is an average: Lightning's WeightAveraging
+_AVERAGE_NAME = re.compile(r"(?:^|[\W_])(?:ema|averaged?|averaging|avg|swa|shadow)(?=[\W_\d]|$)", re.IGNORECASE)
+_LIGHTNING_KEY = "current_model_state"  # beside it, state_dict is an average: Lightning's WeightAveraging
 
 
 class Weights(NamedTuple):
@@ -80,9 +80,9 @@ def read_weights(torch: Any, path: Path) -> list[Weights]:
             f"{path} can't be read by PyTorch {torch.__version__} with weights_only=True ({why}); if it is whole, save "
             "its state_dict anew"
         ) from None
-    found = list(_weights_in(torch, content, ()))
-    is_lightning = any(one.key == _OF_LIGHTNING for one in found)
-    return [one._replace(is_average=one.is_average or (is_lightning and one.key == "state_dict")) for one in found]
+    candidates = list(_weights_in(torch, content, ()))
+    is_lightning = any(one.key == _LIGHTNING_KEY for one in candidates)
+    return [one._replace(is_average=one.is_average or (is_lightning and one.key == "state_dict")) for one in candidates]
 
 
 def _names_in_archive(path: Path) -> list[str]:
@@ -110,9 +110,9 @@ def _copy_without_code(path: Path, target: Any) -> None:
         for entry in source.infolist():
             below = entry.filename.partition("/")[2]
             if below in ("data.pkl", "version", "byteorder") or below.startswith(("data/", ".data/")):
-                with source.open(entry) as content, archive.open(entry.filename, "w", force_zip64=True) as copied:
+                with source.open(entry) as content, archive.open(entry.filename, "w", force_zip64=True) as copy:
                     while piece := content.read(1 << 20):
-                        copied.write(piece)
+                        copy.write(piece)
 
 
 class _Placeholder:
@@ -139,7 +139,7 @@ def _weights_in(torch: Any, value: Any, keys: tuple[str, ...]) -> Iterator[Weigh
 
 
 def _is_average(keys: tuple[str, ...], tensors: Mapping[str, Any]) -> bool:
-    return any(map(_AVERAGED.search, keys)) or "n_averaged" in tensors  # which torch.optim.swa_utils adds
+    return any(map(_AVERAGE_NAME.search, keys)) or "n_averaged" in tensors  # which torch.optim.swa_utils adds
 
 
 def _is_module(value: Any) -> bool:
@@ -150,8 +150,8 @@ def _is_module(value: Any) -> bool:
 def _tensors_of_module(torch: Any, attributes: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield what the state_dict of a module has: its parameters and persistent buffers, and those of its modules."""
     if "_modules" in attributes:
-        passing = attributes.get("_non_persistent_buffers_set", ())
-        buffers = {name: part for name, part in attributes["_buffers"].items() if name not in passing}
+        transient = attributes.get("_non_persistent_buffers_set", ())
+        buffers = {name: part for name, part in attributes["_buffers"].items() if name not in transient}
         entries: Mapping[str, Any] = {**attributes["_parameters"], **buffers}
         modules = attributes["_modules"]
     else:  # TorchScript has all of them as attributes
@@ -164,30 +164,30 @@ def _tensors_of_module(torch: Any, attributes: Mapping[str, Any], prefix: str) -
             yield from _tensors_of_module(torch, vars(part), f"{prefix}{name}.")
 
 
-def choose_weights(path: Path, found: list[Weights], key: str | None) -> Weights:
+def choose_weights(path: Path, candidates: list[Weights], key: str | None) -> Weights:
     """Choose among the weights in a file: those of ``key``, or the only ones, or the only ones that are no average.
 
     Raises:
         CheckpointError: there are none, or it must be said which.
     """
-    if not found:
+    if not candidates:
         raise CheckpointError(f"{path} has no mapping from names to arrays of floats, so there are no weights in it")
-    listed = ", ".join(f"{one.key or 'the file itself'} ({describe(one)})" for one in found)
+    choices = ", ".join(f"{one.key or 'the file itself'} ({describe(one)})" for one in candidates)
     if key is not None:
-        below = [one for one in found if one.key == key or one.key.startswith(f"{key}.")]
+        below = [one for one in candidates if one.key == key or one.key.startswith(f"{key}.")]
         if not below:
-            raise CheckpointError(f"--key is {key!r}, which has no weights in {path}; there are {listed}")
+            raise CheckpointError(f"--key is {key!r}, which has no weights in {path}; there are {choices}")
         tensors = {
             ".".join(filter(None, (one.key[len(key) :].lstrip("."), name))): tensor
             for one in below
             for name, tensor in one.tensors.items()
         }
         return Weights(key, tensors, all(one.is_average for one in below))
-    raw = [one for one in found if not one.is_average]
-    if len(raw or found) > 1:
-        example = shown((raw or found)[0].key)
-        raise CheckpointError(f"{path} has several weights: {listed}; say which, such as --key {example}")
-    return (raw or found)[0]
+    raw = [one for one in candidates if not one.is_average]
+    if len(raw or candidates) > 1:
+        example = shown((raw or candidates)[0].key)
+        raise CheckpointError(f"{path} has several weights: {choices}; say which, such as --key {example}")
+    return (raw or candidates)[0]
 
 
 def describe(weights: Weights) -> str:

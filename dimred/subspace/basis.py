@@ -41,7 +41,7 @@ class SubspaceBasis:
         mean: the snapshots' mean, float32 (M,), memory-mapped.
         singular_values: the norms of the centred snapshots' coordinates along each row, float64 (k,).
         explained_variance: the variance along each row, float64 (k,): singular_values^2 / (N - 1).
-        explained_variance_ratio: the share of the snapshots' variance along each row, float64 (k,).
+        explained_variance_ratio: the fraction of the snapshots' variance along each row, float64 (k,).
         gram: the inner products of the N snapshots about their mean, float64 (N, N).
         layout: the layout of the weights, which says which weight each column is.
         snapshots: the snapshots that it was made from.
@@ -79,7 +79,7 @@ class SubspaceBasis:
         return int(self.components.shape[1])
 
     def in_short(self, n_components: int) -> dict[str, int | float | None]:
-        """Summarise the basis: sizes, and the first rows' share of the snapshots' variance, None if unknown."""
+        """Summarise the basis: sizes, and the fraction of the variance along the first rows, None if unknown."""
         ratio = self.explained_variance_ratio
         return {
             "n_snapshots": len(self.snapshots),
@@ -142,15 +142,15 @@ def check_out(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"out is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first.")
     beside = metadata_path(path)
-    taken = [str(file) for file in (path, beside) if file.exists()]
-    if not taken or overwrite:
+    files = [str(file) for file in (path, beside) if file.exists()]
+    if not files or overwrite:
         return
     if not path.exists():
         with suppress(BasisMismatchError):
             read_metadata(beside)
             return  # metadata of a basis, which a killed run left without rows
     raise ConfigError(
-        f"{' and '.join(taken)} would be replaced, and may not be the same as the new basis. Give another out, or "
+        f"{' and '.join(files)} would be replaced, and may not be the same as the new basis. Give another out, or "
         "overwrite=True to replace it."
     )
 
@@ -184,29 +184,29 @@ def load_basis(
     source = Path(path)
     if source.suffix == ".h5":
         source = source.with_suffix(".npy")
-    stored = _open_npy(source)
+    rows = _open_npy(source)
     beside = metadata_path(source)
     is_bare = not beside.exists()
-    basis = SubspaceBasis(_as_float32(stored), source, **({} if is_bare else read_metadata(beside)))
+    basis = SubspaceBasis(_as_float32(rows), source, **({} if is_bare else read_metadata(beside)))
     if basis.singular_values is not None and basis.layout is not None:
-        expected = (len(basis.singular_values), basis.layout.size)
-        if stored.shape != expected:
+        shape = (len(basis.singular_values), basis.layout.size)
+        if rows.shape != shape:
             raise BasisMismatchError(
-                f"{source} has shape {stored.shape}; {beside.name} beside it describes {expected}. They don't belong "
+                f"{source} has shape {rows.shape}; {beside.name} beside it describes {shape}. They don't belong "
                 "together; make them again with dimred pca."
             )
     if verify and not is_bare and vector_digest(basis.components) != basis.digest:
-        check_orthonormal(stored, source)  # a better explanation, if it applies
+        check_orthonormal(rows, source)  # a better explanation, if it applies
         raise BasisMismatchError(
             f"{source} is not the file that {beside.name} beside it describes (their digests differ): it was changed, "
             "or its writing was interrupted. Run the same dimred pca command again."
         )
-    wanted = layout if layout or network is None else WeightLayout.from_network(network)
-    if wanted:
-        basis.check(wanted)
+    network_layout = layout if layout or network is None else WeightLayout.from_network(network)
+    if network_layout:
+        basis.check(network_layout)
     if is_bare:
         if verify:
-            check_orthonormal(stored, source)
+            check_orthonormal(rows, source)
         _log.warning(
             f"{source} has no {beside.name} beside it: that its columns are this network's weights in this order, and "
             "which snapshots it came from, can't be checked."
@@ -222,7 +222,7 @@ def _open_npy(path: Path) -> np.ndarray:
     """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-        expected = array.offset + array.nbytes
+        size = array.offset + array.nbytes
     except FileNotFoundError:
         raise BasisMismatchError(f"{path} is not found. Name the basis that dimred pca wrote.") from None
     except (OSError, *_HEADER_ERRORS) as error:
@@ -233,9 +233,9 @@ def _open_npy(path: Path) -> np.ndarray:
         raise BasisMismatchError(
             f"{path} holds {array.dtype} {array.shape}; a basis is float32 or float64 (components, weights)."
         )
-    if path.stat().st_size != expected:
+    if path.stat().st_size != size:
         raise BasisMismatchError(
-            f"{path} has {path.stat().st_size} bytes; its header asks for {expected}. Make it again with dimred pca."
+            f"{path} has {path.stat().st_size} bytes; its header asks for {size}. Make it again with dimred pca."
         )
     return array
 
@@ -245,11 +245,11 @@ def _as_float32(components: np.ndarray) -> np.ndarray:
     if components.dtype == np.float32 and components.flags.c_contiguous:
         return components
     with tempfile.TemporaryFile(dir=os.environ.get("TMPDIR")) as file:
-        converted = np.memmap(file, np.float32, "w+", shape=components.shape)
+        rows = np.memmap(file, np.float32, "w+", shape=components.shape)
     with np.errstate(over="ignore"):  # infinite numbers are refused when the rows are checked
         for start in range(0, components.shape[1], CHUNK):
-            converted[:, start : start + CHUNK] = components[:, start : start + CHUNK]
-    return converted
+            rows[:, start : start + CHUNK] = components[:, start : start + CHUNK]
+    return rows
 
 
 def check_orthonormal(components: np.ndarray, path: Path) -> None:

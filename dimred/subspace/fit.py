@@ -81,18 +81,18 @@ def fit_basis(
         series = CheckpointSeries.open(series)
     if out is None:
         with tempfile.TemporaryDirectory(prefix="dimred-") as folder:
-            made = fit_basis(
+            basis = fit_basis(
                 series, n_components, out=Path(folder) / "basis.npy", kind=kind, network=network, layout=layout,
                 skip_bad=skip_bad, progress=progress,
             )  # fmt: skip
-            return replace(made, path=None)  # the mappings keep the files alive without names
+            return replace(basis, path=None)  # the mappings keep the files alive without names
     target = Path(out)
     if kind not in KINDS:
         raise ConfigError(f"kind is {kind!r}; give one of {', '.join(KINDS)}.")
     if n_components is not None:
         check_number("n_components", n_components, at_least=1, whole=True)
-    wanted = layout if layout or network is None else WeightLayout.from_network(network)
-    matrix = WeightMatrix(series, wanted, skip_bad=skip_bad)
+    network_layout = layout if layout or network is None else WeightLayout.from_network(network)
+    matrix = WeightMatrix(series, network_layout, skip_bad=skip_bad)
     if n_components is None:
         n_components = 32 if kind == "pca" else matrix.shape[0]
     while True:
@@ -165,24 +165,24 @@ def _make(
         if _is_of(earlier, matrix, digests):
             return False
         check_out(target, overwrite=overwrite)
-        gram_centred = centre_gram(gram)
+        centred_gram = centre_gram(gram)
         if centred:
-            coefficients = principal_directions(gram_centred, n_components)
+            coefficients = principal_directions(centred_gram, n_components)
         else:
             coefficients = snapshot_directions(gram, n_components)
         with open_atomic(target) as rows:
             coefficients, off, digest = _write_rows(matrix, coefficients, rows, mean, progress, centred=centred)
-            singular_values = spread_along(gram_centred if centred else gram, coefficients)
-            explained = singular_values**2 / max(n_snapshots - 1, 1)
-            total = float(np.trace(gram_centred)) / max(n_snapshots - 1, 1)
+            singular_values = spread_along(centred_gram if centred else gram, coefficients)
+            variance = singular_values**2 / max(n_snapshots - 1, 1)
+            total = float(np.trace(centred_gram)) / max(n_snapshots - 1, 1)
             sources = zip(matrix.entries, digests, strict=True)
             fields = {
                 "kind": kind,
                 "mean": np.memmap(mean, np.float32, "r", shape=(n_weights,)),
                 "singular_values": singular_values,
-                "explained_variance": explained,
-                "explained_variance_ratio": explained / total if total > 0 else explained * 0,
-                "gram": gram_centred,
+                "explained_variance": variance,
+                "explained_variance_ratio": variance / total if total > 0 else variance * 0,
+                "gram": centred_gram,
                 "layout": matrix.layout,
                 "snapshots": [Source(entry.file, entry.step, digest_of) for entry, digest_of in sources],
                 "digest": digest,

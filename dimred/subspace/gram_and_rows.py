@@ -127,19 +127,19 @@ def rows_pass(
     buffers = [(np.empty((n_components, widest), np.float32), np.empty(widest, np.float32)) for _ in range(2)]
     strips = np.empty((n_rows, STRIP)), np.empty((n_components, STRIP))
     with ThreadPoolExecutor(1, "writer") as writer:
-        written = writer.submit(progress, "writing basis", 0, n_columns)
+        write_task = writer.submit(progress, "writing basis", 0, n_columns)
         for number, (first, source) in enumerate(matrix.blocks()):
             block, centre = (array[..., : source.shape[1]] for array in buffers[number % 2])
             for columns, strip, strip_mean in _strips(source, strips[0], centred):
                 centre[columns] = strip_mean
-                made = strips[1][:, : strip.shape[1]]
-                np.matmul(coefficients, strip, out=made)
-                block[:, columns] = made
-                made[:] = block[:, columns]  # as rounded to float32
-                row_gram += made @ made.T
-            written.result()  # of the block before, whose buffer is filled next
-            written = writer.submit(write, first, block, centre)
-        written.result()
+                product = strips[1][:, : strip.shape[1]]
+                np.matmul(coefficients, strip, out=product)
+                block[:, columns] = product
+                product[:] = block[:, columns]  # as rounded to float32
+                row_gram += product @ product.T
+            write_task.result()  # of the block before, whose buffer is filled next
+            write_task = writer.submit(write, first, block, centre)
+        write_task.result()
     return row_gram, digest.hexdigest()
 
 

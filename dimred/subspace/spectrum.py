@@ -6,7 +6,7 @@ import numpy as np
 
 from dimred.errors import SeriesError
 
-# Eigenvalues below this share of the largest, times N, are the rounding of the float64 sums and of the float32
+# Eigenvalues below this fraction of the largest, times N, are the rounding of the float64 sums and of the float32
 # snapshots rather than directions: sqrt(60 * 2e-15) = 3.5e-7 in singular values, a few units of float32 rounding.
 _NOISE = 10 * np.finfo(np.float64).eps
 # Rounding a row to float32 changes its norm by up to 6e-8, and angles by less. A larger deviation has another cause.
@@ -19,13 +19,13 @@ def check_enough(n_snapshots: int, n_components: int, kind: str, folder: Path, n
     Raises:
         SeriesError: there are fewer.
     """
-    needed = n_components + (kind == "pca")
-    if n_snapshots < needed:
+    least = n_components + (kind == "pca")
+    if n_snapshots < least:
         left_out = f" ({n_bad} bad ones left out)" if n_bad else ""
         most = n_snapshots - (kind == "pca")
         fewer = f", or ask for n_components = {most} or fewer" if most else ""
         raise SeriesError(
-            f"n_components is {n_components}, which needs at least {needed} snapshots; {folder} gives "
+            f"n_components is {n_components}, which needs at least {least} snapshots; {folder} gives "
             f"{n_snapshots}{left_out}. Save more snapshots in stage 1{fewer}."
         )
 
@@ -40,8 +40,8 @@ def centre_gram(gram: np.ndarray) -> np.ndarray:
         float64 (N, N).
     """
     rows = gram.mean(axis=1, keepdims=True)
-    centred = gram - rows - rows.T + gram.mean()
-    return (centred + centred.T) / 2
+    moments = gram - rows - rows.T + gram.mean()
+    return (moments + moments.T) / 2
 
 
 def effective_rank(eigenvalues: np.ndarray) -> int:
@@ -98,12 +98,12 @@ def snapshot_directions(gram: np.ndarray, n_components: int) -> np.ndarray:
 
     Source: Li et al., Trainable Weight Averaging, ICLR 2023, section 3.
     """
-    chosen = gram[-n_components:, -n_components:]
-    rank = effective_rank(np.linalg.eigvalsh(chosen))
+    part = gram[-n_components:, -n_components:]
+    rank = effective_rank(np.linalg.eigvalsh(part))
     if rank < n_components:
         raise too_few_directions(f"The last {n_components} snapshots span only {rank} directions", rank)
     coefficients = np.zeros((n_components, len(gram)))
-    coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(chosen))
+    coefficients[:, -n_components:] = np.linalg.inv(np.linalg.cholesky(part))
     return coefficients
 
 

@@ -64,21 +64,22 @@ class Shards:
 
     If a rank owns one column fewer (``columns_of_rank``), its shard ends with a column of zeros in the place of the
     next rank's first column, so that every shard lies within the M columns. This rank's shard is ``first : end``;
-    ``places`` says where each rank's own columns stand among the R L gathered ones.
+    ``part`` is
+    the columns that it owns; ``places`` says where those of each rank stand among the R L gathered ones.
     """
 
     def __init__(self, n_columns: int, rank: int, group_size: int):
-        owned = [columns_of_rank(n_columns, other, group_size) for other in range(group_size)]
+        slices = [columns_of_rank(n_columns, other, group_size) for other in range(group_size)]
         width = -(-n_columns // group_size)
         self.several = group_size > 1
-        self.own, self.first, self.end = owned[rank], owned[rank].start, owned[rank].start + width
-        self.places = tuple((r * width, r * width + own.stop - own.start) for r, own in enumerate(owned))
+        self.part, self.first, self.end = slices[rank], slices[rank].start, slices[rank].start + width
+        self.places = tuple((r * width, r * width + part.stop - part.start) for r, part in enumerate(slices))
 
     def columns(self, components: np.ndarray) -> np.ndarray:
         """Return this rank's columns, (k, L) float32, contiguous; with one rank, a view of all columns."""
-        missing = self.end - self.own.stop
-        own = components[:, self.own]
-        return np.ascontiguousarray(np.pad(own, ((0, 0), (0, missing))) if missing else own, dtype=np.float32)
+        n_zeros = self.end - self.part.stop
+        part = components[:, self.part]
+        return np.ascontiguousarray(np.pad(part, ((0, 0), (0, n_zeros))) if n_zeros else part, dtype=np.float32)
 
 
 class _Project(nn.Cell):
@@ -102,8 +103,8 @@ class _BackProject(nn.Cell):
     def construct(self, components: Tensor, coordinates: Tensor) -> Tensor:
         if self.all_gather is None:
             return ops.matmul(coordinates, components)
-        gathered = self.all_gather(ops.matmul(coordinates, components))
-        return ops.concat([gathered[first:end] for first, end in self.places])
+        columns = self.all_gather(ops.matmul(coordinates, components))
+        return ops.concat([columns[first:end] for first, end in self.places])
 
 
 Projection = HostProjection | GraphProjection

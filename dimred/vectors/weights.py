@@ -207,8 +207,8 @@ class HostCopies:
     def save(self) -> list[np.ndarray]:
         return [parameter.asnumpy().copy() for parameter in self._parameters]
 
-    def restore(self, saved: Sequence[np.ndarray]) -> None:
-        for parameter, value in zip(self._parameters, saved, strict=True):
+    def restore(self, values: Sequence[np.ndarray]) -> None:
+        for parameter, value in zip(self._parameters, values, strict=True):
             parameter.asnumpy()[...] = value
 
 
@@ -225,8 +225,8 @@ class GraphCopies(nn.Cell):
     def save(self) -> tuple[Tensor, ...]:
         return self()
 
-    def restore(self, saved: Sequence[Tensor]) -> None:
-        _each(_assign, self.parameters, saved)
+    def restore(self, values: Sequence[Tensor]) -> None:
+        _each(_assign, self.parameters, values)
 
 
 def _copy(parameter: Parameter) -> Tensor:

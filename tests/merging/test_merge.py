@@ -100,7 +100,7 @@ def test_single_failures_are_named_and_survived(planted: Path) -> None:
     lines = (planted / "x.safetensors.merge" / "scores.jsonl").read_text().splitlines()[1:]
     failed = [json.loads(line) for line in lines if json.loads(line)["score"] is None]
     assert 0 < len(failed) < len(lines) / 2
-    assert failed[0]["failed"] == "ValueError: a bad batch"
+    assert failed[0]["failure"] == "ValueError: a bad batch"
 
 
 def test_a_metric_that_always_fails_ends_it(planted: Path) -> None:

@@ -130,7 +130,7 @@ def test_ctrl_c_in_a_terminal_reaches_only_us(planted: Path) -> None:
         _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("error: stopped by ctrl-C; ")
-    assert '"failed": null' in scores.read_text().splitlines()[-1]
+    assert '"failure": null' in scores.read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
