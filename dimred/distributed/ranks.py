@@ -5,6 +5,7 @@ So work that one rank does alone goes through ``run_on_rank_zero``, where the ot
 """
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +69,14 @@ class Ranks:
         """Set float parameters to their mean over all ranks, on each rank."""
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """Set float parameters to rank 0's values, on each rank."""
+        """Set parameters of any type to rank 0's values, bit for bit, on each rank."""
+
+    def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Return the numbers of all ranks, bit for bit, the same on each: (R, n) float64, row r from rank r.
+
+        Their sum is exact for whole numbers up to 2^53, for which ``sum`` has too few digits.
+        """
+        return np.array(numbers, np.float64)[None]
 
     def run_on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """Run ``work`` on rank 0, however long it takes, while the others wait.
@@ -129,12 +137,8 @@ class Ranks:
         return intent
 
     def broadcast_bytes(self, message: bytes) -> bytes:
-        """Return rank 0's message on every rank; each byte travels as a float32."""
-        length = self.sum([len(message) // 2**16, len(message) % 2**16] if self.is_rank_zero else [0, 0])
-        numbers = np.zeros(int(length[0]) * 2**16 + int(length[1]), np.float32)
-        if self.is_rank_zero:
-            numbers[:] = np.frombuffer(message, np.uint8)
-        return self.sum(numbers).astype(np.uint8).tobytes() if len(numbers) else b""
+        """Return rank 0's message on every rank."""
+        return message
 
     def check_same(self, what: str, content: bytes) -> None:
         """Check that ``content`` is the same on all ranks: only then is the sum of their digests R times each one.
@@ -173,20 +177,34 @@ class Group(Ranks):
         return Intent(int(np.flatnonzero(self.sum(votes))[-1]))
 
     def all_reduce_mean(self, parameters: Sequence[Parameter]) -> None:
-        self._put_sum(parameters, _flat(parameters) / np.float32(self.group_size))
+        total, first = self.sum(_flat(parameters) / np.float32(self.group_size)), 0
+        for parameter in parameters:
+            _put(parameter, total[first : first + parameter.size].reshape(parameter.shape))
+            first += parameter.size
 
     def broadcast(self, parameters: Sequence[Parameter]) -> None:
-        """Set float parameters to rank 0's values: all others add zeros, so the values do not change."""
-        flat = _flat(parameters)
-        self._put_sum(parameters, flat if self.is_rank_zero else np.zeros_like(flat))
+        values = [parameter.asnumpy() for parameter in parameters]
+        message, first = self.broadcast_bytes(b"".join(value.tobytes() for value in values)), 0
+        for parameter, value in zip(parameters, values, strict=True):
+            received = np.frombuffer(message, value.dtype, value.size, first).reshape(value.shape)
+            _put(parameter, received)
+            first += received.nbytes
 
-    def _put_sum(self, parameters: Sequence[Parameter], share: np.ndarray) -> None:
-        """Set the parameters from the sum of all ranks' shares."""
-        total, first = self.sum(share), 0
-        for parameter in parameters:
-            values = total[first : first + parameter.size].reshape(parameter.shape)
-            ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
-            first += parameter.size
+    def gather(self, numbers: Sequence[float] | np.ndarray) -> np.ndarray:
+        pieces = _pieces(np.array(numbers, np.float64).tobytes())
+        of_all = np.zeros((self.group_size, len(pieces)), np.float32)
+        of_all[self.rank] = pieces
+        return self.sum(of_all).astype(np.uint16).view(np.float64)
+
+    def broadcast_bytes(self, message: bytes) -> bytes:
+        size = np.zeros(len(_pieces(bytes(8))), np.float32)
+        if self.is_rank_zero:
+            size[:] = _pieces(len(message).to_bytes(8, sys.byteorder))
+        n_bytes = int.from_bytes(self.sum(size).astype(np.uint16).tobytes(), sys.byteorder)
+        pieces = np.zeros(-(-n_bytes // 2), np.float32)
+        if self.is_rank_zero:
+            pieces[:] = _pieces(message)
+        return self.sum(pieces).astype(np.uint16).tobytes()[:n_bytes] if n_bytes else b""
 
     def run_together(self, work: Callable[[], Result]) -> Result:
         result, fault = None, None
@@ -237,6 +255,15 @@ def _as_ours(fault: BaseException) -> DimredError:
     if isinstance(fault, OSError):
         return FaultError(describe_os_error(fault))
     return fault if isinstance(fault, DimredError) else DimredError(repr(fault))
+
+
+def _pieces(message: bytes) -> np.ndarray:
+    """Cut bytes into numbers of 16 bits, float32 (n,); a sum in which all other ranks give zeros is exact."""
+    return np.frombuffer(message + bytes(len(message) % 2), np.uint16).astype(np.float32)
+
+
+def _put(parameter: Parameter, values: np.ndarray) -> None:
+    ops.assign(parameter, Tensor(values, parameter.dtype))  # its own memory, which compiled graphs know
 
 
 def _flat(parameters: Sequence[Parameter]) -> np.ndarray:

@@ -107,7 +107,7 @@ def mean_of_items(found: Found, ranks: Ranks = ALONE) -> float:
         DataError: no item counts.
     """
     total = sum((np.array([sums.sum(), counts.sum()]) for sums, counts in found), np.zeros(2))
-    score, n_items = ranks.sum(total)
+    score, n_items = ranks.gather(total).sum(0)
     return float(score) / _at_least_one(n_items)
 
 
@@ -121,9 +121,7 @@ def means_of_samples(found: Found, ranks: Ranks = ALONE) -> np.ndarray:
         DataError: no item counts.
     """
     own = np.concatenate([np.zeros((2, 0)), *map(np.array, found)], axis=1)  # sums, counts
-    sizes = np.zeros(ranks.group_size)
-    sizes[ranks.rank] = own.shape[1]
-    sizes = ranks.sum(sizes).astype(int)
+    sizes = ranks.gather([own.shape[1]])[:, 0].astype(int)
     first = sizes[: ranks.rank].sum()
     everything = np.zeros((2, sizes.sum()), np.float32)
     everything[:, first : first + own.shape[1]] = own

@@ -36,6 +36,12 @@ from tests.distributed.steps import K, beside_one_rank, counters, digest, one_lo
 from tests.helpers.networks import TanhMLP, orthonormal_rows
 from tests.oracles.moments import mean_and_variance
 
+EXACT = (
+    (2**24 + 1, ms.int32), (2**53 + 1, ms.int64), (-1, ms.int8), (2**32 - 1, ms.uint32), (True, ms.bool_),
+    (-0.0, ms.float32), (0.1, ms.float64), (65504.0, ms.float16),
+)  # fmt: skip
+"""Values, most of which a sum of float32 numbers would round or change, and their types."""
+
 
 def one_rank_fails_at_work(ranks: Ranks) -> list[str]:
     """Let the last rank fail to read an image, then rank 0's disk be full: all raise, and can still add."""
@@ -71,12 +77,13 @@ def collectives(ranks: Ranks) -> dict:
     except DimredError:
         differs = True
     ranks.check_same("text", b"the same")
-    counted = ms.Parameter(Tensor([5180 if ranks.is_rank_zero else 0], ms.int32), name="global_step")
-    ranks.broadcast([counted])
+    counted = [ms.Parameter(Tensor([value if ranks.is_rank_zero else 7], kind)) for value, kind in EXACT]
+    ranks.broadcast(counted)
     averaged = [ms.Parameter(Tensor(np.full((2, 3), ranks.rank, np.float32)), name=name) for name in "ab"]
     ranks.all_reduce_mean(averaged)
     return {
-        "broadcast": counted.asnumpy().tolist(),
+        "broadcast": [value.asnumpy().tobytes().hex() for value in counted],
+        "gather": ranks.gather([2**24 + ranks.rank, 0.1]).tolist(),
         "averaged": [value.asnumpy().tolist() for value in averaged],
         "sum": ranks.sum([ranks.rank + 1, 0.5]).tolist(),
         "tell": ranks.broadcast_bytes("größer".encode() * (1 if ranks.is_rank_zero else 0)).decode(),
@@ -110,7 +117,12 @@ def evaluation(ranks: Ranks) -> dict:
     own = slice(ranks.rank, None, ranks.group_size)
     images = NumpySlicesDataset((logits[own], labels[own]), shuffle=False).batch(4)
     metric, loss = score_batches(nn.Identity(), images, is_correct, cross_entropy)
-    return {"accuracy": mean_of_items(metric, ranks), "losses": means_of_samples(loss, ranks).tolist()}
+    many = [(np.array([1.0]), np.array([2.0]))] if ranks.rank else [(np.array([2.0**24]), np.array([2.0**24]))]
+    return {
+        "accuracy": mean_of_items(metric, ranks),
+        "losses": means_of_samples(loss, ranks).tolist(),
+        "many": mean_of_items(many, ranks),
+    }
 
 
 def statistics(ranks: Ranks) -> dict:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mindspore import Tensor
 
 from dimred.distributed.ranks import ALONE, Intent
 from dimred.launch.job import make_job
 from dimred.vectors.projection import columns_of_rank
 from tests.distributed.agreement import STEPS
+from tests.distributed.checks import EXACT
 from tests.distributed.steps import K
 from tests.helpers.processes import nothing_is_left, soon
 from tests.launch.jobs import launch_command
@@ -45,7 +47,8 @@ def test_collectives(answers):
         assert found["tell"] == "größer"
         assert found["any"] == [True, False]
         assert found["averaged"] == [[[(size - 1) / 2] * 3] * 2] * 2
-        assert found["broadcast"] == [5180]  # an optimizer's count of updates stays a whole number
+        assert found["broadcast"] == [Tensor([value], kind).asnumpy().tobytes().hex() for value, kind in EXACT]
+        assert found["gather"] == [[2**24 + number, 0.1] for number in range(size)]
         assert found["run_on_rank_zero"] == (7 if rank == 0 else None)
         assert found["failures"] == [
             "ZeroDivisionError: division by zero",
@@ -148,7 +151,10 @@ def test_ranks_agree_where_one_of_them_sees_another_loss(answers):
 
 
 def test_accuracy_is_exact_over_uneven_shares(answers):
-    assert [each["accuracy"] for each in answers["evaluation"]] == [pytest.approx(8 / 23)] * len(answers["evaluation"])
+    found = answers["evaluation"]
+    assert [each["accuracy"] for each in found] == [8 / 23] * len(found)
+    others = len(found) - 1
+    assert [each["many"] for each in found] == [(2**24 + others) / (2**24 + 2 * others)] * len(found)
 
 
 def test_every_rank_has_the_loss_of_every_sample_in_the_same_order(answers):
