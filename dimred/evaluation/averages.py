@@ -108,7 +108,7 @@ def choose_average(
         averages: averages of the snapshots.
         on_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are not
             finite are not measured and never chosen.
-        last: the last weights, (M,) float32.
+        last: the last weights, (M,) float32. Where they are those of the newest snapshot, that is not measured again.
         selection: gets the candidates.
 
     Returns:
@@ -125,11 +125,15 @@ def choose_average(
 
     of_last = selection.measure("last", 1.0, lambda: measure(last)).loss
 
-    def loss(window: Window) -> float:
-        return of_last if window.end - window.first == 1 else averages.measure(window, selection, measure).loss
+    n = len(averages.steps)
+    newest = Window(n - 1, n)
+    last_is_newest = n > 0 and np.array_equal(last, averages.of(newest))
 
-    if averages.steps:
-        measure_windows(len(averages.steps), loss)
+    def loss(window: Window) -> float:
+        return of_last if last_is_newest and window == newest else averages.measure(window, selection, measure).loss
+
+    if n:
+        measure_windows(n, loss)
     chosen = choose(selection.candidates)
     return chosen, averages.of(chosen.place) if isinstance(chosen.place, Window) else last
 
@@ -142,9 +146,9 @@ def choose_start(
 ) -> ChosenWeights:
     """Choose an average of snapshots by a held-out loss and put it into the network, like stage 2's ``start: best``.
 
-    The candidates are averages of windows of the snapshots, and the network as it is (``last``). The lowest mean loss
-    wins. Give the loss that was trained: a network that was trained with smoothed labels is underconfident, and plain
-    cross entropy then prefers averages for their calibration.
+    The candidates are averages of windows of the snapshots, and the network as it is (``last``), whose weights need not
+    be those of the newest snapshot. The lowest mean loss wins. Give the loss that was trained: a network that was
+    trained with smoothed labels is underconfident, and plain cross entropy then prefers averages for their calibration.
 
     Args:
         network: changed in place.

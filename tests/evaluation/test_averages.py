@@ -11,12 +11,13 @@ from mindspore import Tensor, nn
 import dimred
 from dimred.averaging.choice import Measured, Selection
 from dimred.averaging.windows import Window
-from dimred.checkpoints.checkpoint_io import write_checkpoint
+from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.errors import CheckpointError, ConfigError
 from dimred.evaluation.averages import SnapshotAverages, choose_average
 from dimred.train_step.network_state import moving_statistics
+from dimred.vectors.parameters import from_arrays
 from tests.helpers.networks import weight_vector
 from tests.oracles import merge as oracle
 
@@ -131,6 +132,34 @@ def test_weights_that_are_not_finite_are_not_chosen_however_low_their_loss(netwo
     np.testing.assert_array_equal(weight_vector(network), found.weights)
 
 
+@pytest.mark.parametrize("value", [50, np.nan])
+def test_the_newest_snapshot_is_found_however_bad_the_network_is(
+    value: float, network: nn.Cell, tmp_path: Path
+) -> None:
+    """The network's own loss says nothing about a snapshot with other weights."""
+    good = {weight.name: np.ones(weight.shape, np.float32) for weight in network.trainable_params()}
+    far = {name: value + 9 for name, value in good.items()}
+    series = write(tmp_path, [far] * 7 + [good])
+    network.weight.set_data(Tensor(np.full((3, 2), value, np.float32)))
+    found = dimred.choose_start(network, series, lambda: np.square(weight_vector(network) - 1.0))
+    assert found.candidate.loss == 0
+    np.testing.assert_array_equal(weight_vector(network), np.ones(9))
+
+
+def test_weights_that_are_the_newest_snapshots_are_measured_once(network: nn.Cell, series: CheckpointSeries) -> None:
+    measured = []
+
+    def losses() -> np.ndarray:
+        measured.append(weight_vector(network))
+        return np.square(measured[-1] - 1.0)
+
+    from_arrays(network.trainable_params(), read_checkpoint(series.paths[-1]), "the newest snapshot")
+    newest = weight_vector(network)
+    found = dimred.choose_start(network, series, losses)
+    assert sum(np.array_equal(vector, newest) for vector in measured) == 1
+    assert len(measured) == len(found.selection.candidates)
+
+
 def test_another_number_of_losses_than_before_is_refused_and_the_network_stays(
     network: nn.Cell, series: dimred.CheckpointSeries
 ) -> None:
@@ -157,7 +186,7 @@ def test_it_finds_the_windows_that_hold_the_good_snapshots_wherever_they_end(
     first_good: int, last_good: int, end: int, tmp_path: Path
 ) -> None:
     averages, selection = SnapshotAverages.of_series(snapshots(tmp_path, first_good, last_good), LAYOUT), Selection()
-    last = np.ones(M, np.float32)
+    last = averages.of(Window(N - 1, N))
     candidate, weights = choose_average(averages, squares, last, selection)
     assert candidate.name.endswith(f"to {10 * end}")
     assert 6 < candidate.effective_size <= last_good - first_good + 1
@@ -177,7 +206,12 @@ def test_the_last_weights_are_kept_where_no_average_is_better(tmp_path: Path) ->
     assert (candidate.name, weights is last) == ("last", True)
 
 
-@pytest.mark.parametrize(("count", "windows"), [(0, []), (1, []), (2, ["uniform of 2 snapshots, steps 230 to 240"])])
+NEWEST = "the snapshot of step 240"
+
+
+@pytest.mark.parametrize(
+    ("count", "windows"), [(0, []), (1, [NEWEST]), (2, [NEWEST, "uniform of 2 snapshots, steps 230 to 240"])]
+)
 def test_few_snapshots_have_no_other_profiles(count: int, windows: list[str], tmp_path: Path) -> None:
     series, selection = snapshots(tmp_path, 0, N).select(last=count) if count else None, Selection()
     averages = SnapshotAverages.of_series(series, LAYOUT)
