@@ -36,6 +36,8 @@ _STEPS, _WARM_UP = 50, 10
 class _Timed(Observer):
     """An observer of stage 1's steps that reads their losses, as a run does, and notes the time of each read."""
 
+    has_ended = False
+
     def __init__(self) -> None:
         self.n_launched = 0
         self.done_at: dict[int, float] = {}
@@ -48,6 +50,16 @@ class _Timed(Observer):
         """Read the loss, and note the time and the steps launched by then."""
         float(result.loss)
         self.done_at[self.n_launched] = time.perf_counter()
+
+    def reads_after(self, done: int) -> bool:
+        """Return False: the loss is read as often as the configuration says."""
+        return False
+
+    def save(self, progress: Progress) -> None:
+        """Save nothing."""
+
+    def after_epoch(self, progress: Progress) -> None:
+        """Measure nothing."""
 
 
 def bench(

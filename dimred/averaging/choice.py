@@ -104,7 +104,7 @@ def standard_error(values: np.ndarray) -> float:
         return float(values.astype(np.float64).std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Loss and metric of one network on ``val``.
 
     Attributes:
@@ -135,7 +135,7 @@ class Selection:
         self._passes_each, self._metric = passes_each, metric
 
     def measure(
-        self, name: str, effective_size: float, measure: Callable[[], Measured], place: Path | Window | None = None
+        self, name: str, effective_size: float, measure: Callable[[], Measurement], place: Path | Window | None = None
     ) -> Candidate:
         """Measure a network, whose weights are at ``place``, by calling ``measure``, and add it as a candidate."""
         _log.debug(f"measuring on 'val': {name}, candidate {len(self.candidates) + 1}")

@@ -145,7 +145,7 @@ def _run(begin: Callable[[], Comparison], missing: Sequence[str], seed: int) -> 
         record = {
             "method": method, "title": title_of(method, comparison.two), "seed": seed, "at": comparison.at,
             "data": str(comparison.data.resolve()), "run": str(comparison.run.resolve()),
-            "metric": comparison.two.metric_name, "batch_norm": comparison.on.has_batch_norm,
+            "metric": comparison.two.metric_name, "batch_norm": comparison.evaluator.has_batch_norm,
         }  # fmt: skip
         try:
             result = getattr(comparison, method)()

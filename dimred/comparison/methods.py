@@ -83,16 +83,16 @@ class Comparison:
         self.one = one.model_copy(update=on_one_process(one, n_ranks))
         two = two.with_epochs_after(at).model_copy(update={"seed": one.seed})
         self.two = two.model_copy(update=on_one_process(two, n_ranks))
-        self.network, self.on = task.network, task.evaluator
+        self.network, self.evaluator = task.network, task.evaluator
         self.measured = cache(self._measured)
 
     def _measured(self, network: str) -> dict[str, Any]:
         """Measure on ``val`` and ``test``: the metric before BatchNorm is re-estimated, metric and loss after that."""
         from_arrays(self.network.get_parameters(), read_checkpoint(Path(network)), network)
-        figures: dict[str, Any] = {split: self.on.metric(split) for split in SPLITS[1:]}
-        self.on.reestimate()
+        figures: dict[str, Any] = {split: self.evaluator.metric(split) for split in SPLITS[1:]}
+        self.evaluator.reestimate()
         for split in SPLITS[1:]:
-            losses, metric = self.on.loss_and_metric(split)
+            losses, metric = self.evaluator.loss_and_metric(split)
             figures |= {f"{split}_reestimated": metric, f"{split}_loss": float(losses.mean())}
         return figures
 
@@ -102,14 +102,14 @@ class Comparison:
 
     def average(self) -> MethodResult:
         """Take the average of snapshots that ``val`` chooses, or the last weights if these are better."""
-        on, network = self.on, self.network
+        evaluator, network = self.evaluator, self.network
         from_arrays(network.get_parameters(), read_checkpoint(self.checkpoint), "WEIGHTS")
         parent = StageOneRun.open(self.checkpoint)
-        averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, on.layout)
-        selection = Selection(passes_each=on.passes_each, metric=self.two.metric_name)
-        last = on.layout.flatten(to_arrays(network.trainable_params()))
-        chosen, weights = choose_average(averages, on.on_val_of, last, selection)
-        on.put(weights)
+        averages = SnapshotAverages.of_series(parent.snapshots() if parent.has_snapshots else None, evaluator.layout)
+        selection = Selection(passes_each=evaluator.passes_each, metric=self.two.metric_name)
+        last = evaluator.layout.flatten(to_arrays(network.trainable_params()))
+        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, selection)
+        evaluator.put(weights)
         file = self.folder / "average.ckpt"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_checkpoint(file, to_arrays(network.get_parameters()))

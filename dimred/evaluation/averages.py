@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import nn
 
-from dimred.averaging.choice import Candidate, Measured, Selection, choose
+from dimred.averaging.choice import Candidate, Measurement, Selection, choose
 from dimred.averaging.mean import mean_vector, open_fitting
 from dimred.averaging.windows import Window, effective_size, measure_windows
 from dimred.checkpoints.layout import WeightLayout
@@ -54,26 +54,26 @@ class SnapshotAverages:
             CheckpointError: a file changed or can't be read; on the other ranks it is a DimredError.
         """
         coefficients = window.coefficients(self.steps)
-        found = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
-        return shared(found, self._layout, self._ranks)
+        mean = self._ranks.run_on_rank_zero(lambda: mean_vector(self._checkpoints, coefficients, self._layout))
+        return from_rank_zero(mean, self._layout, self._ranks)
 
     def measure(
-        self, window: Window, selection: Selection, on_val_of: Callable[[np.ndarray], Measured], name: str = ""
+        self, window: Window, selection: Selection, measure_val_of: Callable[[np.ndarray], Measurement], name: str = ""
     ) -> Candidate:
         """Measure the average over a window, add it to a selection as a candidate, and return the candidate.
 
         Args:
             window: a window of the files.
             selection: gets the candidate.
-            on_val_of: weights (M,) -> loss and metric on ``val``.
+            measure_val_of: weights (M,) -> loss and metric on ``val``.
             name: the candidate's name; by default the window's.
         """
         name = name or window.name(self.steps)
         size = effective_size(window.coefficients(self.steps))
-        return selection.measure(name, size, lambda: on_val_of(self.of(window)), window)
+        return selection.measure(name, size, lambda: measure_val_of(self.of(window)), window)
 
 
-def shared(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
+def from_rank_zero(vector: np.ndarray | None, layout: WeightLayout, ranks: Ranks) -> np.ndarray:
     """Return rank 0's vector (M,) on every rank; the other ranks give None."""
     return ranks.sum(np.zeros(layout.size, np.float32) if vector is None else vector)
 
@@ -97,7 +97,10 @@ class ChosenWeights(NamedTuple):
 
 
 def choose_average(
-    averages: SnapshotAverages, on_val_of: Callable[[np.ndarray], Measured], last: np.ndarray, selection: Selection
+    averages: SnapshotAverages,
+    measure_val_of: Callable[[np.ndarray], Measurement],
+    last: np.ndarray,
+    selection: Selection,
 ) -> tuple[Candidate, np.ndarray]:
     """Choose by loss among the last weights and the averages of snapshots that ``measure_windows`` tries.
 
@@ -106,8 +109,8 @@ def choose_average(
 
     Args:
         averages: averages of the snapshots.
-        on_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are not
-            finite are not measured and never chosen.
+        measure_val_of: weights (M,) -> loss and metric on ``val``; called once for each candidate. Weights that are
+            not finite are not measured and never chosen.
         last: the last weights, (M,) float32. Where they are those of the newest snapshot, that is not measured again.
         selection: gets the candidates.
 
@@ -119,9 +122,9 @@ def choose_average(
         FaultError: no loss is finite.
     """
 
-    def measure(weights: np.ndarray) -> Measured:
+    def measure(weights: np.ndarray) -> Measurement:
         # Some layers hide a NaN, such as ReLU on a CPU, so the loss may not show it.
-        return on_val_of(weights) if np.isfinite(weights).all() else Measured(np.full(1, np.inf))
+        return measure_val_of(weights) if np.isfinite(weights).all() else Measurement(np.full(1, np.inf))
 
     of_last = selection.measure("last", 1.0, lambda: measure(last)).loss
 
@@ -134,8 +137,8 @@ def choose_average(
 
     if n:
         measure_windows(n, loss)
-    chosen = choose(selection.candidates)
-    return chosen, averages.of(chosen.place) if isinstance(chosen.place, Window) else last
+    best = choose(selection.candidates)
+    return best, averages.of(best.place) if isinstance(best.place, Window) else last
 
 
 def choose_start(
@@ -176,26 +179,26 @@ def choose_start(
         from_arrays(trainable, layout.unflatten(vector), "the average")
         reestimate()
 
-    def on_val_of(vector: np.ndarray) -> Measured:
+    def measure_val_of(vector: np.ndarray) -> Measurement:
         put(vector)
         with evaluating(network):
-            found = losses()
-        if np.ndim(found) != 1 or np.size(found) < 2:
+            values = losses()
+        if np.ndim(values) != 1 or np.size(values) < 2:
             raise ConfigError(
-                f"losses gave {shown(found)}; it must give one loss for each held-out sample, an array (n,)"
+                f"losses gave {shown(values)}; it must give one loss for each held-out sample, an array (n,)"
             )
-        sizes.add(len(found))
+        sizes.add(len(values))
         if len(sizes) > 1:
             raise ConfigError(
                 f"losses gave {min(sizes)} numbers for one candidate and {max(sizes)} for another; it must measure the "
                 "same held-out samples in the same order each time"
             )
-        return Measured(np.asarray(found))
+        return Measurement(np.asarray(values))
 
     before = to_arrays(network.get_parameters())
     try:
         averages, selection = SnapshotAverages.of_series(snapshots, layout), Selection()
-        candidate, weights = choose_average(averages, on_val_of, layout.flatten(to_arrays(trainable)), selection)
+        candidate, weights = choose_average(averages, measure_val_of, layout.flatten(to_arrays(trainable)), selection)
         put(weights)
     except BaseException:
         from_arrays(network.get_parameters(), before, "the network from before")

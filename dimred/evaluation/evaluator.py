@@ -7,14 +7,14 @@ from itertools import islice
 import numpy as np
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Measured
+from dimred.averaging.choice import Measurement
 from dimred.checkpoints.layout import WeightLayout
 from dimred.data.batches import Batches, read_batches
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.evaluation.batch_norm import reestimate_batch_norm
 from dimred.evaluation.scores import (
     CLASSIFICATION,
-    Found,
+    BatchSums,
     Score,
     Scores,
     mean_of_items,
@@ -24,10 +24,10 @@ from dimred.evaluation.scores import (
 from dimred.train_step.network_state import moving_statistics
 from dimred.vectors.parameters import from_arrays
 
-_KEPT_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
+_CACHE_BYTES = 1 << 28  # the most that is kept of the batches for one purpose
 
 
-class _Kept:
+class _BatchCache:
     """Batches that are the same each time; if they are small, they are read once and kept in memory.
 
     Args:
@@ -46,12 +46,12 @@ class _Kept:
             self._at_batch()
             yield batch
             n_bytes += sum(tensor.nbytes for tensor in batch)
-            if n_bytes <= _KEPT_BYTES:
+            if n_bytes <= _CACHE_BYTES:
                 batches.append(batch)
-        self._batches = batches if n_bytes <= _KEPT_BYTES else None
+        self._batches = batches if n_bytes <= _CACHE_BYTES else None
 
 
-class OnSplits:
+class Evaluator:
     """Measurements of a network with its current weights on the splits of its data.
 
     Args:
@@ -85,9 +85,9 @@ class OnSplits:
         self._images, self._n_batches = images, n_batches
         self.layout = WeightLayout.from_network(network)
         self._splits = {
-            split: _Kept(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
+            split: _BatchCache(partial(read_batches, part.evaluation), at_batch) for split, part in images.items()
         }
-        self._spare = _Kept(lambda: islice(images["train"].spare_batches(seed), n_batches), at_batch)
+        self._spare = _BatchCache(lambda: islice(images["train"].spare_batches(seed), n_batches), at_batch)
         self.has_batch_norm = bool(moving_statistics(network))
 
     @property
@@ -100,27 +100,27 @@ class OnSplits:
 
     def metric(self, split: str) -> float:
         """Measure the mean of the metric over the split; by default the accuracy, a fraction."""
-        [found] = self._score(split, self._scores.metric)
-        return mean_of_items(found, self._ranks)
+        [sums] = self._score(split, self._scores.metric)
+        return mean_of_items(sums, self._ranks)
 
-    def loss_and_metric(self, split: str) -> Measured:
+    def loss_and_metric(self, split: str) -> Measurement:
         """Measure the loss of each sample of the split, see ``means_of_samples``, and the metric, in one pass."""
         loss, metric = self._score(split, self._scores.loss, self._scores.metric)
-        return Measured(means_of_samples(loss, self._ranks), mean_of_items(metric, self._ranks))
+        return Measurement(means_of_samples(loss, self._ranks), mean_of_items(metric, self._ranks))
 
     def put(self, weights: np.ndarray) -> None:
         """Set the network's trainable weights, (M,), with BatchNorm statistics that belong to them."""
         from_arrays(self.network.trainable_params(), self.layout.unflatten(weights), "an average")
         self.reestimate()
 
-    def on_val(self) -> Measured:
+    def measure_val(self) -> Measurement:
         """Measure loss and metric on ``val`` in one pass."""
         return self.loss_and_metric("val")
 
-    def on_val_of(self, weights: np.ndarray) -> Measured:
+    def measure_val_of(self, weights: np.ndarray) -> Measurement:
         """Set the weights with ``put``, and measure loss and metric on ``val``."""
         self.put(weights)
-        return self.on_val()
+        return self.measure_val()
 
     def reestimate(self) -> int:
         """Re-estimate the network's BatchNorm statistics, and return how many batches that took.
@@ -130,5 +130,5 @@ class OnSplits:
         """
         return reestimate_batch_norm(self.network, self._spare.create_tuple_iterator(), ranks=self._ranks)
 
-    def _score(self, split: str, *scores: Score) -> list[Found]:
+    def _score(self, split: str, *scores: Score) -> list[BatchSums]:
         return self._ranks.run_together(lambda: score_batches(self.network, self._splits[split], *scores))

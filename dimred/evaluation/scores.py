@@ -22,8 +22,8 @@ from dimred.train_step.network_state import evaluating
 _WHOLE_NUMBERS = (mstype.bool_, *mstype.int_type, *mstype.uint_type)
 
 
-# (outputs, labels) -> values, or (values, counted): one value for each item of each sample, (n, ...), as a Tensor or an
-# array, the samples first; ``counted`` is false for what is left out, such as the padding of a text.
+# (outputs, labels) -> values, or (values, counts): one value for each item of each sample, (n, ...), as a Tensor or an
+# array, the samples first; ``counts`` is false for what is left out, such as the padding of a text.
 Score = Callable[[Any, Tensor], Any]
 
 
@@ -86,32 +86,32 @@ CLASSIFICATION = Scores(cross_entropy, is_correct)
 
 
 # For each batch: sums over the items of each sample that count, and how many these are, (n,) each.
-Found = list[tuple[np.ndarray, np.ndarray]]
+BatchSums = list[tuple[np.ndarray, np.ndarray]]
 
 
-def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[Found]:
+def score_batches(network: nn.Cell, batches: Any, *scores: Score) -> list[BatchSums]:
     """Evaluate each score on the batches in one pass, in evaluation mode; each cell's mode is restored afterwards."""
-    found: list[Found] = [[] for _ in scores]
+    sums_of_scores: list[BatchSums] = [[] for _ in scores]
     with evaluating(network):
         for *inputs, labels in batches.create_tuple_iterator(num_epochs=1):
             outputs = network(*inputs)
-            for of_one, score in zip(found, scores, strict=True):
+            for of_one, score in zip(sums_of_scores, scores, strict=True):
                 of_one.append(sums_and_counts(score(outputs, labels), outputs, labels))
-    return found
+    return sums_of_scores
 
 
-def mean_of_items(found: Found, ranks: Ranks = ALONE) -> float:
+def mean_of_items(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> float:
     """Compute the mean over all items that count, of all ranks, whose shares of the data may differ in size.
 
     Raises:
         DataError: no item counts.
     """
-    total = sum((np.array([sums.sum(), counts.sum()]) for sums, counts in found), np.zeros(2))
+    total = sum((np.array([sums.sum(), counts.sum()]) for sums, counts in sums_of_batches), np.zeros(2))
     score, n_items = ranks.gather(total).sum(0)
     return float(score) / _at_least_one(n_items)
 
 
-def means_of_samples(found: Found, ranks: Ranks = ALONE) -> np.ndarray:
+def means_of_samples(sums_of_batches: BatchSums, ranks: Ranks = ALONE) -> np.ndarray:
     """Compute the score of each sample of all ranks, float32 (n,), in the same order on each rank.
 
     A sample's score is the sum over its items, divided by the mean number of items in a sample. So the mean over the
@@ -120,11 +120,11 @@ def means_of_samples(found: Found, ranks: Ranks = ALONE) -> np.ndarray:
     Raises:
         DataError: no item counts.
     """
-    own = np.concatenate([np.zeros((2, 0)), *map(np.array, found)], axis=1)  # sums, counts
-    sizes = ranks.gather([own.shape[1]])[:, 0].astype(int)
+    of_rank = np.concatenate([np.zeros((2, 0)), *map(np.array, sums_of_batches)], axis=1)  # sums, counts
+    sizes = ranks.gather([of_rank.shape[1]])[:, 0].astype(int)
     first = sizes[: ranks.rank].sum()
     everything = np.zeros((2, sizes.sum()), np.float32)
-    everything[:, first : first + own.shape[1]] = own
+    everything[:, first : first + of_rank.shape[1]] = of_rank
     sums, counts = ranks.sum(everything)
     _at_least_one(counts.sum())
     return sums / counts.mean()
@@ -136,11 +136,11 @@ def _at_least_one(n_items: float) -> float:
     return float(n_items)
 
 
-def sums_and_counts(found: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def sums_and_counts(score: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Sum the items of each sample that count, and count them.
 
     Args:
-        found: what a score returned for a batch.
+        score: what a score returned for a batch.
         outputs, labels: what the score was called with.
 
     Returns:
@@ -149,12 +149,12 @@ def sums_and_counts(found: Any, outputs: Any, labels: Tensor) -> tuple[np.ndarra
     Raises:
         ConfigError: there is not one value for each item, see ``misfit``.
     """
-    values, counted = found if isinstance(found, tuple) else (found, True)
-    values, counted = np.broadcast_arrays(on_host(values), on_host(counted) != 0)
+    values, is_item = score if isinstance(score, tuple) else (score, True)
+    values, is_item = np.broadcast_arrays(on_host(values), on_host(is_item) != 0)
     if wrong := misfit(values.shape, outputs, labels):
         raise ConfigError(f"loss or metric gave {wrong}")
     within = tuple(range(1, values.ndim))
-    return np.where(counted, values, 0).sum(within, dtype=np.float64), counted.sum(within, dtype=np.float64)
+    return np.where(is_item, values, 0).sum(within, dtype=np.float64), is_item.sum(within, dtype=np.float64)
 
 
 def misfit(shape: tuple[int, ...], outputs: Any, labels: Tensor) -> str | None:

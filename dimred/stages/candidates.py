@@ -13,7 +13,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.distributed.ranks import Ranks
 from dimred.errors import ConfigError
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 from dimred.io.atomic import remove_leftovers, retry
 from dimred.stages.states import VAL_LOSSES
 from dimred.subspace.basis import SubspaceBasis
@@ -56,9 +56,9 @@ class Candidates:
 
         self._ranks.run_on_rank_zero(write)
 
-    def measure(self, point: str | int, effective_size: float, evaluator: OnSplits) -> None:
+    def measure(self, point: str | int, effective_size: float, evaluator: Evaluator) -> None:
         """Measure the network, which is at this point, on ``val``, and add it."""
-        self.selection.measure(str(point), effective_size, evaluator.on_val, self.path(point))
+        self.selection.measure(str(point), effective_size, evaluator.measure_val, self.path(point))
 
     def add_average(self, candidate: Candidate) -> None:
         """Add the average of snapshots that another selection has chosen, and that was saved."""
@@ -86,7 +86,7 @@ class Candidates:
             self.selection.candidates.append(Candidate(name, size, losses, metric, place=self._folder / file))
         self.selection.n_added = sum(one.name == _AVERAGE for one in self.selection.candidates)
 
-    def put_chosen(self, evaluator: OnSplits, epochs: Sequence[int]) -> dict[str, Any]:
+    def put_chosen(self, evaluator: Evaluator, epochs: Sequence[int]) -> dict[str, Any]:
         """Choose among the candidates and the mean of the epochs, and put the choice into the network.
 
         Args:
@@ -100,7 +100,7 @@ class Candidates:
         averages = SnapshotAverages(files, evaluator.layout, self._ranks)
         if len(epochs) > 1:
             name = f"mean of epochs {epochs[0]} to {epochs[-1]}"
-            averages.measure(Window(0, len(epochs)), self.selection, evaluator.on_val_of, name)
+            averages.measure(Window(0, len(epochs)), self.selection, evaluator.measure_val_of, name)
         chosen = choose(self.selection.candidates)
         if isinstance(chosen.place, Window):
             evaluator.put(averages.of(chosen.place))

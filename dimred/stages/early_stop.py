@@ -12,7 +12,7 @@ from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StopConfig
 from dimred.distributed.ranks import Ranks
 from dimred.evaluation.averages import SnapshotAverages
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 from dimred.launch.channel import tell_position
 from dimred.stages.states import VAL_LOSSES, RunState
 from dimred.train_step.network_state import moving_statistics
@@ -35,7 +35,7 @@ class EarlyStop:
     Args:
         settings: the section ``stop``.
         network: the network that is trained.
-        on: measures the network, on ``val``.
+        evaluator: measures the network, on ``val``.
         ranks: all of them call the methods.
 
     Attributes:
@@ -44,8 +44,8 @@ class EarlyStop:
         n_without_gain: number of measurements since then.
     """
 
-    def __init__(self, settings: StopConfig, network: nn.Cell, on: OnSplits, ranks: Ranks) -> None:
-        self._settings, self._network, self._on, self._ranks = settings, network, on, ranks
+    def __init__(self, settings: StopConfig, network: nn.Cell, evaluator: Evaluator, ranks: Ranks) -> None:
+        self._settings, self._network, self._evaluator, self._ranks = settings, network, evaluator, ranks
         self.best: Candidate | None = None
         self.best_epoch = self.n_without_gain = 0
         self._measured_epoch, self._record = 0, dict[str, Any]()
@@ -72,14 +72,14 @@ class EarlyStop:
             step: steps of the run so far.
             snapshots: the snapshots, on rank 0; None elsewhere.
         """
-        averages = SnapshotAverages.of_series(snapshots, self._on.layout, self._ranks)
+        averages = SnapshotAverages.of_series(snapshots, self._evaluator.layout, self._ranks)
         n = len(averages.steps)
         if n < 2:
             return
-        selection = Selection(passes_each=self._on.passes_each)
+        selection = Selection(passes_each=self._evaluator.passes_each)
         with preserved([*self._network.trainable_params(), *moving_statistics(self._network)]):
             tell_position("measuring averaged weights after", step)
-            averages.measure(Window(n - max(n // 2, 2), n), selection, self._on.on_val_of)
+            averages.measure(Window(n - max(n // 2, 2), n), selection, self._evaluator.measure_val_of)
         found = choose(selection.candidates)
         gain = self.see(found, epoch)
         told = f"epoch: {epoch} averaged: {found.name}: loss {found.loss:.4f} +- {found.standard_error:.4f} on 'val'"

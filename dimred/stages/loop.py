@@ -42,20 +42,17 @@ class Progress:
 
 
 class Observer(Protocol):
-    """The hooks that the loop calls beside the steps; here they do nothing."""
+    """The hooks that the loop calls beside the steps."""
 
     @property
     def has_ended(self) -> bool:
         """Return whether the training is to end after this epoch, though it is not the last one."""
-        return False
 
     def reads_after(self, done: int) -> bool:
         """Return whether ``after_step`` must run right after step ``done`` of an epoch, before the next one starts."""
-        return False
 
     def after_launch(self) -> None:
         """Count a step that was handed to the device; its results may not be read yet."""
-        return None
 
     def after_step(self, result: Result, progress: Progress) -> str | None:
         """Record a step that was made, and return a new status for the progress bar, or None to leave it.
@@ -66,15 +63,12 @@ class Observer(Protocol):
             result: what the step returned.
             progress: how far the run is after the step.
         """
-        return None
 
     def save(self, progress: Progress) -> None:
         """Save the state to resume from; all ranks call this after the same step."""
-        return None
 
     def after_epoch(self, progress: Progress) -> str | None:
         """Evaluate and record the epoch, and return a new status for the progress bar, or None to leave it."""
-        return None
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from dimred.averaging.choice import Candidate, Selection
 from dimred.config import StageTwoConfig
 from dimred.data.batches import STAGE_2_EPOCHS_FROM
 from dimred.errors import ConfigError, NothingAcceptedError
-from dimred.evaluation.averages import SnapshotAverages, choose_average, shared
+from dimred.evaluation.averages import SnapshotAverages, choose_average, from_rank_zero
 from dimred.io.atomic import retry
 from dimred.io.checksums import write_checksummed
 from dimred.io.metrics_file import loss_text, metric_text, read_metrics
@@ -138,7 +138,9 @@ class StageTwo:
         if start == "mean" and self.basis is not None:
             basis, layout = self.basis, self.run.evaluator.layout
             # Rank 0's mean, because a different host may have only the rows, not the file beside them that has it.
-            self.run.evaluator.put(shared(self._ranks.run_on_rank_zero(lambda: mean_of(basis)), layout, self._ranks))
+            self.run.evaluator.put(
+                from_rank_zero(self._ranks.run_on_rank_zero(lambda: mean_of(basis)), layout, self._ranks)
+            )
             n_snapshots = len(basis.snapshots) if self._ranks.is_rank_zero else 0
             self.result["start_effective_size"] = float(self._ranks.sum([n_snapshots])[0])
         elif start == "best":
@@ -154,7 +156,7 @@ class StageTwo:
         series = self._ranks.run_on_rank_zero(lambda: self.parent.snapshots() if self.parent.has_snapshots else None)
         averages = SnapshotAverages.of_series(series, evaluator.layout, self._ranks)
         last = evaluator.layout.flatten(to_arrays(self._task.network.trainable_params()))
-        chosen, weights = choose_average(averages, evaluator.on_val_of, last, selection)
+        chosen, weights = choose_average(averages, evaluator.measure_val_of, last, selection)
         evaluator.put(weights)
         selection.tell(what)
         self.result |= {chosen_as: chosen.name, f"{what}_effective_size": chosen.effective_size}
@@ -285,7 +287,7 @@ class StageTwo:
         averages = [one for one in self.candidates.selection.candidates if isinstance(one.place, Path)]
         if not averages:
             return ""
-        final = Selection().measure("final", 1.0, self.run.evaluator.on_val)
+        final = Selection().measure("final", 1.0, self.run.evaluator.measure_val)
         average = averages[0]
         self.result["alternative_loss_of_final"] = final.loss
         if average.loss >= final.loss:

@@ -19,7 +19,7 @@ from dimred.data.image_tree import IMAGE_SUFFIXES, count_in_words
 from dimred.data.own_dataset import OwnDataset
 from dimred.distributed.ranks import ALONE, Ranks
 from dimred.errors import ConfigError, DataError, DimredError, Problems
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 from dimred.evaluation.scores import Scores
 from dimred.launch.channel import tell_alive
 from dimred.models.factory import load_factory, make_network
@@ -65,9 +65,9 @@ class Task(Generic[Settings]):
         return self.trained.steps_per_epoch
 
     @cached_property
-    def evaluator(self) -> OnSplits:
+    def evaluator(self) -> Evaluator:
         """Return what measures the network on the splits."""
-        return OnSplits(
+        return Evaluator(
             self.network, self.images, self.scores, seed=self.settings.seed,
             n_batches=self.settings.reestimate_batches, ranks=self.ranks, at_batch=tell_alive,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dimred.averaging.choice import Candidate, Measured, Selection, behind, choose
+from dimred.averaging.choice import Candidate, Measurement, Selection, behind, choose
 from dimred.errors import FaultError
 
 HARD = np.random.default_rng(0).exponential(1.0, 400)  # how hard each sample is, for every candidate
@@ -60,7 +60,7 @@ def test_without_a_finite_loss_there_is_no_choice() -> None:
 def selection(*candidates: tuple[str, float, np.ndarray]) -> Selection:
     found = Selection(passes_each=0.5)
     for name, effective_size, losses in candidates:
-        found.measure(name, effective_size, partial(Measured, losses))
+        found.measure(name, effective_size, partial(Measurement, losses))
     return found
 
 

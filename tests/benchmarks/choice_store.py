@@ -51,16 +51,16 @@ class Measuring:
     def __init__(self, one: StageOneConfig, two: StageTwoConfig, data: Path) -> None:
         measuring = {"data": two.data, "metric": two.metric, "reestimate_batches": two.reestimate_batches}
         task = build_task(one.model_copy(update=measuring), data, splits=SPLITS)
-        images, self.network, self.scores, self.on = task.images, task.network, task.scores, task.evaluator
+        images, self.network, self.scores, self.evaluator = task.images, task.network, task.scores, task.evaluator
         self.batches = {
             split: list(images[split].evaluation().create_tuple_iterator(num_epochs=1)) for split in SPLITS[1:]
         }
         self.n_images = images["val"].n_images
-        if self.on.has_batch_norm:
+        if self.evaluator.has_batch_norm:
             self.n_images += two.reestimate_batches * two.data.batch_size
 
     def put(self, weights: np.ndarray) -> None:
-        self.on.put(weights)
+        self.evaluator.put(weights)
 
     def outputs(self, split: str) -> tuple[str, np.ndarray]:
         """Return ``logits``, float16 (n, classes), or for a text ``losses``, float32 (n,)."""
@@ -88,7 +88,7 @@ class _Batches(NamedTuple):
 
 def candidates(measuring: Measuring, run: Path, at: int, stage_2: Path) -> Iterator[Weights]:
     """Yield stage 1's last weights, its averages, stage 2's epochs and their means."""
-    layout = measuring.on.layout
+    layout = measuring.evaluator.layout
 
     def vector(file: Path) -> np.ndarray:
         return layout.flatten({name: array for name, array in read_checkpoint(file).items() if name in layout.names})
@@ -146,7 +146,7 @@ def main() -> None:
     two = load_config(StageTwoConfig, arguments.config, options, one).with_epochs_after(at)
     set_up(one.seed)
     measuring = Measuring(one, two, arguments.data)
-    layout = measuring.on.layout
+    layout = measuring.evaluator.layout
     folder = run / STAGE_1_CHECKPOINTS
     if arguments.weights or arguments.snapshot:
         files = {s.epoch: s.path for s in _snapshots(folder)} if arguments.snapshot else full_checkpoints(folder)

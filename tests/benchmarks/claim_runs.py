@@ -140,14 +140,14 @@ class Claim:
         return self._run.with_name(f"{self._run.name}_made")
 
     def _rows(self, measuring: Measuring) -> Iterator[Row]:
-        layout, at = measuring.on.layout, self._recipe.at
-        choosing = FORWARD * measuring.on.passes_each
+        layout, at = measuring.evaluator.layout, self._recipe.at
+        choosing = FORWARD * measuring.evaluator.passes_each
 
         def row(name: str, passes: float, weights: np.ndarray, file: Path | None = None, *moved: float) -> Row:
             as_trained = np.nan
             if file is not None:
                 from_arrays(measuring.network.get_parameters(), read_checkpoint(file), measuring.network)
-                as_trained = measuring.on.metric("test")
+                as_trained = measuring.evaluator.metric("test")
             measuring.put(weights)
             kind, found = measuring.outputs("test")
             of_test = found if kind == "losses" else found.argmax(-1) == measuring.labels("test")

@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor, nn
 
 import dimred
-from dimred.averaging.choice import Measured, Selection
+from dimred.averaging.choice import Measurement, Selection
 from dimred.averaging.windows import Window
 from dimred.checkpoints.checkpoint_io import read_checkpoint, write_checkpoint
 from dimred.checkpoints.layout import WeightLayout
@@ -61,7 +61,7 @@ def test_a_window_is_the_plain_mean(made, window: Window, coefficients: list[flo
     expected = oracle.weighted_mean(list(vectors), coefficients)
     np.testing.assert_allclose(averages.of(window), expected, rtol=1e-6, atol=1e-7)
     shares = np.array(coefficients) / sum(coefficients)
-    candidate = averages.measure(window, selection, Measured)
+    candidate = averages.measure(window, selection, Measurement)
     np.testing.assert_array_equal(candidate.losses, averages.of(window))
     np.testing.assert_array_equal(averages.of(candidate.place), averages.of(window))
     assert candidate.effective_size == pytest.approx(1 / (shares**2).sum())
@@ -176,9 +176,9 @@ def snapshots(folder: Path, first_good: int, last_good: int) -> CheckpointSeries
     return write(folder, ({"w": (rng.normal(size=(M, 1)) + away).astype(np.float32)} for away in distances))
 
 
-def squares(vector: np.ndarray) -> Measured:
+def squares(vector: np.ndarray) -> Measurement:
     """Take each weight for a sample."""
-    return Measured(vector.astype(np.float64) ** 2)
+    return Measurement(vector.astype(np.float64) ** 2)
 
 
 @pytest.mark.parametrize(("first_good", "last_good", "end"), [(4, N, N), (0, 11, 12)])

@@ -9,7 +9,7 @@ from mindspore import Tensor, dataset, nn
 from scipy.special import log_softmax
 
 from dimred.errors import DataError
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 
 BATCH = 4
 
@@ -54,22 +54,22 @@ def losses(split: Split, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 
 def test_reestimated_statistics_are_those_of_the_first_spare_batches(network: nn.Cell) -> None:
-    on, val = OnSplits(network, SPLITS, seed=1, n_batches=2), SPLITS["val"]
+    evaluator, val = Evaluator(network, SPLITS, seed=1, n_batches=2), SPLITS["val"]
     parts = SPLITS["train"].inputs[: 2 * BATCH].reshape(2, BATCH, 3).astype(np.float64)
     reestimated = parts.mean((0, 1)), parts.var((0, 1))
     for statistics in ((np.zeros(3), np.ones(3)), reestimated):
-        found, metric = on.loss_and_metric("val")
-        assert on.metric("val") == metric == accuracy(val, *statistics)
+        found, metric = evaluator.loss_and_metric("val")
+        assert evaluator.metric("val") == metric == accuracy(val, *statistics)
         np.testing.assert_allclose(found, losses(val, *statistics), rtol=1e-5, atol=1e-6)
-        assert on.reestimate() == 2
+        assert evaluator.reestimate() == 2
     np.testing.assert_allclose(network[0].moving_mean.asnumpy(), reestimated[0], rtol=1e-5)
 
 
 def test_each_batch_is_told_whether_it_is_read_or_was_kept(network: nn.Cell) -> None:
     told: list[None] = []
-    on = OnSplits(network, SPLITS, seed=1, n_batches=2, at_batch=lambda: told.append(None))
+    evaluator = Evaluator(network, SPLITS, seed=1, n_batches=2, at_batch=lambda: told.append(None))
     for times in (1, 2):
-        on.loss_and_metric("val")
+        evaluator.loss_and_metric("val")
         assert len(told) == times * -(-9 // BATCH)
 
 
@@ -84,5 +84,5 @@ def test_a_disk_that_is_away_for_a_moment_ends_no_evaluation(network: nn.Cell, m
             return super().evaluation()
 
     monkeypatch.setattr("dimred.data.batches._WAITS_SECONDS", (0.0,))
-    away, there = (OnSplits(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
+    away, there = (Evaluator(network, {"val": split}, seed=1, n_batches=2) for split in (Away(9, 2), SPLITS["val"]))
     assert away.metric("val") == there.metric("val")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from dimred.averaging.choice import Measured, Selection
+from dimred.averaging.choice import Measurement, Selection
 from dimred.checkpoints.layout import WeightLayout
 from dimred.distributed.ranks import ALONE
 from dimred.stages.candidates import Candidates
@@ -32,7 +32,7 @@ def make(made: Candidates, network: nn.Cell, values: dict[str | int, float]) -> 
 
 
 class Distances:
-    """Measure a network as ``OnSplits`` does; a sample's loss is the distance of a weight from 2."""
+    """Measure a network as ``Evaluator`` does; a sample's loss is the distance of a weight from 2."""
 
     def __init__(self, network: nn.Cell):
         self.network, self.layout = network, WeightLayout.from_network(network)
@@ -40,12 +40,12 @@ class Distances:
     def put(self, weights: np.ndarray) -> None:
         self.network.weight.set_data(Tensor(weights.reshape(3, 2)))
 
-    def on_val(self) -> Measured:
-        return Measured(np.abs(self.network.weight.asnumpy().ravel() - 2), 0.5)
+    def measure_val(self) -> Measurement:
+        return Measurement(np.abs(self.network.weight.asnumpy().ravel() - 2), 0.5)
 
-    def on_val_of(self, weights: np.ndarray) -> Measured:
+    def measure_val_of(self, weights: np.ndarray) -> Measurement:
         self.put(weights)
-        return self.on_val()
+        return self.measure_val()
 
 
 def put_chosen(made: Candidates, network: nn.Cell, n_epochs: int) -> dict[str, Any]:

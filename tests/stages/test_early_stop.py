@@ -13,7 +13,7 @@ from dimred.config import StageOneConfig, StopConfig
 from dimred.console import Lines
 from dimred.distributed.ranks import ALONE
 from dimred.errors import ConfigError
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 from dimred.io.metrics_file import read_metrics
 from dimred.stages.early_stop import EarlyStop
 from tests.helpers.results import STATE_LOSSES, differences, results
@@ -70,13 +70,13 @@ def test_measuring_the_averages_leaves_the_training_the_same_to_the_byte(
 def test_a_run_that_is_killed_while_it_measures_has_not_lost_the_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(on: OnSplits, weights: np.ndarray) -> np.ndarray:
+    def killed(evaluator: Evaluator, weights: np.ndarray) -> np.ndarray:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
     run = stage_1_run(settings(epochs=4, stop=STOP))
     run(tmp_path / "whole", False)
-    monkeypatch.setattr(OnSplits, "on_val_of", killed)
+    monkeypatch.setattr(Evaluator, "measure_val_of", killed)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "one", False)
     assert (tmp_path / "one" / "resume" / "state-8.ckpt").exists()

@@ -11,7 +11,7 @@ from dimred.checkpoints.checkpoint_io import read_checkpoint
 from dimred.checkpoints.series import CheckpointSeries
 from dimred.config import StageOneConfig
 from dimred.errors import ConfigError
-from dimred.evaluation.evaluator import OnSplits
+from dimred.evaluation.evaluator import Evaluator
 from dimred.io.metrics_file import read_metrics
 from dimred.pipelines.stage_1 import stage_1
 from dimred.stages.run import Run
@@ -90,10 +90,10 @@ def test_an_evaluation_re_estimates_batch_norm_and_leaves_no_trace_in_the_traini
     network = build_network(often)
     images = {split: build_data(often.data, Path(), split) for split in ("train", "val")}
     from_arrays(network.get_parameters(), read_checkpoint(tmp_path / "one" / kept), "the last checkpoint")
-    on = OnSplits(network, images, seed=often.seed, n_batches=3)
-    assert on.metric("val") == pytest.approx(records[-1]["accuracy"])
-    on.reestimate()
-    assert on.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
+    evaluator = Evaluator(network, images, seed=often.seed, n_batches=3)
+    assert evaluator.metric("val") == pytest.approx(records[-1]["accuracy"])
+    evaluator.reestimate()
+    assert evaluator.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
 
 
 def test_a_figure_of_the_split_that_chooses_is_said_to_be_too_good() -> None:
@@ -119,9 +119,9 @@ def test_schedule_free_training_keeps_and_measures_its_averaged_point(
     network = build_network(settings())
     images = {split: build_data(settings().data, Path(), split) for split in ("train", "val")}
     from_arrays(network.get_parameters(), final, "the network")
-    on = OnSplits(network, images, seed=settings().seed, n_batches=settings().reestimate_batches)
+    evaluator = Evaluator(network, images, seed=settings().seed, n_batches=settings().reestimate_batches)
     records = read_metrics(tmp_path / "one" / "metrics.jsonl")
-    assert on.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
+    assert evaluator.metric("val") == pytest.approx(records[-1]["accuracy_reestimated"])
     assert f"network: {folder / 'network-final.ckpt'}" in caplog.text
 
 
